@@ -1,0 +1,37 @@
+"""JAX as every command starts it: the persistent compilation cache on, and one mesh over all devices."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+AXES = ("data", "fsdp")
+
+
+def cache_folder() -> Path:
+    """Where compiled programs and embeddings are kept: `ROCOCO_CACHE`, else the user's cache folder."""
+    named = os.environ.get("ROCOCO_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rococo_jax"
+
+
+def keep_compiled_programs() -> None:
+    """Turns on JAX's persistent compilation cache, unless the user has pointed it somewhere already."""
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax.sharding.Mesh:
+    """A mesh with the axes `data` and `fsdp` over `devices` (all of them by default).
+
+    Raises:
+        ValueError: the number of devices is not a multiple of `fsdp`.
+    """
+    devices = np.asarray(jax.devices() if devices is None else devices)
+    if devices.size % fsdp:
+        raise ValueError(f"{devices.size} devices cannot be split into groups of {fsdp} for the axis 'fsdp'")
+    return jax.sharding.Mesh(devices.reshape(-1, fsdp), AXES)

@@ -1,0 +1,105 @@
+"""Files as this project reads and writes them: outputs appear whole by rename, inputs that are cut short say so.
+
+Nothing here knows what the files hold. A writer that fails, is killed, or runs out of disk leaves no output behind
+under the final name; what it leaves under a temporary name is removed where the process still can.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError
+
+
+@contextlib.contextmanager
+def file_by_rename(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; renames it onto `path` when the block ends well, removes it otherwise."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def directory_by_rename(path: str | os.PathLike) -> Iterator[Path]:
+    """Like `file_by_rename` for a folder. `path` must not exist yet, or be an empty folder.
+
+    Raises:
+        InputError: `path` exists and is not an empty folder.
+    """
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(path, "output folder", "something already there", "a new or empty folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes `value` as UTF-8 JSON (indented, keys in the order given, no NaN), by rename."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with file_by_rename(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: str | os.PathLike, wanted: str) -> Any:
+    """Reads a JSON file. `wanted` says what it should hold ("a captions file"), for the error line.
+
+    Raises:
+        InputError: the file is missing, is not UTF-8, or is not whole JSON (the line and column are named).
+    """
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", wanted) from None
+    except IsADirectoryError:
+        raise InputError(path, "file", "a folder", wanted) from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None
+
+
+def hash_bytes(*parts: bytes) -> str:
+    """SHA-256 over length-prefixed parts, as 64 hex digits, so that no two different lists of parts agree."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def hash_json(value: Any) -> str:
+    """SHA-256 of a JSON value, independent of the order of keys."""
+    return hash_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode())
+
+
+def hash_file(path: str | os.PathLike) -> str:
+    """SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,38 @@
+"""The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+REAL_DATA = Path(os.environ.get("ROCOCO_DATA", CHECKOUT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real images, captions and towers; a test that asks for it is marked `real_data`."""
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"no real data at {REAL_DATA}; set ROCOCO_DATA to the folder that holds it")
+    return REAL_DATA
+
+
+@pytest.fixture(scope="session", params=[1, 2, 4, 8])
+def device_count(request) -> int:
+    """How many of the virtual devices a test uses."""
+    return request.param
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_programs_are_kept(tmp_path_factory):
+    """Commands that tests start share one cache, which is not the user's."""
+    os.environ.setdefault("ROCOCO_CACHE", str(tmp_path_factory.getbasetemp().parent / "rococo-cache"))
