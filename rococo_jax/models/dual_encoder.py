@@ -1,0 +1,97 @@
+"""The dual encoder: an image tower and a text tower whose heads end in one space.
+
+    e(x) = head(tower(x)) / |head(tower(x))|,        logits = exp(logit_scale) e(image) . e(text) + logit_bias
+
+Towers compute in `dtype`; heads and norms are float32 at full precision, so that near ties are not made by rounding.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from rococo_jax.models.layers import Linear
+from rococo_jax.models.spec import HeadSpec, ModelSpec
+from rococo_jax.models.text import TextTower
+from rococo_jax.models.vision import VisionTower
+
+# CLIP starts at a temperature of 0.07 (arXiv 2103.00020, section 2.5), SigLIP at a scale of 10 and a bias of -10
+# (2303.15343, section 3.2).
+_INITIAL_SCALE, _INITIAL_SCALE_WITH_BIAS, _INITIAL_BIAS = 1 / 0.07, 10.0, -10.0
+
+
+class DualEncoder(nnx.Module):
+    """Both towers, or one of them (the other is None).
+
+    Attributes:
+        vision, text: the towers.
+        vision_head, text_head: affine maps into the shared space, None where the features are the embedding.
+        logit_scale: logarithm of the factor on cosines, shape ().
+        logit_bias: what is added to scaled cosines, shape (), or None.
+    """
+
+    def __init__(self, spec: ModelSpec, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
+        self.spec, self.dtype = spec, dtype
+        self.vision = None if spec.vision is None else VisionTower(spec.vision, dtype=dtype, rngs=rngs)
+        self.text = None if spec.text is None else TextTower(spec.text, dtype=dtype, rngs=rngs)
+        self.vision_head = None if spec.vision is None else _head(spec.vision_head, spec.vision.features, rngs)
+        self.text_head = None if spec.text is None else _head(spec.text_head, spec.text.features, rngs)
+        scale = _INITIAL_SCALE_WITH_BIAS if spec.logit_bias else _INITIAL_SCALE
+        self.logit_scale = nnx.Param(jnp.asarray(math.log(scale), jnp.float32))
+        self.logit_bias = nnx.Param(jnp.asarray(_INITIAL_BIAS, jnp.float32)) if spec.logit_bias else None
+
+    def image_features(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
+        """Pooled features before the head, float32."""
+        return _tower(self.vision, "image")(pixels)
+
+    def text_features(
+        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b features"]:
+        """Pooled features before the head, float32. See `TextTower` for the arguments."""
+        return _tower(self.text, "text")(ids, mask, positions)
+
+    def image_embeddings(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b dim"]:
+        """Unit vectors, float32, from normalised pixels."""
+        return _unit(self.vision_head, self.image_features(pixels))
+
+    def text_embeddings(
+        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b dim"]:
+        """Unit vectors, float32. See `TextTower` for the arguments."""
+        return _unit(self.text_head, self.text_features(ids, mask, positions))
+
+
+def _head(spec: HeadSpec, features: int, rngs: nnx.Rngs) -> Linear | None:
+    if spec.kind == "none":
+        return None
+    return Linear(features, spec.dim, bias=spec.bias, dtype=jnp.float32, rngs=rngs)
+
+
+def _tower(tower: nnx.Module | None, kind: str) -> nnx.Module:
+    if tower is None:
+        raise ValueError(f"this model has no {kind} tower")
+    return tower
+
+
+def _unit(head: Linear | None, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
+    x = features if head is None else head(features)
+    squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    # A zero vector stays zero instead of becoming NaN.
+    return x * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(jnp.float32).tiny))
+
+
+def parameter_counts(spec: ModelSpec) -> dict[str, int]:
+    """How many numbers each part of a model holds: keys among `vision`, `text`, `vision_head`, `text_head`, `logits`.
+
+    Nothing is allocated.
+    """
+    shapes = nnx.eval_shape(lambda: nnx.state(DualEncoder(spec, rngs=nnx.Rngs(0)), nnx.Param))
+    counts: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(shapes)):
+        part = path[0].key
+        part = "logits" if part.startswith("logit_") else part
+        counts[part] = counts.get(part, 0) + math.prod(leaf.shape)
+    return counts

@@ -1,0 +1,73 @@
+"""The pieces of a block: affine maps, layer norm, activations. Parameters are float32; `dtype` is that of the compute.
+
+quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
+gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
+gelu_tanh(x)  = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            (SigLIP)
+layer_norm(x) = (x - mean) / sqrt(variance + eps) * scale + bias         (Ba et al., arXiv 1607.06450)
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rococo_jax.models.spec import Activation
+
+
+def _quick_gelu(x: Array) -> Array:
+    return x * jax.nn.sigmoid(jnp.asarray(1.702, x.dtype) * x)
+
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+    "quick_gelu": _quick_gelu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+}
+
+
+def precision_of(dtype: DTypeLike) -> jax.lax.Precision:
+    """Full float32 products where float32 was asked for (accelerators round them down otherwise)."""
+    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
+
+
+def along_last_axis(vector: Float[Array, " d"], like: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """`vector` in a shape that broadcasts against `like` without changing rank."""
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`, computed and returned in `dtype`."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.dtype = dtype
+        self.kernel = nnx.Param(jax.nn.initializers.lecun_normal()(rngs.params(), (inputs, outputs), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
+
+    def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
+        kernel = self.kernel[...].astype(self.dtype)
+        y = jnp.dot(x.astype(self.dtype), kernel, precision=precision_of(self.dtype))
+        if self.bias is None:
+            return y
+        return y + along_last_axis(self.bias[...].astype(self.dtype), y)
+
+
+class LayerNorm(nnx.Module):
+    """Layer norm over the last axis: statistics and result in float32, whatever comes in."""
+
+    def __init__(self, width: int, eps: float):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        x = x.astype(jnp.float32)
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        normed = centred * jax.lax.rsqrt(variance + self.eps)
+        return normed * along_last_axis(self.scale[...], x) + along_last_axis(self.bias[...], x)

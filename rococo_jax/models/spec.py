@@ -1,0 +1,207 @@
+"""What a model is, as plain data: enough to build its towers, small enough to read in `model.json`.
+
+The families differ in a handful of choices, and each choice is a field here, so that nothing is guessed from a name:
+
+    ============  ===========  ==========  ===========  ===========  =========  ==============
+    image tower   class token  patch bias  norm before  layer scale  pooling    activation
+    ============  ===========  ==========  ===========  ===========  =========  ==============
+    CLIP ViT      yes          no          yes          no           cls        as configured
+    SigLIP ViT    no           yes         no           no           attention  as configured
+    DINOv2 ViT    yes          yes         no           yes          any        or gated (silu)
+    ============  ===========  ==========  ===========  ===========  =========  ==============
+
+    ============  ==========  ===============  =========================
+    text tower    attention   norm             pooling
+    ============  ==========  ===============  =========================
+    CLIP          causal      before a block   first_eos, or highest_id
+    SigLIP        full        before a block   last
+    BERT          masked      after a block    cls or mean
+    ============  ==========  ===============  =========================
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from rococo_jax.errors import InputError
+
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
+VisionPooling = Literal["cls", "mean", "cls+mean", "attention"]
+TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean"]
+TextAttention = Literal["causal", "masked", "full"]
+HeadKind = Literal["none", "linear"]
+
+
+class _Spec:
+    """Reading and writing of the dataclasses below: every field is checked against its annotation."""
+
+    what: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values, one entry a field."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any, source: object = "spec") -> "_Spec":
+        """The inverse of `to_json`.
+
+        Args:
+            value: what was read.
+            source: the file it was read from, for the error line.
+
+        Raises:
+            InputError: a field is missing, unknown, of another type, or names a choice that does not exist.
+        """
+        if not isinstance(value, dict):
+            raise InputError(source, cls.what, type(value).__name__, "a JSON object")
+        types = get_type_hints(cls)
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(value) - set(fields)):
+            raise InputError(source, cls.what, f"unknown fields {unknown}", f"only {sorted(fields)}")
+        required = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
+        if missing := sorted(required - set(value)):
+            raise InputError(source, cls.what, f"no fields {missing}", f"all of {sorted(required)}")
+        return cls(**{name: _checked(source, f"{cls.what}.{name}", types[name], item) for name, item in value.items()})
+
+
+def _checked(source: object, field: str, wanted: Any, value: Any) -> Any:
+    if get_origin(wanted) is Literal:
+        if value not in get_args(wanted):
+            raise InputError(source, field, repr(value), f"one of {list(get_args(wanted))}")
+        return value
+    choices = get_args(wanted) or (wanted,)
+    if value is None and type(None) in choices:
+        return None
+    for choice in choices:
+        if dataclasses.is_dataclass(choice):
+            return choice.from_json(value, source)
+        if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
+            return value
+    names = " or ".join("null" if choice is type(None) else choice.__name__ for choice in choices)
+    raise InputError(source, field, repr(value), names)
+
+
+def _divides(what: str, width: int, heads: int) -> None:
+    if width % heads:
+        raise InputError(what, "heads", f"{heads} heads for a width of {width}", "a divisor of the width")
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionSpec(_Spec):
+    """An image tower. Lengths in pixels, widths in channels."""
+
+    what: ClassVar[str] = "vision"
+
+    image_size: int
+    patch_size: int
+    width: int
+    layers: int
+    heads: int
+    mlp_width: int
+    activation: Activation
+    norm_eps: float
+    class_token: bool
+    patch_bias: bool
+    norm_before_blocks: bool
+    layer_scale: bool
+    pooling: VisionPooling
+    gated_mlp: bool = False
+    qkv_bias: bool = True
+
+    def __post_init__(self):
+        _divides("vision spec", self.width, self.heads)
+        if "cls" in self.pooling and not self.class_token:
+            raise InputError("vision spec", "pooling", repr(self.pooling), "a tower with a class token")
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side; pixels that fill no whole patch are left out at the right and bottom."""
+        return self.image_size // self.patch_size
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector."""
+        return 2 * self.width if self.pooling == "cls+mean" else self.width
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSpec(_Spec):
+    """A text tower."""
+
+    what: ClassVar[str] = "text"
+
+    vocabulary_size: int
+    context_length: int
+    width: int
+    layers: int
+    heads: int
+    mlp_width: int
+    activation: Activation
+    norm_eps: float
+    attention: TextAttention
+    norm_after_blocks: bool
+    pooling: TextPooling
+    eos_id: int | None = None
+    token_types: int = 0
+
+    def __post_init__(self):
+        _divides("text spec", self.width, self.heads)
+        if self.pooling == "first_eos" and self.eos_id is None:
+            raise InputError("text spec", "eos_id", None, "the end-of-text id, for pooling 'first_eos'")
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector."""
+        return self.width
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSpec(_Spec):
+    """What turns pooled features into an embedding: nothing, or an affine map into `dim` dimensions."""
+
+    what: ClassVar[str] = "head"
+
+    kind: HeadKind = "none"
+    dim: int | None = None
+    bias: bool = False
+
+    def __post_init__(self):
+        if (self.kind == "none") != (self.dim is None):
+            raise InputError("head spec", "dim", self.dim, "null for kind 'none', a number of dimensions otherwise")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec(_Spec):
+    """A dual encoder, or a single tower where the other is None."""
+
+    what: ClassVar[str] = "model"
+
+    vision: VisionSpec | None
+    text: TextSpec | None
+    vision_head: HeadSpec = HeadSpec()
+    text_head: HeadSpec = HeadSpec()
+    logit_bias: bool = False
+
+    def __post_init__(self):
+        if self.vision is None and self.text is None:
+            raise InputError("model spec", "towers", "neither vision nor text", "at least one tower")
+        dims = {self.vision_dim, self.text_dim} - {None}
+        if len(dims) > 1:
+            found = f"images in {self.vision_dim} and texts in {self.text_dim} dimensions"
+            raise InputError("model spec", "heads", found, "embeddings of one length")
+
+    @property
+    def vision_dim(self) -> int | None:
+        """Length of image embeddings, None without an image tower."""
+        return None if self.vision is None else self.vision_head.dim or self.vision.features
+
+    @property
+    def text_dim(self) -> int | None:
+        """Length of text embeddings, None without a text tower."""
+        return None if self.text is None else self.text_head.dim or self.text.features
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.vision_dim or self.text_dim

@@ -1,0 +1,99 @@
+"""Transformer blocks, stacked along a leading layer axis and run by one scan, so that depth costs no compile time."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rococo_jax.models.attention import AttentionMask, SelfAttention
+from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, along_last_axis
+from rococo_jax.models.spec import TextSpec, VisionSpec
+
+
+class Mlp(nnx.Module):
+    """Two layers with an activation between; gated, `(f(x A) * x B) C`, the first kernel holds A and B side by side."""
+
+    def __init__(
+        self, width: int, hidden: int, activation: str, *, gated: bool = False, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        self.activation, self.gated = activation, gated
+        self.up = Linear(width, 2 * hidden if gated else hidden, dtype=dtype, rngs=rngs)
+        self.down = Linear(hidden, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        activation = ACTIVATIONS[self.activation]
+        hidden = self.up(x)
+        if not self.gated:
+            return self.down(activation(hidden))
+        gate, value = jnp.split(hidden, 2, axis=-1)
+        return self.down(activation(gate) * value)
+
+
+class Block(nnx.Module):
+    """Attention and an MLP, each with a residual; norms before them, or after (BERT)."""
+
+    def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        image = isinstance(spec, VisionSpec)
+        self.norm_after = False if image else spec.norm_after_blocks
+        self.norm1 = LayerNorm(spec.width, spec.norm_eps)
+        self.attention = SelfAttention(
+            spec.width, spec.heads, bias=spec.qkv_bias if image else True, dtype=dtype, rngs=rngs
+        )
+        self.norm2 = LayerNorm(spec.width, spec.norm_eps)
+        gated = image and spec.gated_mlp
+        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, gated=gated, dtype=dtype, rngs=rngs)
+        scaled = image and spec.layer_scale
+        self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
+        self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
+
+    def __call__(
+        self, x: Float[Array, "b t width"], mask: AttentionMask | None
+    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
+        """The new tokens, in the dtype of `x`, and the attention weights."""
+        if self.norm_after:
+            change, weights = self.attention(x, mask)
+            x = self.norm1(x + change).astype(x.dtype)
+            return self.norm2(x + self.mlp(x)).astype(x.dtype), weights
+        change, weights = self.attention(self.norm1(x), mask)
+        x = x + _scaled(change, self.scale1)
+        return x + _scaled(self.mlp(self.norm2(x)), self.scale2), weights
+
+
+def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:
+    return x if scale is None else x * along_last_axis(scale[...].astype(x.dtype), x)
+
+
+class Blocks(nnx.Module):
+    """A stack of blocks; every parameter has a leading layer axis.
+
+    `rematerialise` (off) makes the backward pass compute each block again instead of keeping what it made on the way.
+    """
+
+    def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.layers, self.rematerialise = spec.layers, False
+
+        @nnx.split_rngs(splits=spec.layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> Block:
+            return Block(spec, dtype=dtype, rngs=rngs)
+
+        self.block = stacked(rngs)
+
+    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+        graph, parameters = nnx.split(self.block)
+        return self._scan(graph, parameters, x, mask)
+
+    def with_last_attention(
+        self, x: Float[Array, "b t width"], mask: AttentionMask | None
+    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
+        """As the call, with the attention weights of the last block beside the tokens."""
+        graph, parameters = nnx.split(self.block)
+        x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, mask)
+        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters))(x, mask)
+
+    def _scan(self, graph: nnx.GraphDef, parameters: nnx.State, x: Array, mask: AttentionMask | None) -> Array:
+        def step(x: Array, layer: nnx.State) -> tuple[Array, None]:
+            return nnx.merge(graph, layer)(x, mask)[0], None
+
+        return jax.lax.scan(jax.checkpoint(step) if self.rematerialise else step, x, parameters)[0]

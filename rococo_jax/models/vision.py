@@ -1,0 +1,112 @@
+"""Image towers: CLIP ViT, SigLIP ViT and DINOv2-style ViT, told apart by `VisionSpec` alone.
+
+    pixels -> patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
+
+Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193).
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rococo_jax.models.attention import attend
+from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.spec import VisionSpec
+from rococo_jax.models.transformer import Blocks, Mlp
+
+
+def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b patches values"]:
+    """Non-overlapping patches in row order, each flattened as (row, column, channel).
+
+    A convolution whose stride is its kernel is a matrix product over these, which every backend does faster.
+    """
+    batch, height, width, channels = pixels.shape
+    rows, columns = height // size, width // size
+    pixels = pixels[:, : rows * size, : columns * size]
+    patches = pixels.reshape(batch, rows, size, columns, size, channels).transpose(0, 1, 3, 2, 4, 5)
+    return patches.reshape(batch, rows * columns, size * size * channels)
+
+
+class AttentionPooling(nnx.Module):
+    """SigLIP's head: one learnt query looks at all tokens, then a residual MLP."""
+
+    def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.heads, self.dtype = spec.heads, dtype
+        initial = jax.nn.initializers.lecun_normal()(rngs.params(), (1, spec.width), jnp.float32)
+        self.probe = nnx.Param(initial[0])
+        self.query = Linear(spec.width, spec.width, dtype=dtype, rngs=rngs)
+        self.key_value = Linear(spec.width, 2 * spec.width, dtype=dtype, rngs=rngs)
+        self.out = Linear(spec.width, spec.width, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(spec.width, spec.norm_eps)
+        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, dtype=dtype, rngs=rngs)
+
+    def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
+        batch, count, width = tokens.shape
+        query = self.query(self.probe[...].astype(self.dtype)).reshape(1, 1, self.heads, -1)
+        key_value = self.key_value(tokens).reshape(batch, count, 2, self.heads, width // self.heads)
+        query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
+        mixed, _ = attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
+        x = self.out(mixed.reshape(batch, width))
+        return x + self.mlp(self.norm(x))
+
+
+class VisionTower(nnx.Module):
+    """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, norms, `blocks`."""
+
+    def __init__(self, spec: VisionSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+        self.spec, self.dtype = spec, dtype
+        normal = jax.nn.initializers.normal(0.02)
+        tokens = spec.grid**2 + spec.class_token
+        self.patch = Linear(3 * spec.patch_size**2, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
+        self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32))
+        class_token = spec.class_token
+        self.class_token = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if class_token else None
+        self.norm_before = LayerNorm(spec.width, spec.norm_eps) if spec.norm_before_blocks else None
+        self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(spec.width, spec.norm_eps)
+        attention = spec.pooling == "attention"
+        self.pooling = AttentionPooling(spec, dtype=dtype, rngs=rngs) if attention else None
+
+    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
+        """Pooled features, float32, from normalised pixels of the size in the spec."""
+        return self.pool(self.tokens(pixels))
+
+    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
+        """The sequence after the last norm (class token first, then patches row by row), float32."""
+        return self.norm(self.blocks(self.embed(pixels), None))
+
+    def tokens_and_attention(
+        self, pixels: Float[Array, "b h w 3"]
+    ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
+        """`tokens` and the attention weights of the last block."""
+        x, weights = self.blocks.with_last_attention(self.embed(pixels), None)
+        return self.norm(x), weights
+
+    def embed(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
+        """What enters the first block.
+
+        Raises:
+            ValueError: the pixels are not of the size that the tower was built for.
+        """
+        size = self.spec.image_size
+        if pixels.shape[1:3] != (size, size):
+            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+        x = self.patch(patches_of(pixels, self.spec.patch_size))
+        if self.class_token is not None:
+            first = self.class_token[...].astype(x.dtype).reshape(1, 1, -1)
+            x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, x.shape[2])), x], axis=1)
+        x = x + self.positions[...].astype(x.dtype)[None]
+        return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
+
+    def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
+        """One vector an image, float32."""
+        if self.pooling is not None:
+            return self.pooling(tokens).astype(jnp.float32)
+        parts = []
+        if "cls" in self.spec.pooling:
+            parts.append(tokens[:, 0])
+        if "mean" in self.spec.pooling:
+            parts.append(tokens[:, int(self.spec.class_token) :].mean(1))
+        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
