@@ -1,0 +1,5 @@
+"""Images and strings in, unit vectors out: batched, bucketed by length, sharded over a mesh."""
+
+from rococo_jax.encoding.encoder import Encoder
+
+__all__ = ["Encoder"]

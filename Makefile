@@ -1,0 +1,42 @@
+# `make demo` and `make test` do everything from a machine with only Python >= 3.11 and make.
+#   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
+#   make test                      install with the test tools, lint, run all tests
+#   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+PIP = $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: demo test test-quick lint clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/rococo demo --out demo-out
+
+test: lint
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+
+test-quick: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "rococo_jax needs Python 3.11 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python setup.cfg pyproject.toml
+	$(PIP) install --editable .
+	touch $@
+
+# torch first, by its exact version, so that nothing else brings in another build of it.
+$(VENV)/.installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
+	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(PIP) install torch==2.13.0; fi
+	$(PIP) install --editable '.[dev,reference]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) demo-out build *.egg-info

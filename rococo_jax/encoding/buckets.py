@@ -1,0 +1,55 @@
+"""Length buckets: which texts are encoded together, padded to which length.
+
+Under a causal mask or an attention mask padding never changes a vector, so a caption of 13 tokens need not pay for
+77. Every bucket has one static shape, rows x length, whatever the number of texts: an element of a matrix product has
+the same bits wherever it stands in an array of one shape, so a text's vector does not depend on its neighbours.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Fine steps where captions live (half of all COCO captions have 12 to 14 tokens), coarse ones beyond.
+_LENGTHS = (4, 6, 8, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Which texts (`index`, at most `rows` of them) are padded to `length` and encoded as `rows` rows over all devices."""
+
+    index: np.ndarray
+    length: int
+    rows: int
+
+
+def bucket_length(tokens: int, context_length: int) -> int:
+    """The padded length for a text of `tokens` tokens: the next step, at most `context_length`."""
+    for length in _LENGTHS:
+        if tokens <= length < context_length:
+            return length
+    return context_length
+
+
+def text_batches(
+    token_counts: Sequence[int],
+    context_length: int,
+    tokens_per_device: int,
+    devices: int = 1,
+    fixed_length: int | None = None,
+) -> Iterator[TextBatch]:
+    """Groups texts by bucket, shortest first; within a bucket in the order given.
+
+    Args:
+        token_counts: how many tokens each text has.
+        context_length: the most tokens the tower takes.
+        tokens_per_device: rows x length on one device, as near as whole rows allow.
+        devices: how many devices share the rows of a batch.
+        fixed_length: the one length of towers that see their padding (SigLIP), else None.
+    """
+    lengths = np.array([fixed_length or bucket_length(count, context_length) for count in token_counts], dtype=np.int64)
+    for length in np.unique(lengths).tolist():
+        rows = max(1, tokens_per_device // length) * devices
+        members = np.flatnonzero(lengths == length)
+        for start in range(0, len(members), rows):
+            yield TextBatch(members[start : start + rows], length, rows)

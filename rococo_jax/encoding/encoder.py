@@ -1,0 +1,202 @@
+"""A loaded model as users hold it: `encode_image` and `encode_text` give unit vectors in float32.
+
+The module inside is a pure function of its parameters; this class adds what surrounds it: preprocessing, tokenizer,
+batches of one static shape, and the mesh. A vector depends neither on the batch size of the call nor on the other
+items, their order, or the number of devices: every device always runs the same program on the same number of rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float
+from PIL import Image
+
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.encoding.buckets import text_batches
+from rococo_jax.errors import InputError
+from rococo_jax.models import DualEncoder
+from rococo_jax.runtime import AXES, make_mesh
+
+# Rows a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call.
+_CPU_IMAGES, _ACCELERATOR_IMAGES = 16, 256
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 16384
+
+Advance = Callable[[int], None]
+
+
+class Encoder:
+    """A dual encoder (or a single tower) with its preprocessing and tokenizer, placed on a mesh.
+
+    Attributes:
+        model: the `DualEncoder` module.
+        preprocessing: how images become pixels; None for a text tower.
+        tokenizer: how strings become token ids; None for an image tower.
+        provenance: where the weights came from, and their hash.
+        name: what reports call it.
+        mesh: the devices it runs on.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        preprocessing: Preprocessing | None,
+        tokenizer: Tokenizer | None,
+        provenance: dict[str, Any] | None = None,
+        name: str = "model",
+        mesh: Mesh | None = None,
+    ):
+        self.model, self.preprocessing, self.tokenizer = model, preprocessing, tokenizer
+        self.provenance, self.name = dict(provenance or {}), name
+        self.mesh = make_mesh() if mesh is None else mesh
+        self._graph, state = nnx.split(model)
+        self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        self._image_rows = _CPU_IMAGES if on_cpu else _ACCELERATOR_IMAGES
+        self._tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
+
+    @property
+    def spec(self):
+        """The `ModelSpec` of the module."""
+        return self.model.spec
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype, batch shape."""
+        return {
+            "name": self.name,
+            "weights": self.provenance.get("weights_sha256"),
+            "spec": self.spec.to_json(),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_json(),
+            "tokenizer": None if self.tokenizer is None else self.tokenizer.describe(),
+            "dtype": jnp.dtype(self.model.dtype).name,
+        }
+
+    def encode_image(self, images, advance: Advance | None = None) -> Float[np.ndarray, "images dim"]:
+        """Unit image vectors, float32.
+
+        Args:
+            images: uint8 `(n, h, w, 3)` of any size (resized and cropped as the model wants), float pixels
+                `(n, h, w, 3)` already normalised, or a sequence of PIL images.
+            advance: called with the number of images done.
+
+        Raises:
+            InputError: the model has no image tower, or the pixels have another size than the model's.
+        """
+        return self._encode_images(images, "image_embeddings", advance)
+
+    def encode_text(self, texts: Sequence[Any], advance: Advance | None = None) -> Float[np.ndarray, "texts dim"]:
+        """Unit text vectors, float32.
+
+        Args:
+            texts: strings, or lists of token ids with their special tokens in place.
+            advance: called with the number of texts done.
+
+        Raises:
+            InputError: the model has no text tower, or a text has more tokens than its context.
+        """
+        return self._encode_texts(texts, "text_embeddings", advance)
+
+    def image_features(self, images, advance: Advance | None = None) -> Float[np.ndarray, "images width"]:
+        """Pooled features of the image tower before the projection head, as `encode_image` takes them."""
+        return self._encode_images(images, "image_features", advance)
+
+    def text_features(self, texts: Sequence[Any], advance: Advance | None = None) -> Float[np.ndarray, "texts width"]:
+        """Pooled features of the text tower before the projection head, as `encode_text` takes them."""
+        return self._encode_texts(texts, "text_features", advance)
+
+    def _encode_images(self, images, method: str, advance: Advance | None) -> np.ndarray:
+        if self.spec.vision is None:
+            raise InputError(self.name, "image tower", "none", "a model with an image tower")
+        rows = self._image_rows * self.mesh.size
+        outputs = []
+        for batch in self._pixel_batches(images, rows):
+            count = len(batch)
+            placed = self._place(_pad_rows(batch, rows))
+            encode = partial(_apply_images, self._graph, method, self.preprocessing)
+            outputs.append((encode(self._state, placed), count))
+            if len(outputs) > 1:
+                outputs[-2] = _fetch(outputs[-2], advance)
+        if not outputs:
+            raise InputError(self.name, "images", "none", "at least one image")
+        outputs[-1] = _fetch(outputs[-1], advance)
+        return np.concatenate(outputs)
+
+    def _pixel_batches(self, images, rows: int) -> Iterator[np.ndarray]:
+        if isinstance(images, np.ndarray | jax.Array):
+            images = np.asarray(images)
+            if images.ndim != 4 or images.shape[3] != 3:
+                raise InputError("images", "shape", images.shape, "(images, height, width, 3)")
+            size = tuple(self.spec.vision.image_shape)
+            if images.dtype != np.uint8 and images.shape[1:3] != size:
+                raise InputError("pixels", "size", images.shape[1:3], f"{size}, as the model sees them")
+            if images.dtype != np.uint8 or images.shape[1:3] == size:
+                yield from (images[start : start + rows] for start in range(0, len(images), rows))
+                return
+            images = (Image.fromarray(image) for image in images)
+        for batch in _batched(images, rows):
+            yield np.stack([x if isinstance(x, np.ndarray) else self.preprocessing.resize(x) for x in batch])
+
+    def _encode_texts(self, texts: Sequence[Any], method: str, advance: Advance | None) -> np.ndarray:
+        if self.spec.text is None:
+            raise InputError(self.name, "text tower", "none", "a model with a text tower")
+        if isinstance(texts, str) or len(texts) == 0:
+            raise InputError(self.name, "texts", repr(texts), "a non-empty sequence of strings or lists of token ids")
+        ids = self.tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, t)) for t in texts]
+        context = self.spec.text.context_length
+        longest = max(map(len, ids))
+        if longest > context:
+            raise InputError(self.name, "token ids", f"{longest} tokens", f"at most {context}")
+        counts = [len(row) for row in ids]
+        output, pending = None, None
+        for batch in text_batches(counts, context, self._tokens, self.mesh.size, self.tokenizer.spec.fixed_length):
+            padded, mask = self.tokenizer.pad([ids[i] for i in batch.index], batch.length)
+            placed = self._place(_pad_rows(padded, batch.rows)), self._place(_pad_rows(mask, batch.rows))
+            vectors = _apply_texts(self._graph, method, self._state, *placed)
+            if pending is None:
+                output = np.empty((len(ids), vectors.shape[1]), np.float32)
+            else:
+                output[pending[1]] = _fetch((pending[0], len(pending[1])), advance)
+            pending = vectors, batch.index
+        output[pending[1]] = _fetch((pending[0], len(pending[1])), advance)
+        return output
+
+    def _place(self, rows: np.ndarray) -> jax.Array:
+        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _apply_images(graph, method: str, preprocessing: Preprocessing | None, state, images) -> jax.Array:
+    pixels = preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
+    return getattr(nnx.merge(graph, state), method)(pixels)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _apply_texts(graph, method: str, state, ids, mask) -> jax.Array:
+    return getattr(nnx.merge(graph, state), method)(ids, mask)
+
+
+def _fetch(output: tuple[jax.Array, int], advance: Advance | None) -> np.ndarray:
+    vectors, count = output
+    if advance is not None:
+        advance(count)
+    return np.asarray(vectors)[:count]
+
+
+def _pad_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Repeats the first row up to `count` rows: real content, so that no padding can make a NaN."""
+    if len(rows) == count:
+        return rows
+    return np.concatenate([rows, np.broadcast_to(rows[:1], (count - len(rows), *rows.shape[1:]))])
+
+
+def _batched(items: Iterable, size: int) -> Iterator[list]:
+    items = iter(items)
+    while batch := list(islice(items, size)):
+        yield batch

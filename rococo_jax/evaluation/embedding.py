@@ -1,0 +1,81 @@
+"""Embed once: every image and every distinct caption of a run goes through the towers one time, in parts that are kept.
+
+A part holds a few hundred items; a run that is stopped goes on after the last whole part. Equal captions share one
+vector, so they tie exactly, as they should.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.data.images import load_images
+from rococo_jax.encoding import Encoder
+from rococo_jax.evaluation.cache import EmbeddingCache
+from rococo_jax.progress import progress
+from rococo_jax.version import __version__
+
+_IMAGES_PER_PART = 512
+_TEXTS_PER_PART = 4096
+
+
+def embed_images(encoder: Encoder, paths: Sequence[Path], cache: EmbeddingCache) -> Float[np.ndarray, "images dim"]:
+    """Unit vectors of image files, in the order given.
+
+    Raises:
+        InputError: a file is missing or is not a whole image.
+    """
+
+    def encode(part: Sequence[Path], advance: Callable[[int], None]) -> np.ndarray:
+        return encoder.encode_image(load_images(part, encoder.preprocessing), advance)
+
+    hashes = [_file_hash(path) for path in paths]
+    return _embed_parts(encoder, "images", list(paths), hashes, _IMAGES_PER_PART, encode, cache)
+
+
+def embed_texts(encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache) -> Float[np.ndarray, "texts dim"]:
+    """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors."""
+    distinct = sorted(set(texts), key=lambda text: (len(text), text))
+    place = {text: index for index, text in enumerate(distinct)}
+    items = [text.encode() for text in distinct]
+    vectors = _embed_parts(encoder, "captions", distinct, items, _TEXTS_PER_PART, encoder.encode_text, cache)
+    return vectors[[place[text] for text in texts]]
+
+
+def _embed_parts(
+    encoder: Encoder,
+    kind: str,
+    items: list,
+    contents: list[bytes],
+    size: int,
+    encode: Callable[[list, Callable[[int], None]], np.ndarray],
+    cache: EmbeddingCache,
+) -> np.ndarray:
+    about = {"kind": kind, "encoder": {**encoder.describe(), "name": None}, "versions": encoding_versions()}
+    parts = []
+    with progress(f"{encoder.name}: embedding {kind}", len(items), kind) as advance:
+        for start in range(0, len(items), size):
+            chosen = slice(start, start + size)
+            key = cache.key(about, contents[chosen])
+            vectors = cache.get(key)
+            if vectors is None:
+                vectors = encode(items[chosen], advance)
+                cache.put(key, vectors)
+            else:
+                advance(len(vectors))
+            parts.append(vectors)
+    return np.concatenate(parts)
+
+
+def encoding_versions() -> dict[str, str]:
+    """What could change an embedding's last bits without changing the model: this project, JAX, and the device kind."""
+    return {"rococo_jax": __version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
+
+
+def _file_hash(path: Path) -> bytes:
+    from rococo_jax.data.images import read_image_bytes
+
+    return hashlib.sha256(read_image_bytes(path)).digest()
