@@ -1,0 +1,142 @@
+"""Captions files in the Karpathy form, and the image files that they name.
+
+[{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["A man with a red helmet ...", ...]}, ...]
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import read_json
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionedImage:
+    """An image's name, as the file spells it, and its captions in file order."""
+
+    image: str
+    captions: tuple[str, ...]
+
+
+def read_captions(path: str | os.PathLike) -> list[CaptionedImage]:
+    """Reads and checks a captions file in the Karpathy form.
+
+    Raises:
+        InputError: it names the file, the item and the field: JSON cut short, not a list, a missing key, no captions,
+            a caption that is no string, an image named twice, or a name that leaves the image folder.
+    """
+    items = read_json(path, "a captions file")
+    return captions_from_json(items, path)
+
+
+def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
+    """The checks of `read_captions` on a JSON value that came from `source`."""
+    if not isinstance(items, list):
+        raise InputError(source, "captions", kind_of(items), 'a list of {"image": name, "caption": [texts]}')
+    captioned = [_read_item(item, number, source) for number, item in enumerate(items)]
+    check_no_image_twice([item.image for item in captioned], source)
+    return captioned
+
+
+def _read_item(item: Any, number: int, source: object) -> CaptionedImage:
+    image = read_image_name(item, number, source)
+    captions = read_texts(item, "caption", f"item {number} ({image!r})", source)
+    if not captions:
+        raise InputError(source, f"captions of item {number} ({image!r})", "an empty list", "at least one caption")
+    return CaptionedImage(image, captions)
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, for an error line."""
+    if value is None:
+        return "null"
+    return {dict: "an object", list: "a list", str: "a string", bool: "true or false"}.get(type(value), "a number")
+
+
+def read_image_name(item: Any, number: int, source: object) -> str:
+    """The checked `image` of item `number`: a relative path with forward slashes that stays inside its folder."""
+    if not isinstance(item, dict):
+        raise InputError(source, f"item {number}", kind_of(item), 'an object with "image" and captions')
+    if "image" not in item:
+        raise InputError(source, f"item {number}", f"the keys {sorted(item)}", 'the key "image"')
+    image = item["image"]
+    if not isinstance(image, str) or not image:
+        found = "an empty string" if image == "" else kind_of(image)
+        raise InputError(source, f"image of item {number}", found, "the name of an image file")
+    if image.startswith(("/", "\\")) or ".." in PurePosixPath(image.replace("\\", "/")).parts or "\0" in image:
+        raise InputError(source, f"image of item {number}", repr(image), "a path inside the image folder")
+    return image
+
+
+def read_texts(item: dict, key: str, where: str, source: object, *, may_be_null: bool = False) -> tuple:
+    """The checked list of texts under `key`; with `may_be_null` a text may be null."""
+    if key not in item:
+        raise InputError(source, where, f"the keys {sorted(item)}", f'the key "{key}"')
+    texts = item[key]
+    if not isinstance(texts, list):
+        raise InputError(source, f"{key} of {where}", kind_of(texts), "a list of strings")
+    for number, text in enumerate(texts):
+        if may_be_null and text is None:
+            continue
+        if not isinstance(text, str):
+            wanted = "a string or null" if may_be_null else "a string"
+            raise InputError(source, f"{key} {number} of {where}", kind_of(text), wanted)
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InputError(
+                source, f"{key} {number} of {where}", "half of a surrogate pair", "whole Unicode characters"
+            )
+    return tuple(texts)
+
+
+def check_no_image_twice(images: Sequence[str], source: object) -> None:
+    """Raises InputError where two items name the same image."""
+    first: dict[str, int] = {}
+    for number, image in enumerate(images):
+        if first.setdefault(image, number) != number:
+            found = f"{image!r}, which is also item {first[image]}"
+            raise InputError(source, f"image of item {number}", found, "every image once")
+
+
+def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
+    """Which of the named images are in `folder`: (name -> file for those that are, names of those that are not).
+
+    `folder` may be the folder that the names are relative to, or, where all names share it, the folder named in them:
+    `val2014/COCO_val2014_000000391895.jpg` is found under `images/` and under `images/val2014/`. Every folder is listed
+    once; no image is opened.
+
+    Raises:
+        InputError: `folder` is missing or is not a folder.
+    """
+    folder, names = Path(folder), list(names)
+    if not folder.is_dir():
+        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    present = _find_under(names, folder, leave_out=0)
+    if not present:
+        present = _find_under(names, folder, leave_out=1)
+    return present, [name for name in names if name not in present]
+
+
+def _find_under(names: Iterable[str], folder: Path, leave_out: int) -> dict[str, Path]:
+    """Looks for each name under `folder` with its first `leave_out` folders left out."""
+    files: dict[Path, set[str]] = {}
+    present = {}
+    for name in names:
+        parts = PurePosixPath(name).parts
+        if len(parts) <= leave_out or (leave_out and parts[leave_out - 1] != folder.resolve().name):
+            continue
+        path = folder.joinpath(*parts[leave_out:])
+        if path.parent not in files:
+            files[path.parent] = _list_files(path.parent)
+        if path.name in files[path.parent]:
+            present[name] = path
+    return present
+
+
+def _list_files(folder: Path) -> set[str]:
+    if not folder.is_dir():
+        return set()
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries if entry.is_file()}

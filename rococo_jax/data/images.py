@@ -1,0 +1,105 @@
+"""Opens image files, checked, and loads many of them in parallel, in order and in bounded memory.
+
+Decoding is whole: JPEG's shortcut of decoding at a fraction of the size (`Image.draft`) gives other pixels and is not
+used. Loading uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy
+pixels between processes nor fork a process that has started JAX.
+"""
+
+import collections
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.errors import InputError
+
+_WANTED = "a whole image file that Pillow can read"
+
+
+def open_image(path: str | os.PathLike) -> Image.Image:
+    """An image, decoded whole, in the mode it is stored in; its EXIF orientation is not applied.
+
+    Raises:
+        InputError: the file is missing, empty, cut short, too large to decode safely, or not an image.
+    """
+    path = Path(path)
+    try:
+        with Image.open(path) as image:
+            image.load()
+        return image
+    except FileNotFoundError:
+        raise InputError(path, "image", "nothing there", _WANTED) from None
+    except IsADirectoryError:
+        raise InputError(path, "image", "a folder", _WANTED) from None
+    except UnidentifiedImageError:
+        found = "an empty file" if path.stat().st_size == 0 else "a file that is not an image"
+        raise InputError(path, "image", found, _WANTED) from None
+    except PermissionError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise InputError(path, "image", str(error), _WANTED) from None
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
+        # What Pillow's decoders raise on damaged files; each plugin has its own habit.
+        raise InputError(path, "image", f"a damaged file ({error})", _WANTED) from None
+
+
+def load_image(path: str | os.PathLike, preprocessing: Preprocessing) -> UInt8[np.ndarray, "height width 3"]:
+    """One image file, as `preprocessing.resize` gives it.
+
+    Raises:
+        InputError: as `open_image` and `Preprocessing.resize`; it names the file.
+    """
+    image = open_image(path)
+    try:
+        return preprocessing.resize(image)
+    except InputError as error:
+        raise InputError(path, error.field, error.found, error.wanted) from None
+
+
+def load_images(
+    paths: Sequence[str | os.PathLike],
+    preprocessing: Preprocessing,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+) -> Iterator[UInt8[np.ndarray, "images height width 3"]]:
+    """Batches of 8-bit images in the order of `paths`; the last one may be smaller.
+
+    Loading runs ahead of the reader by one batch and no more, so memory is bounded by about two batches. An error in
+    any file is raised when its batch is due, whatever the number of workers.
+
+    Args:
+        paths: the files.
+        preprocessing: its `resize` is applied to each.
+        batch_size: images in a batch.
+        workers: threads; the number of CPU cores this process may use by default.
+
+    Raises:
+        InputError: the first file, in the order of `paths`, that cannot be used.
+    """
+    workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    waiting: collections.deque[Future] = collections.deque()
+    remaining = iter(paths)
+    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
+
+        def submit(count: int) -> None:
+            for path, _ in zip(remaining, range(count), strict=False):
+                waiting.append(pool.submit(load_image, path, preprocessing))
+
+        try:
+            submit(2 * batch_size)
+            while waiting:
+                count = min(batch_size, len(waiting))
+                batch = np.empty((count, *preprocessing.image_size, 3), np.uint8)
+                for place in range(count):
+                    batch[place] = waiting.popleft().result()
+                yield batch
+                submit(batch_size)
+        finally:
+            for future in waiting:
+                future.cancel()
