@@ -6,6 +6,7 @@ pixels between processes nor fork a process that has started JAX.
 """
 
 import collections
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,13 +83,13 @@ def load_images(
     Raises:
         InputError: the first file, in the order of `paths`, that cannot be used.
     """
-    workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = workers or _usable_cores()
     waiting: collections.deque[Future] = collections.deque()
     remaining = iter(paths)
     with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
 
         def submit(count: int) -> None:
-            for path, _ in zip(remaining, range(count), strict=False):
+            for path in itertools.islice(remaining, count):
                 waiting.append(pool.submit(load_image, path, preprocessing))
 
         try:
@@ -103,3 +104,8 @@ def load_images(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _usable_cores() -> int:
+    """The cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
