@@ -1,0 +1,54 @@
+"""Tasks as arrays of indices: what is asked of an embedding model, with nothing said about images, text or models."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+IMAGE_TO_TEXT = "image_to_text"
+TEXT_TO_IMAGE = "text_to_image"
+
+
+@dataclass(frozen=True, eq=False)
+class RankTask:
+    """For each query, who comes first in a gallery?
+
+    `image_to_text`: queries are rows of the benchmark's images, the gallery is rows of its captions;
+    `text_to_image`: the other way round. Rows may repeat, so that a string shared by two images is embedded once.
+    The order of the gallery is the published one, because `paper` breaks ties by it.
+
+    Attributes:
+        name: `image_to_text` or `text_to_image`.
+        variant: what was altered: `clean`, `same_concept`, `mix_0.9`, ...
+        queries: the table row of each query.
+        gallery: the table row of each gallery item.
+        query_group: the image (a row of the table of images) that a query is, or belongs to.
+        gallery_group: the same for gallery items; altered items have the group of the image they were made from.
+        gallery_altered: True for altered captions and mixed images.
+    """
+
+    name: Literal["image_to_text", "text_to_image"]
+    variant: str
+    queries: Int[np.ndarray, "queries"]
+    gallery: Int[np.ndarray, "gallery"]
+    query_group: Int[np.ndarray, "queries"]
+    gallery_group: Int[np.ndarray, "gallery"]
+    gallery_altered: Bool[np.ndarray, "gallery"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankBenchmark:
+    """Tables of images and captions, each to be embedded once, and the tasks over them.
+
+    Attributes:
+        images: names, as the annotation gives them.
+        captions: strings as they are to be embedded.
+        tasks: all rank tasks, the clean one of each name before its altered variants.
+        notes: what a reader of the results must know (captions that were left out, ...), one sentence each.
+    """
+
+    images: tuple[str, ...]
+    captions: tuple[str, ...]
+    tasks: tuple[RankTask, ...]
+    notes: tuple[str, ...] = ()

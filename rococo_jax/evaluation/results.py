@@ -1,0 +1,152 @@
+"""`results.json` and `per_query.parquet`: from tasks and their rank statistics to what is kept, and back, checked.
+
+    {"model": name, "protocol": ..., "fingerprint": {...},
+     "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
+     "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
+     "sizes": {TASK: {VARIANT: {"queries", "gallery", "images"}}}, "bootstrap": {...}, "notes": [...]}
+
+Metrics are percentages from 0 to 100. `drop` is null where the clean R@1 is 0. The queries table has one row a query.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark, RankTask
+from rococo_jax.errors import InputError
+from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, retrieval_intervals
+from rococo_jax.metrics.retrieval import METRICS, drop, ranks, retrieval_metrics, top_kinds
+from rococo_jax.similarity.statistics import KINDS, RankStatistics
+from rococo_jax.storage import file_by_rename, hash_json, read_json
+from rococo_jax.version import __version__
+
+CLEAN = "clean"
+Outcome = tuple[RankTask, RankStatistics]
+
+
+def make_fingerprint(*, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    """What a result depends on. Where `comparable` agrees, all but the model is the same: one table may hold both.
+
+    Args:
+        model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
+        data: hashes of annotations, and of images where they were read.
+        protocol: `paper`, `strict` or `control`.
+    """
+    versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    conditions = {"data": dict(data), "protocol": protocol, "versions": versions}
+    return {"model": dict(model), **conditions, "comparable": hash_json(conditions)}
+
+
+def make_results(
+    model: str, protocol: str, fingerprint: Mapping[str, Any], outcomes: Sequence[Outcome], notes: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The contents of `results.json`. A variant's drop is against the `clean` outcome of the same task."""
+    clean = {task.name: statistics for task, statistics in outcomes if task.variant == CLEAN}
+    tasks, intervals, sizes = {}, {}, {}
+    for task, statistics in outcomes:
+        altered = task.variant != CLEAN and task.name in clean
+        metrics = retrieval_metrics(statistics, protocol)
+        if altered:
+            metrics |= drop(retrieval_metrics(clean[task.name], protocol)["r1"], metrics["r1"])
+        tasks.setdefault(task.name, {})[task.variant] = metrics
+        intervals.setdefault(task.name, {})[task.variant] = retrieval_intervals(
+            statistics, protocol, task.query_group, clean=clean[task.name] if altered else None
+        )
+        sizes.setdefault(task.name, {})[task.variant] = {
+            "queries": len(task.queries),
+            "gallery": len(task.gallery),
+            "images": len(np.unique(task.query_group)),
+        }
+    return {
+        "model": model,
+        "protocol": protocol,
+        "fingerprint": dict(fingerprint),
+        "tasks": tasks,
+        "intervals": intervals,
+        "sizes": sizes,
+        "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
+        "notes": list(notes),
+    }
+
+
+def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], protocol: str):
+    """One row a query (`pyarrow.Table`): its ranks, and who has the first place.
+
+    `query` is its place in the task; `image` the image it is or belongs to; `caption` is null where queries are images;
+    `rank` is the protocol's; `top1_text` is a caption, or an image's name in text-to-image.
+    """
+    import pyarrow as pa
+
+    images, captions = np.array(benchmark.images, object), np.array(benchmark.captions, object)
+    tables = []
+    for task, statistics in outcomes:
+        count, kind = len(task.queries), top_kinds(statistics, protocol)
+        top = task.gallery[statistics.best_indices[np.arange(count), kind]]
+        to_text = task.name == IMAGE_TO_TEXT
+        columns = {
+            "task": [task.name] * count,
+            "variant": [task.variant] * count,
+            "query": np.arange(count),
+            "image": images[task.query_group],
+            "caption": [None] * count if to_text else captions[task.queries],
+            "rank": ranks(statistics, protocol),
+            "rank_optimistic": statistics.rank_optimistic,
+            "rank_pessimistic": statistics.rank_pessimistic,
+            "top1_kind": np.array(KINDS, object)[kind],
+            "top1_text": (captions if to_text else images)[top],
+            "top1_score": statistics.best_scores[np.arange(count), kind].astype(np.float64),
+            "positive_score": statistics.positive_score.astype(np.float64),
+        }
+        tables.append(pa.table(columns, schema=_per_query_schema()))
+    return pa.concat_tables(tables)
+
+
+def _per_query_schema():
+    import pyarrow as pa
+
+    text, whole, number = pa.string(), pa.int64(), pa.float64()
+    types = {"task": text, "variant": text, "query": whole, "image": text, "caption": text}
+    types |= {"rank": whole, "rank_optimistic": whole, "rank_pessimistic": whole}
+    types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
+    return pa.schema(types.items())
+
+
+def write_per_query(path: str | os.PathLike, table) -> None:
+    """Writes a table as Parquet, by rename."""
+    import pyarrow.parquet
+
+    with file_by_rename(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
+
+
+def read_results(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads a `results.json`.
+
+    Raises:
+        InputError: a part is missing, or a metric is not a number from 0 to 100.
+    """
+    path, wanted = Path(path), "a results file of `rococo evaluate` or `rococo score`"
+    results = read_json(path, wanted)
+    if not isinstance(results, dict):
+        raise InputError(path, "file", f"a JSON {type(results).__name__}", wanted)
+    for part, kind in (("model", str), ("protocol", str), ("fingerprint", dict), ("tasks", dict), ("intervals", dict)):
+        if not isinstance(results.get(part), kind):
+            found = f"a JSON {type(results[part]).__name__}" if part in results else "nothing"
+            raise InputError(path, f"'{part}'", found, {str: "a string", dict: "an object"}[kind])
+    for task, variants in results["tasks"].items():
+        for variant, metrics in variants.items() if isinstance(variants, dict) else [(None, None)]:
+            _check_metrics(path, f"tasks: {task}: {variant}", metrics)
+    return results
+
+
+def _check_metrics(path: Path, field: str, metrics: Any) -> None:
+    if not isinstance(metrics, dict):
+        raise InputError(path, field, f"a JSON {type(metrics).__name__}", "an object of metrics")
+    for name in METRICS:
+        value = metrics.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100.0001:
+            raise InputError(path, f"{field}: {name}", value, "a percentage from 0 to 100")
