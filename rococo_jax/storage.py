@@ -39,8 +39,7 @@ def directory_by_rename(path: str | os.PathLike) -> Iterator[Path]:
         InputError: `path` exists and is not an empty folder.
     """
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(path, "output folder", "something already there", "a new or empty folder")
+    refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     temporary.mkdir()
@@ -51,6 +50,13 @@ def directory_by_rename(path: str | os.PathLike) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing_folder(path: str | os.PathLike) -> None:
+    """Raises InputError where `path` is there already and is not an empty folder: for asking before long work."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -74,7 +74,7 @@ class Encoder:
             "weights": self.provenance.get("weights_sha256"),
             "spec": self.spec.to_json(),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_json(),
-            "tokenizer": None if self.tokenizer is None else self.tokenizer.describe(),
+            "tokenizer": None if self.tokenizer is None else self.tokenizer.hash(),
             "dtype": jnp.dtype(self.model.dtype).name,
         }
 
@@ -133,7 +133,7 @@ class Encoder:
             images = np.asarray(images)
             if images.ndim != 4 or images.shape[3] != 3:
                 raise InputError("images", "shape", images.shape, "(images, height, width, 3)")
-            size = tuple(self.spec.vision.image_shape)
+            size = (self.spec.vision.image_size,) * 2
             if images.dtype != np.uint8 and images.shape[1:3] != size:
                 raise InputError("pixels", "size", images.shape[1:3], f"{size}, as the model sees them")
             if images.dtype != np.uint8 or images.shape[1:3] == size:

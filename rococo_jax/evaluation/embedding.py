@@ -4,7 +4,6 @@ A part holds a few hundred items; a run that is stopped goes on after the last w
 vector, so they tie exactly, as they should.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,32 +15,45 @@ from rococo_jax.data.images import load_images
 from rococo_jax.encoding import Encoder
 from rococo_jax.evaluation.cache import EmbeddingCache
 from rococo_jax.progress import progress
+from rococo_jax.storage import hash_file
 from rococo_jax.version import __version__
 
 _IMAGES_PER_PART = 512
 _TEXTS_PER_PART = 4096
 
 
-def embed_images(encoder: Encoder, paths: Sequence[Path], cache: EmbeddingCache) -> Float[np.ndarray, "images dim"]:
-    """Unit vectors of image files, in the order given.
+def embed_images(
+    encoder: Encoder, paths: Sequence[Path], cache: EmbeddingCache, features: bool = False
+) -> Float[np.ndarray, "images dim"]:
+    """Unit vectors of image files, in the order given; with `features`, what the tower gives before its head.
 
     Raises:
         InputError: a file is missing or is not a whole image.
     """
+    method = encoder.image_features if features else encoder.encode_image
 
     def encode(part: Sequence[Path], advance: Callable[[int], None]) -> np.ndarray:
-        return encoder.encode_image(load_images(part, encoder.preprocessing), advance)
+        batches = load_images(part, encoder.preprocessing)
+        return method((image for batch in batches for image in batch), advance)
 
-    hashes = [_file_hash(path) for path in paths]
-    return _embed_parts(encoder, "images", list(paths), hashes, _IMAGES_PER_PART, encode, cache)
+    kind = "image features" if features else "images"
+    hashes = [bytes.fromhex(hash_file(path)) for path in paths]
+    return _embed_parts(encoder, kind, list(paths), hashes, _IMAGES_PER_PART, encode, cache)
 
 
-def embed_texts(encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache) -> Float[np.ndarray, "texts dim"]:
-    """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors."""
+def embed_texts(
+    encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache, features: bool = False
+) -> Float[np.ndarray, "texts dim"]:
+    """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors.
+
+    With `features`, what the tower gives before its head.
+    """
     distinct = sorted(set(texts), key=lambda text: (len(text), text))
     place = {text: index for index, text in enumerate(distinct)}
     items = [text.encode() for text in distinct]
-    vectors = _embed_parts(encoder, "captions", distinct, items, _TEXTS_PER_PART, encoder.encode_text, cache)
+    method = encoder.text_features if features else encoder.encode_text
+    kind = "caption features" if features else "captions"
+    vectors = _embed_parts(encoder, kind, distinct, items, _TEXTS_PER_PART, method, cache)
     return vectors[[place[text] for text in texts]]
 
 
@@ -73,9 +85,3 @@ def _embed_parts(
 def encoding_versions() -> dict[str, str]:
     """What could change an embedding's last bits without changing the model: this project, JAX, and the device kind."""
     return {"rococo_jax": __version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
-
-
-def _file_hash(path: Path) -> bytes:
-    from rococo_jax.data.images import read_image_bytes
-
-    return hashlib.sha256(read_image_bytes(path)).digest()

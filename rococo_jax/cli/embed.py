@@ -1,0 +1,62 @@
+"""`rococo embed`: a model's vectors of a captioned image set, as one `.npz` for any other tool."""
+
+import argparse
+
+HELP = "Write a model's image and caption embeddings to one .npz file."
+EXAMPLES = """\
+  rococo embed models/clip-b32 --images coco/images --captions coco/captions_test.json --out clip-b32.npz
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
+    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
+    parser.add_argument("--out", required=True, metavar="F.npz", help="where the embeddings go")
+    parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
+    add_embedding_arguments(parser)
+
+
+def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that embeds takes."""
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the towers")
+    parser.add_argument("--cache", metavar="DIR", help="where embeddings are kept (default: the user's cache folder)")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+
+
+def embedding_cache(arguments: argparse.Namespace):
+    """The `EmbeddingCache` that the arguments ask for."""
+    from pathlib import Path
+
+    from rococo_jax.evaluation.cache import EmbeddingCache
+    from rococo_jax.runtime import cache_folder
+
+    if arguments.no_cache:
+        return EmbeddingCache(None)
+    return EmbeddingCache(Path(arguments.cache) if arguments.cache else cache_folder() / "embeddings")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import numpy as np
+
+    from rococo_jax.checkpoints import load_model
+    from rococo_jax.data.sources import read_captioned_images
+    from rococo_jax.evaluation.embedding import embed_images, embed_texts
+    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.storage import file_by_rename
+
+    keep_compiled_programs()
+    data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
+    encoder = load_model(arguments.model, dtype=arguments.dtype)
+    cache = embedding_cache(arguments)
+    arrays = {
+        "image_names": np.array(data.names),
+        "image_embeddings": embed_images(encoder, data.paths, cache),
+        "captions": np.array(data.captions),
+        "caption_image": data.caption_image,
+        "text_embeddings": embed_texts(encoder, data.captions, cache),
+    }
+    with file_by_rename(arguments.out) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    left_out = f", {len(data.missing)} images left out" if data.missing else ""
+    print(f"{arguments.out}: {len(data.names)} images, {len(data.captions)} captions{left_out}")

@@ -1,0 +1,56 @@
+"""`rococo join`: two single-modality towers become one dual encoder."""
+
+import argparse
+
+HELP = (
+    "Make a dual encoder from an image tower and a text tower: heads fitted in closed form (CCA) on captioned images."
+)
+EXAMPLES = """\
+  rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/joined --images coco/images --captions captions_train.json
+  rococo join VISION TEXT OUT --images coco/images,flickr8k/images --captions coco/train.json,flickr8k/captions.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from rococo_jax.cli.embed import add_embedding_arguments
+
+    parser.add_argument("vision", metavar="VISION", help="model with the image tower: directory, folder, or hub name")
+    parser.add_argument("text", metavar="TEXT", help="model with the text tower")
+    parser.add_argument("out", metavar="OUT", help="the new model directory")
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
+    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
+    parser.add_argument("--dim", type=int, default=256, help="length of the joint embedding (default 256)")
+    parser.add_argument(
+        "--image-pooling",
+        choices=("cls", "mean", "cls+mean"),
+        help="how a class-token tower is pooled (default: cls+mean for a headless tower, else as the model says)",
+    )
+    parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
+    add_embedding_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from rococo_jax.checkpoints import load_model, save_model
+    from rococo_jax.cli.embed import embedding_cache
+    from rococo_jax.data.sources import read_captioned_images
+    from rococo_jax.evaluation.embedding import embed_images, embed_texts
+    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.storage import refuse_existing_folder
+    from rococo_jax.training.join import image_tower_of, join_towers, text_tower_of
+
+    keep_compiled_programs()
+    refuse_existing_folder(arguments.out)
+    data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
+    vision = image_tower_of(load_model(arguments.vision, dtype=arguments.dtype), arguments.image_pooling)
+    text = text_tower_of(load_model(arguments.text, dtype=arguments.dtype))
+    cache = embedding_cache(arguments)
+    image_features = embed_images(vision, data.paths, cache, features=True)
+    text_features = embed_texts(text, data.captions, cache, features=True)
+    name = Path(arguments.out).name
+    joined, record = join_towers(vision, text, image_features, text_features, data.caption_image, arguments.dim, name)
+    save_model(arguments.out, joined)
+    print(f"{arguments.out}: {vision.name} + {text.name}, {arguments.dim} dimensions")
+    for key, value in record.items():
+        print(f"  {key}: {value}")
