@@ -17,7 +17,7 @@ from typing import Any
 
 import tokenizers
 
-from rococo_jax.data.tokenizers import TokenizerSpec, _read_rust_tokenizer
+from rococo_jax.data.tokenizers import WORD_MARK, TokenizerSpec, first_line, read_rust_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 
@@ -36,7 +36,6 @@ _FAMILIES = {
     "clip_text_model": "clip",
     "siglip": "siglip",
     "siglip_text_model": "siglip",
-    "siglip2": "siglip",
     "bert": "bert",
 }
 # (field of the special tokens map, the family's default token) for the end of a text and for padding.
@@ -61,6 +60,8 @@ def read_huggingface_tokenizer(
         raise InputError(source, "model_type", config.get("model_type"), f"one of {', '.join(_FAMILIES)}")
     folder = _find_folder(source)
     own = _read_settings(folder)
+    if family == "siglip" and own.get("padding_side", "right") != "right":
+        raise InputError(folder, "padding_side", own["padding_side"], "right, as SigLIP's text tower was trained")
     rust = _read_tokenizer(folder, family)
     end_field, end_default = _END[family]
     context_length = _context_length(folder, family, config, own)
@@ -83,7 +84,7 @@ def _find_folder(source: str | os.PathLike) -> Path:
     try:
         return Path(snapshot_download(str(source), allow_patterns=list(_FILES)))
     except Exception as error:  # no network, no such name, no right to read it: all are "not there" to the user
-        found = str(error).splitlines()[0]
+        found = first_line(error)
         raise InputError(source, "tokenizer", found, "a folder, or a name on the Hugging Face hub") from None
 
 
@@ -101,7 +102,7 @@ def _read_tokenizer(folder: Path, family: str) -> tokenizers.Tokenizer:
     if family == "siglip" and "spiece.model" in have:
         return _from_sentencepiece(folder / "spiece.model")
     if "tokenizer.json" in have:
-        return _read_rust_tokenizer(folder / "tokenizer.json")
+        return read_rust_tokenizer(folder / "tokenizer.json")
     if family == "clip" and {"vocab.json", "merges.txt"} <= have:
         from transformers import CLIPTokenizer
 
@@ -123,21 +124,33 @@ def _through_transformers(tokenizer_class: Any, folder: Path) -> tokenizers.Toke
         text = tokenizer_class.from_pretrained(str(folder)).backend_tokenizer.to_str()
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:
-        raise InputError(folder, "tokenizer", str(error).splitlines()[0], "vocabulary files that can be read") from None
+        raise InputError(folder, "tokenizer", first_line(error), "vocabulary files that can be read") from None
 
 
 def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
+    """SigLIP's sentencepiece model as a Rust tokenizer. `clean_like_siglip` comes before it and sets the word mark."""
+    from tokenizers import Regex, normalizers
     from transformers.convert_slow_tokenizer import SpmConverter
 
     class SiglipConverter(SpmConverter):
+        def normalizer(self, proto):
+            spec, steps = proto.normalizer_spec, []
+            if spec.precompiled_charsmap:
+                steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+            if spec.remove_extra_whitespaces:
+                # As sentencepiece does it: spaces in a row are one, and neither spaces nor word marks end a text.
+                steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+                steps.append(normalizers.Replace(Regex(f"[ {WORD_MARK}]+$"), ""))
+            return normalizers.Sequence(steps)
+
         def post_processor(self):
             end = next(number for number, piece in enumerate(self.proto.pieces) if piece.piece == "</s>")
             return tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
 
     try:
         return SiglipConverter(SimpleNamespace(vocab_file=str(path))).converted()
-    except Exception as error:
-        raise InputError(path, "sentencepiece model", str(error).splitlines()[0], "one that can be read") from None
+    except Exception as error:  # protobuf, the converter and Rust raise without a common class
+        raise InputError(path, "sentencepiece model", first_line(error), "one that can be read") from None
 
 
 def _cleaning(folder: Path, family: str) -> str:

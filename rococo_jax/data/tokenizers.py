@@ -29,7 +29,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import file_by_rename, hash_json
 
 CLEANINGS = ("none", "lowercase", "siglip")
-_META_SPACE = "▁"
+# Sentencepiece's mark for the space before a word.
+WORD_MARK = "▁"
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Bounds what the Rust side holds at once; its threads are busy long before this many.
 _TEXTS_AT_ONCE = 8192
@@ -136,7 +137,7 @@ class Tokenizer:
         Raises:
             InputError: it is missing or is no tokenizer.
         """
-        return cls(_read_rust_tokenizer(Path(path)), spec)
+        return cls(read_rust_tokenizer(Path(path)), spec)
 
     @classmethod
     def from_huggingface(cls, source: str | os.PathLike, config: Mapping[str, Any]) -> Self:
@@ -160,17 +161,23 @@ class Tokenizer:
 
 def clean_like_siglip(text: str) -> str:
     """SigLIP's text cleaning: a leading word mark, lower case, ASCII punctuation removed, white space to one space."""
-    text = (_META_SPACE + text.replace(_META_SPACE, " ")).lower().translate(_WITHOUT_PUNCTUATION)
+    text = (WORD_MARK + text.replace(WORD_MARK, " ")).lower().translate(_WITHOUT_PUNCTUATION)
     return re.sub(r"\s+", " ", text).strip()
 
 
 _CLEANERS = {"none": str, "lowercase": str.lower, "siglip": clean_like_siglip}
 
 
-def _read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:
+def first_line(error: Exception) -> str:
+    """The first line of a foreign error, or its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """A `tokenizer.json`. Raises InputError where it is missing or cannot be read."""
     if not path.is_file():
         raise InputError(path, "file", "nothing there", "a tokenizer.json")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust library raises nothing narrower
-        raise InputError(path, "tokenizer", str(error).splitlines()[0], "a tokenizer.json that can be read") from None
+        raise InputError(path, "tokenizer", first_line(error), "a tokenizer.json that can be read") from None
