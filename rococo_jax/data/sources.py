@@ -1,4 +1,4 @@
-"""Captioned images from one or several places: `--images A,B --captions F,G` pairs each captions file with its folder."""
+"""Captioned images from one or several places: `--images A,B --captions F,G` gives each captions file its folder."""
 
 import dataclasses
 from pathlib import Path

@@ -16,7 +16,7 @@ _LENGTHS = (4, 6, 8, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 28, 32, 40, 48,
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Which texts (`index`, at most `rows` of them) are padded to `length` and encoded as `rows` rows over all devices."""
+    """Texts `index`, at most `rows` of them, padded to `length` and encoded as `rows` rows over all devices."""
 
     index: np.ndarray
     length: int

@@ -68,7 +68,7 @@ class Encoder:
         return self.model.spec
 
     def describe(self) -> dict[str, Any]:
-        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype, batch shape."""
+        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype."""
         return {
             "name": self.name,
             "weights": self.provenance.get("weights_sha256"),

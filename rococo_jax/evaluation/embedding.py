@@ -23,9 +23,16 @@ _TEXTS_PER_PART = 4096
 
 
 def embed_images(
-    encoder: Encoder, paths: Sequence[Path], cache: EmbeddingCache, features: bool = False
+    encoder: Encoder,
+    paths: Sequence[Path],
+    cache: EmbeddingCache,
+    *,
+    hashes: Sequence[str] | None = None,
+    features: bool = False,
 ) -> Float[np.ndarray, "images dim"]:
     """Unit vectors of image files, in the order given; with `features`, what the tower gives before its head.
+
+    `hashes` are the files' SHA-256, where the caller has them already.
 
     Raises:
         InputError: a file is missing or is not a whole image.
@@ -37,12 +44,12 @@ def embed_images(
         return method((image for batch in batches for image in batch), advance)
 
     kind = "image features" if features else "images"
-    hashes = [bytes.fromhex(hash_file(path)) for path in paths]
-    return _embed_parts(encoder, kind, list(paths), hashes, _IMAGES_PER_PART, encode, cache)
+    contents = [bytes.fromhex(each) for each in hashes or map(hash_file, paths)]
+    return _embed_parts(encoder, kind, list(paths), contents, _IMAGES_PER_PART, encode, cache)
 
 
 def embed_texts(
-    encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache, features: bool = False
+    encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "texts dim"]:
     """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors.
 

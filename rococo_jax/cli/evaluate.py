@@ -1,0 +1,94 @@
+"""`rococo evaluate`: every task for every model, resumable."""
+
+import argparse
+
+HELP = "Evaluate models on altered captions and images: recall, false recall and drop, with intervals and a report."
+EXAMPLES = """\
+  rococo evaluate models/clip-b32 --images coco/images --annotations rococo/annotations --out out/clip-b32
+  rococo evaluate models/a models/b --images coco/images --annotations rococo/annotations --out out --protocol strict
+  rococo evaluate MODEL --images some/images --annotations rococo/annotations --out out --allow-missing-images
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from rococo_jax.cli.embed import add_embedding_arguments
+
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images that the annotations name")
+    parser.add_argument("--annotations", required=True, metavar="DIR", help="folder of annotation files")
+    parser.add_argument("--out", required=True, metavar="DIR", help="results.json and per_query.parquet; for several "
+                        "models a folder for each; report.html and report.csv")  # fmt: skip
+    parser.add_argument("--tasks", default="image_to_text,text_to_image", metavar="A,B", help="default: %(default)s")
+    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
+    parser.add_argument("--allow-missing-images", action="store_true", help="shrink the gallery to the images present")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html and report.csv")
+    add_embedding_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import sys
+    from pathlib import Path
+
+    from rococo_jax.checkpoints import load_model
+    from rococo_jax.cli.embed import embedding_cache
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.inputs import read_inputs
+    from rococo_jax.evaluation.runner import JOURNAL, check_tasks, evaluate_into, write_journal
+    from rococo_jax.evaluation.summary import print_summary
+    from rococo_jax.runtime import keep_compiled_programs
+
+    keep_compiled_programs()
+    tasks = check_tasks(arguments.tasks.split(","))
+    out = Path(arguments.out)
+    folders = _folders(arguments.models, out)
+    inputs = read_inputs(arguments.images, arguments.annotations, arguments.allow_missing_images)
+    variants = ", ".join(("clean", *inputs.annotations.variants))
+    found = inputs.describe()
+    print(
+        f"{len(folders)} model(s), {found['image_count']} of {found['coverage']['wanted']} images, "
+        f"{found['caption_count']} captions; variants {variants}; protocol {arguments.protocol}",
+        file=sys.stderr,
+    )
+    all_results, failed = [], []
+    for source, folder in folders.items():
+        try:
+            encoder = load_model(source, dtype=arguments.dtype)
+            cache = embedding_cache(arguments)
+            all_results.append(evaluate_into(folder, encoder, inputs, arguments.protocol, tasks, cache))
+        except InputError as error:
+            # An image that cannot be read would fail every model alike.
+            if len(folders) == 1 or error.source in map(str, inputs.paths.values()):
+                raise
+            failed.append(source)
+            write_journal(out / JOURNAL, model=source, event="failed", error=str(error))
+            print(f"rococo: {source} left out: {error}", file=sys.stderr)
+    if all_results:
+        print_summary(all_results)
+        if not arguments.no_report:
+            _write_report(out, [folder for source, folder in folders.items() if source not in failed])
+    if failed:
+        print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _folders(models: list[str], out) -> dict:
+    """Where each model's results go: `out` itself for one model, a folder named after each for several."""
+    from pathlib import Path
+
+    from rococo_jax.errors import InputError
+
+    if len(models) == 1:
+        return {models[0]: out}
+    folders = {}
+    for model in models:
+        folder = out / Path(model).name
+        if model in folders or folder in folders.values():
+            raise InputError(model, "name", f"{folder.name!r}, which another model has", "models of different names")
+        folders[model] = folder
+    return folders
+
+
+def _write_report(out, folders: list) -> None:
+    from rococo_jax.evaluation.report import write_report
+
+    print(f"report: {write_report(folders, out / 'report.html')}")

@@ -1,0 +1,87 @@
+"""Closed-form heads: the right correlations, the right weights, and a choice of ridges that sees no held-out image."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from rococo_jax.training.cca import Regularisation, choose_regularisation, fit_heads, fit_logit_scale
+
+
+def paired_features(images=120, captions=3, shared=6, seed=0):
+    """Features of images and captions that share a few latent factors under linear mixing and noise."""
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(images, shared))
+    owner = np.repeat(np.arange(images), captions)
+    image_features = factors @ rng.normal(size=(shared, 20)) + 0.3 * rng.normal(size=(images, 20)) + 2.0
+    text_features = factors[owner] @ rng.normal(size=(shared, 14)) + 0.3 * rng.normal(size=(len(owner), 14)) - 1.0
+    return image_features.astype(np.float32), text_features.astype(np.float32), owner
+
+
+def test_correlations_solve_the_generalised_eigenproblem_of_cca():
+    x, y, owner = paired_features()
+    heads = fit_heads(x, y, owner, dim=10, regularisation=Regularisation(0.01, 0.03, 1.0))
+    pairs = np.concatenate([x[owner], y], axis=1).astype(np.float64)
+    pairs -= pairs.mean(0)
+    covariance = pairs.T @ pairs / len(pairs)
+    a, b = covariance[:20, :20], covariance[20:, 20:]
+    within = scipy.linalg.block_diag(a + 0.01 * np.trace(a) / 20 * np.eye(20), b + 0.03 * np.trace(b) / 14 * np.eye(14))
+    across = covariance - scipy.linalg.block_diag(a, b)
+    expected = scipy.linalg.eigh(across, within, eigvals_only=True)[::-1][:10]
+    # float64 throughout; the spectra are computed by two different routes.
+    np.testing.assert_allclose(heads.correlations, expected, rtol=1e-8)
+
+
+def test_projected_directions_are_whitened_and_weighted_by_the_power():
+    x, y, owner = paired_features()
+    ridgeless = fit_heads(x, y, owner, dim=5, regularisation=Regularisation(0.0, 0.0, 2.0))
+    projected = x[owner].astype(np.float64) @ ridgeless.image_kernel + ridgeless.image_bias
+    np.testing.assert_allclose(projected.mean(0), 0, atol=1e-6)
+    expected = np.diag(ridgeless.correlations**4)
+    np.testing.assert_allclose(projected.T @ projected / len(projected), expected, atol=1e-6)
+
+
+def test_heads_do_not_depend_on_the_order_of_captions():
+    x, y, owner = paired_features()
+    shuffled = np.random.default_rng(1).permutation(len(owner))
+    one = fit_heads(x, y, owner, 5, Regularisation(0.1, 0.1, 1.0))
+    other = fit_heads(x, y[shuffled], owner[shuffled], 5, Regularisation(0.1, 0.1, 1.0))
+    # Sums in another order, in float64; compared by the similarities, which do not see the sign of a direction.
+    expected, found = (heads.project(x, y)[0] @ heads.project(x, y)[1].T for heads in (one, other))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_shared_factors_are_found_on_images_never_seen():
+    x, y, owner = paired_features(images=240)
+    seen, unseen = owner < 120, owner >= 120
+    heads = fit_heads(x[:120], y[seen], owner[seen], 6, Regularisation(0.01, 0.01, 1.0))
+    images, texts = heads.project(x[120:], y[unseen])
+    right = ((texts @ images.T).argmax(1) == owner[unseen] - 120).mean()
+    assert right > 0.5  # chance is 1 in 120
+
+
+def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_images():
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(60, 4))
+    x = np.concatenate([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))], axis=1)
+    y = np.concatenate([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))], axis=1)
+    chosen, score = choose_regularisation(x, y, np.arange(60), 4, ridges=(1e-9, 0.3), powers=(1.0,))
+    assert max(chosen.image_ridge, chosen.text_ridge) == 0.3
+    assert score > 20
+
+
+def test_logit_scale_grows_as_matches_become_certain():
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(40, 16))
+    images /= np.linalg.norm(images, axis=1, keepdims=True)
+    scales = []
+    for noise in (0.4, 0.15):
+        texts = images + noise * rng.normal(size=images.shape)
+        texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+        scales.append(fit_logit_scale(images, texts, np.arange(40)))
+    assert 1 < scales[0] < scales[1] <= 100
+
+
+def test_more_dimensions_than_features_are_refused():
+    x, y, owner = paired_features()
+    with pytest.raises(ValueError, match="dim 15 is larger than the narrower feature space, 14"):
+        fit_heads(x, y, owner, 15, Regularisation(0.1, 0.1, 1.0))
