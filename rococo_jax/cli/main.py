@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole parser. Imports every command's module, none of which imports JAX."""
     parser = argparse.ArgumentParser(
         prog="rococo",
-        description="How robust is an image-text model when a word of a caption is wrong, or another image is mixed in?",
+        description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
     )
     parser.add_argument("--version", action="version", version=f"rococo_jax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

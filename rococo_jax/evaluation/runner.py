@@ -95,7 +95,7 @@ def evaluate_into(
     tasks: Sequence[str],
     cache: EmbeddingCache,
 ) -> dict[str, Any]:
-    """As `evaluate_model`, with the results written into `folder`; results that are there already are taken as they are.
+    """As `evaluate_model`, with the results written into `folder`. Results that are there already are taken as read.
 
     Raises:
         InputError: `folder` holds the results of another model, protocol or data set.
