@@ -50,11 +50,18 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
 
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
-        kernel = self.kernel[...].astype(self.dtype)
-        y = jnp.dot(x.astype(self.dtype), kernel, precision=precision_of(self.dtype))
-        if self.bias is None:
-            return y
-        return y + along_last_axis(self.bias[...].astype(self.dtype), y)
+        return self.columns(0, None)(x)
+
+    def columns(self, start: int, stop: int | None) -> Callable[[Float[Array, "... inputs"]], Array]:
+        """The same map into the outputs `start` to `stop` only."""
+        kernel = self.kernel[:, start:stop].astype(self.dtype)
+        bias = None if self.bias is None else self.bias[start:stop].astype(self.dtype)
+
+        def apply(x: Array) -> Array:
+            y = jnp.dot(x.astype(self.dtype), kernel, precision=precision_of(self.dtype))
+            return y if bias is None else y + along_last_axis(bias, y)
+
+        return apply
 
 
 class LayerNorm(nnx.Module):

@@ -30,22 +30,21 @@ def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b pa
 
 
 class AttentionPooling(nnx.Module):
-    """SigLIP's head: one learnt query looks at all tokens, then a residual MLP."""
+    """SigLIP's head: one learnt query looks at all tokens, then a residual MLP. The probe is the query before its map."""
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads, self.dtype = spec.heads, dtype
         initial = jax.nn.initializers.lecun_normal()(rngs.params(), (1, spec.width), jnp.float32)
         self.probe = nnx.Param(initial[0])
-        self.query = Linear(spec.width, spec.width, dtype=dtype, rngs=rngs)
-        self.key_value = Linear(spec.width, 2 * spec.width, dtype=dtype, rngs=rngs)
+        self.qkv = Linear(spec.width, 3 * spec.width, dtype=dtype, rngs=rngs)
         self.out = Linear(spec.width, spec.width, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(spec.width, spec.norm_eps)
         self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, dtype=dtype, rngs=rngs)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
         batch, count, width = tokens.shape
-        query = self.query(self.probe[...].astype(self.dtype)).reshape(1, 1, self.heads, -1)
-        key_value = self.key_value(tokens).reshape(batch, count, 2, self.heads, width // self.heads)
+        query = self.qkv.columns(0, width)(self.probe[...]).reshape(1, 1, self.heads, -1)
+        key_value = self.qkv.columns(width, 3 * width)(tokens).reshape(batch, count, 2, self.heads, -1)
         query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
         mixed, _ = attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
         x = self.out(mixed.reshape(batch, width))

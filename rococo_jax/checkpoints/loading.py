@@ -1,0 +1,79 @@
+"""`load_model`: any model by its name, ready to encode."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from rococo_jax.checkpoints.huggingface import convert_huggingface
+from rococo_jax.checkpoints.model_directory import (
+    MODEL_FILE,
+    PARAMETERS,
+    TOKENIZER_FILE,
+    read_description,
+    restore_parameters,
+)
+from rococo_jax.checkpoints.parameters import build_model, with_image_size
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+
+if TYPE_CHECKING:
+    from rococo_jax.encoding import Encoder
+
+
+def load_model(
+    source: str | os.PathLike,
+    *,
+    mesh: Mesh | None = None,
+    dtype: DTypeLike = jnp.float32,
+    image_size: int | None = None,
+) -> "Encoder":
+    """A model directory, a Hugging Face folder, or a hub name, as an `Encoder`.
+
+    Args:
+        source: where the model is.
+        mesh: the devices to put it on; all of them by default, each with a whole copy.
+        dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
+        image_size: encode square images of this many pixels; position embeddings are interpolated.
+
+    Raises:
+        InputError: the source is none of these, or something in it is missing, broken or does not fit together.
+    """
+    from rococo_jax.encoding import Encoder
+
+    folder, mesh = Path(source), make_mesh() if mesh is None else mesh
+    _check_image_size(image_size)
+    if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
+        return _load_directory(folder, mesh, dtype, image_size)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(
+            folder, "model", "neither model.json nor config.json", "a model directory or Hugging Face folder"
+        )
+    parts = convert_huggingface(str(source), dtype=dtype, image_size=image_size)
+    return Encoder(*parts, name=folder.resolve().name if folder.is_dir() else str(source), mesh=mesh)
+
+
+def _check_image_size(image_size: int | None) -> None:
+    if image_size is not None and image_size < 1:
+        raise InputError("image size", "pixels", image_size, "1 or more")
+
+
+def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> "Encoder":
+    from rococo_jax.data.preprocessing import Preprocessing
+    from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+    from rococo_jax.encoding import Encoder
+
+    spec, description = read_description(folder)
+    path = folder / MODEL_FILE
+    preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
+    preprocessing = preprocessing and Preprocessing.from_json(preprocessing, path)
+    tokenizer = tokenizer and Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
+    parameters = restore_parameters(folder, spec, mesh)
+    if image_size is not None and spec.vision is not None and image_size != spec.vision.image_size:
+        spec, parameters = with_image_size(spec, parameters, image_size)
+        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+    model = build_model(spec, parameters, dtype)
+    return Encoder(model, preprocessing, tokenizer, description["provenance"], folder.resolve().name, mesh)

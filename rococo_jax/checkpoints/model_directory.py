@@ -1,0 +1,136 @@
+"""The model directory: a model with all that surrounds it, written whole or not at all.
+
+model.json       format, version, name, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
+params/          parameters by dotted path, float32 (Orbax)
+tokenizer.json   for models with a text tower
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec
+from rococo_jax.storage import directory_by_rename, read_json, write_json
+from rococo_jax.version import __version__
+
+if TYPE_CHECKING:
+    from rococo_jax.encoding import Encoder
+
+FORMAT, VERSION = "rococo_jax.model", 1
+MODEL_FILE, PARAMETERS, TOKENIZER_FILE = "model.json", "params", "tokenizer.json"
+_KEYS = {"format", "version", "name", "spec", "preprocessing", "tokenizer", "provenance"}
+
+
+def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
+    """Writes a model directory: the encoder's module, preprocessing, tokenizer and provenance.
+
+    Raises:
+        InputError: `path` is there already and is not an empty folder.
+    """
+    path = Path(path)
+    parameters = parameters_of(encoder.model)
+    provenance = {**encoder.provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": encoder.name,
+        "spec": encoder.model.spec.to_json(),
+        "preprocessing": None if encoder.preprocessing is None else encoder.preprocessing.to_json(),
+        "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.spec.to_json(),
+        "provenance": provenance,
+    }
+    with directory_by_rename(path) as folder:
+        with _quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save((folder / PARAMETERS).absolute(), parameters)
+        if encoder.tokenizer is not None:
+            encoder.tokenizer.save(folder / TOKENIZER_FILE)
+        write_json(folder / MODEL_FILE, description)
+
+
+def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
+    """The spec, and all of `model.json`.
+
+    Raises:
+        InputError: the file is missing, cut short, of another format or version, or its spec makes no model.
+    """
+    path = folder / MODEL_FILE
+    description = read_json(path, "a model directory's model.json")
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        found = description.get("format") if isinstance(description, dict) else type(description).__name__
+        raise InputError(path, "format", repr(found), FORMAT)
+    if description.get("version") != VERSION:
+        raise InputError(path, "version", repr(description.get("version")), f"{VERSION}, which this release reads")
+    if set(description) != _KEYS:
+        raise InputError(path, "fields", sorted(description), sorted(_KEYS))
+    if not isinstance(description["provenance"], dict):
+        raise InputError(path, "provenance", type(description["provenance"]).__name__, "a JSON object")
+    try:
+        return ModelSpec.from_json(description["spec"], path), description
+    except InputError as error:
+        raise InputError(path, error.field, error.found, error.wanted) from None
+
+
+def restore_parameters(
+    folder: Path, spec: ModelSpec, mesh: Mesh, partitions: dict[str, PartitionSpec] | None = None
+) -> dict[str, jax.Array]:
+    """Parameters by dotted path, read straight to where they belong.
+
+    Args:
+        folder: the model directory.
+        spec: which parameters there must be, and their shapes.
+        mesh: the devices.
+        partitions: how parameters are split over the mesh, by dotted path; whole on every device by default.
+
+    Raises:
+        InputError: parameters are missing, unknown or of a wrong shape (all are listed), or cannot be read.
+    """
+    path = (folder / PARAMETERS).absolute()
+    if not path.is_dir():
+        raise InputError(path, "folder", "nothing there", "the parameters of the model")
+    shapes = parameter_shapes(spec)
+    partitions = partitions or {}
+    wanted = {
+        name: jax.ShapeDtypeStruct(
+            shape, jnp.float32, sharding=NamedSharding(mesh, partitions.get(name, PartitionSpec()))
+        )
+        for name, shape in shapes.items()
+    }
+    try:
+        with _quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
+            stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}
+            _compare(path, stored, shapes)
+            return checkpointer.restore(path, wanted)
+    except InputError:
+        raise
+    except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
+        found = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(path, "parameters", found, "a folder that Orbax can read") from None
+
+
+def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:
+    missing, unknown = sorted(shapes.keys() - stored.keys()), sorted(stored.keys() - shapes.keys())
+    wrong = [f"{n} of {stored[n]} instead of {s}" for n, s in shapes.items() if n in stored and stored[n] != s]
+    if missing or unknown or wrong:
+        parts = (("missing", missing), ("unknown", unknown), ("of a wrong shape", wrong))
+        found = "; ".join(f"{what}: {', '.join(names[:8])}" for what, names in parts if names)
+        raise InputError(path, "parameters", found, "those that the spec in model.json asks for")
+
+
+class _quiet_orbax:
+    """Orbax logs its every step; only what goes wrong is of interest here."""
+
+    def __enter__(self) -> None:
+        self.logger = logging.getLogger("absl")
+        self.level = self.logger.level
+        self.logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *_) -> None:
+        self.logger.setLevel(self.level)

@@ -1,0 +1,97 @@
+"""Parameters of a model as a flat dictionary of dotted paths, and a model from such a dictionary.
+
+A model is made from its spec without initialising anything: shapes are evaluated, then the arrays are put in place.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models.positions import resize_positions
+from rococo_jax.storage import hash_bytes
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted paths."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        flat.update(flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value})
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def _abstract_model(spec: ModelSpec, dtype: DTypeLike) -> DualEncoder:
+    return nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=dtype))
+
+
+def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter by dotted path. A single tower has no logit scale to speak of, so none is listed."""
+    parameters = flatten(nnx.to_pure_dict(nnx.state(_abstract_model(spec, jnp.float32), nnx.Param)))
+    shapes = {path: tuple(leaf.shape) for path, leaf in parameters.items()}
+    return {path: shape for path, shape in shapes.items() if _is_stored(path, spec)}
+
+
+def _is_stored(path: str, spec: ModelSpec) -> bool:
+    return not path.startswith("logit_") or (spec.vision is not None and spec.text is not None)
+
+
+def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike = jnp.float32) -> DualEncoder:
+    """A model that holds `parameters` (arrays by dotted path, all that `parameter_shapes` lists)."""
+    model = _abstract_model(spec, dtype)
+    graph, state = nnx.split(model)
+    pure = flatten(nnx.to_pure_dict(state))
+    single = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in pure.items() if not _is_stored(path, spec)}
+    nnx.replace_by_pure_dict(state, unflatten({**jax.tree.map(jnp.asarray, dict(parameters)), **single}))
+    return nnx.merge(graph, state)
+
+
+def parameters_of(model: DualEncoder) -> dict[str, jax.Array]:
+    """The inverse of `build_model`: arrays by dotted path."""
+    flat = flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return {path: array for path, array in flat.items() if _is_stored(path, model.spec)}
+
+
+def hash_parameters(parameters: Mapping[str, Any]) -> str:
+    """SHA-256 of names, shapes and float32 values; the same however the arrays are laid out over devices."""
+    parts = []
+    for path in sorted(parameters):
+        array = np.ascontiguousarray(np.asarray(parameters[path], dtype="<f4"))
+        parts += [path.encode(), repr(array.shape).encode(), hashlib.sha256(array.data).digest()]
+    return hash_bytes(*parts)
+
+
+def with_image_size(
+    spec: ModelSpec, parameters: Mapping[str, Any], image_size: int
+) -> tuple[ModelSpec, dict[str, Any]]:
+    """The same model for square images of `image_size` pixels: position embeddings are interpolated on the host.
+
+    Raises:
+        ValueError: there is no image tower, or the size is smaller than a patch.
+    """
+    if spec.vision is None:
+        raise ValueError("a text tower has no image size")
+    vision = dataclasses.replace(spec.vision, image_size=image_size)
+    if vision.grid < 1:
+        raise ValueError(f"images of {image_size} pixels hold no patch of {vision.patch_size}")
+    positions = resize_positions(np.asarray(parameters["vision.positions"]), vision.grid, vision.class_token)
+    return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}

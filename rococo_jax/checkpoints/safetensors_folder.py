@@ -1,0 +1,83 @@
+"""The tensors of a Hugging Face folder: `model.safetensors`, or several files and the index that names them."""
+
+import contextlib
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  NumPy learns the name "bfloat16" by this import
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import read_json
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+WEIGHT_FILES = ("model*.safetensors", _INDEX)
+
+
+class TensorSource:
+    """Tensors by name, read one at a time; a context manager that keeps the files open.
+
+    Raises:
+        InputError: there are no safetensors files, or one is missing, cut short or otherwise unreadable.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder
+        self._files: dict[str, safe_open] = {}
+        self._stack = contextlib.ExitStack()
+        weight_map = _weight_map(folder)
+        for file in sorted(set(weight_map.values()) if weight_map else {_SINGLE}):
+            opened = self._open(folder / file)
+            names = set(opened.keys())
+            if weight_map and (absent := {n for n, f in weight_map.items() if f == file} - names):
+                raise InputError(folder / file, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
+            self._files.update(dict.fromkeys(names, opened))
+
+    def __enter__(self) -> "TensorSource":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    def _open(self, path: Path) -> safe_open:
+        if not path.is_file():
+            raise InputError(path, "file", "nothing there", "a safetensors file")
+        try:
+            return self._stack.enter_context(safe_open(path, framework="np"))
+        except SafetensorError as error:
+            raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
+
+    @property
+    def names(self) -> list[str]:
+        """All tensors there are."""
+        return sorted(self._files)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Its shape, without reading it."""
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def kind(self, name: str) -> str:
+        """Its type as safetensors spells it: F32, BF16, I64..."""
+        return self._files[name].get_slice(name).get_dtype()
+
+    def read(self, name: str) -> np.ndarray:
+        """Its values as float32."""
+        return self._files[name].get_tensor(name).astype(np.float32)
+
+
+def _weight_map(folder: Path) -> dict[str, str] | None:
+    """Which file holds which tensor, or None for a single file."""
+    if (folder / _SINGLE).is_file():
+        return None
+    if not (folder / _INDEX).is_file():
+        pickles = [name for name in _PICKLES if (folder / name).exists()]
+        raise InputError(folder, "weights", ", ".join(pickles) or "no weight files", f"{_SINGLE} or {_INDEX}")
+    index = read_json(folder / _INDEX, "an index of safetensors files")
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise InputError(folder / _INDEX, "weight_map", type(weight_map).__name__, "file names by tensor")
+    outside = sorted(file for file in set(weight_map.values()) if Path(file).name != file)
+    if outside:
+        raise InputError(folder / _INDEX, "weight_map", outside[0], "file names inside the folder")
+    return weight_map
