@@ -22,8 +22,10 @@ def rank_by_embeddings(
         tables = (image_embeddings, caption_embeddings)
         queries, gallery = tables if task.name == IMAGE_TO_TEXT else tables[::-1]
         statistics = rank_statistics(
-            queries[task.queries],
-            gallery[task.gallery],
+            queries,
+            gallery,
+            query_rows=task.queries,
+            gallery_rows=task.gallery,
             query_group=task.query_group,
             gallery_group=task.gallery_group,
             gallery_altered=task.gallery_altered,

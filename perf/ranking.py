@@ -1,0 +1,155 @@
+"""Times ranking beside the bare product it needs and beside the sort it replaces; prints one JSON object.
+
+    python perf/ranking.py [--images 5000] [--captions 50010] [--width 512] [--repeats 3]
+
+Random unit embeddings, ten captions an image, half of them altered. In one process, one after the other, repeated, the
+fastest run of each (compilation is done before, and reported apart):
+
+- `ranking`: `rank_statistics`, similarities included;
+- `product`: the same tiles through the same product, of which only the largest score per query is kept;
+- `numpy_product`: `queries @ gallery.T` in NumPy, 500 rows at a time, the largest score per query kept;
+- `numpy_argsort`: the same product, each row sorted and reversed, then the places of the own captions looked up.
+
+Peak memory (resident set) is that of a fresh process that makes the embeddings and ranks once.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rococo_jax.progress import progress
+from rococo_jax.similarity import rank_statistics
+from rococo_jax.similarity.tiles import tile_shape
+
+
+def make_embeddings(count: int, width: int, seed: int) -> np.ndarray:
+    """Random unit vectors, made in place so that nothing bigger than themselves is ever held."""
+    generator, made = np.random.default_rng(seed), np.empty((count, width), np.float32)
+    for start in range(0, count, 1000):
+        part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
+        made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    return made
+
+
+def make_groups(images: int, captions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Query groups, gallery groups and altered flags: captions image by image, the first half originals."""
+    owner = np.arange(captions) * images // captions
+    first = np.searchsorted(owner, np.arange(images))
+    size = np.bincount(owner, minlength=images)
+    return np.arange(images), owner, (np.arange(captions) - first[owner]) * 2 >= size[owner]
+
+
+def rank(queries: np.ndarray, gallery: np.ndarray):
+    query_group, gallery_group, altered = make_groups(len(queries), len(gallery))
+    groups = {"query_group": query_group, "gallery_group": gallery_group, "gallery_altered": altered}
+    return rank_statistics(queries, gallery, **groups)
+
+
+def bare_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """The product alone, in the tiles of the ranking."""
+    of_queries, of_gallery = tile_shape(jax.default_backend())
+    tiles = jnp.asarray(_whole_tiles(queries, of_queries))
+    best = jnp.full(tiles.shape[:2], -jnp.inf, jnp.float32)
+    before = best
+    for start in range(0, len(gallery), of_gallery):
+        block = jax.device_put(_whole_tiles(gallery[start : start + of_gallery], of_gallery)[0])
+        before.block_until_ready()
+        before, best = best, _raise_best(best, tiles, block)
+    return np.asarray(best).reshape(-1)[: len(queries)]
+
+
+def _whole_tiles(rows: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(rows, ((0, -len(rows) % size), (0, 0))).reshape(-1, size, rows.shape[1])
+
+
+@jax.jit
+def _raise_best(best, tiles, block):
+    def one(_, part):
+        tile, best = part
+        scores = lax.dot_general(tile, block, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
+        return None, jnp.maximum(best, scores.max(axis=1))
+
+    return lax.scan(one, None, (tiles, best))[1]
+
+
+def numpy_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    starts = range(0, len(queries), 500)
+    return np.concatenate([(queries[start : start + 500] @ gallery.T).max(axis=1) for start in starts])
+
+
+def numpy_argsort(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """The rank of the best own original, from a full sort of every row."""
+    _, owner, altered = make_groups(len(queries), len(gallery))
+    ranks = np.empty(len(queries), int)
+    with progress("sorting in NumPy", len(queries), "queries") as advance:
+        for start in range(0, len(queries), 500):
+            for place, row in enumerate(queries[start : start + 500] @ gallery.T, start):
+                order = np.argsort(row)[::-1]
+                own = np.flatnonzero((owner == place) & ~altered)
+                ranks[place] = min(np.flatnonzero(order == item)[0] for item in own) + 1
+            advance(500)
+    return ranks
+
+
+def seconds(function, *arguments) -> float:
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
+
+
+def peak_memory(arguments: argparse.Namespace) -> float:
+    """Peak resident set, in MB of 10^6 bytes, of a fresh process that ranks once."""
+    sizes = ["--images", str(arguments.images), "--captions", str(arguments.captions), "--width", str(arguments.width)]
+    output = subprocess.run(
+        [sys.executable, __file__, "--only-memory", *sizes], check=True, capture_output=True, text=True
+    ).stdout
+    return float(output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--captions", type=int, default=50010)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only-memory", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    queries = make_embeddings(arguments.images, arguments.width, 0)
+    gallery = make_embeddings(arguments.captions, arguments.width, 1)
+    if arguments.only_memory:
+        rank(queries, gallery)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+        return
+
+    ways = {"ranking": rank, "product": bare_product, "numpy_product": numpy_product, "numpy_argsort": numpy_argsort}
+    first = {name: seconds(ways[name], queries, gallery) for name in ("ranking", "product")}
+    taken = {name: [seconds(way, queries, gallery)] for name, way in ways.items()}
+    for _ in range(arguments.repeats - 1):
+        for name in ("ranking", "product", "numpy_product"):
+            taken[name].append(seconds(ways[name], queries, gallery))
+    best = {name: min(runs) for name, runs in taken.items()}
+    report = {
+        "shape": [arguments.images, arguments.captions, arguments.width],
+        "device": jax.devices()[0].device_kind,
+        "cores": os.cpu_count(),
+        "seconds": {name: round(value, 3) for name, value in best.items()},
+        "seconds_with_compilation": round(first["ranking"], 3),
+        "ranking_over_product": round(best["ranking"] / best["product"], 3),
+        "ranking_over_numpy_product": round(best["ranking"] / best["numpy_product"], 3),
+        "numpy_argsort_over_ranking": round(best["numpy_argsort"] / best["ranking"], 2),
+        "peak_memory_MB": round(peak_memory(arguments), 1),
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
