@@ -17,8 +17,10 @@ the reference here. Where that reference could surprise:
 """
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,29 +31,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
 # Pillow's numbers, as `preprocessor_config.json` spells them, and the names used here.
-_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
-
-_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_HALF = (0.5, 0.5, 0.5)
-_CROPPING = {
-    "size": {"shortest_edge": 224},
-    "resample": 3,
-    "do_center_crop": True,
-    "crop_size": 224,
-    "image_mean": _CLIP_MEAN,
-    "image_std": _CLIP_STD,
-}
-_SQUASHING = {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": _HALF, "image_std": _HALF}
-# What each processor of `transformers` does where its configuration file is silent. `size` as a bare number means
-# the shortest edge for the first two and a square for the last.
-_PROCESSOR_DEFAULTS = {
-    "CLIPImageProcessor": _CROPPING,
-    "BitImageProcessor": _CROPPING,
-    "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
-    "ViTImageProcessor": {**_SQUASHING, "resample": 2},
-}
-_BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor"}
-_KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 # A 1-pixel-wide photograph may be resized to a ribbon; this keeps the ribbon below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
@@ -80,22 +60,7 @@ class Preprocessing:
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self):
-        if (self.shortest_edge is None) == (self.exact_size is None):
-            raise InputError("preprocessing", "size", self._size_in_words(), "a shortest edge or an exact size")
-        if self.exact_size is None and self.crop_size is None:
-            raise InputError("preprocessing", "crop_size", "none", "a crop, so that all images have one size")
-        if self.resample not in _RESAMPLING.values():
-            raise InputError("preprocessing", "resample", self.resample, f"one of {', '.join(_RESAMPLING.values())}")
-        sides = (self.shortest_edge or 1, *(self.exact_size or ()), *(self.crop_size or ()))
-        if not all(isinstance(side, int) and side > 0 for side in sides):
-            raise InputError("preprocessing", "size", self._size_in_words(), "whole numbers of pixels, 1 or more")
-        if len(self.mean) != 3 or len(self.std) != 3 or 0 in self.std:
-            raise InputError(
-                "preprocessing", "mean and std", f"{self.mean}, {self.std}", "three numbers each, no std 0"
-            )
-
-    def _size_in_words(self) -> str:
-        return f"shortest_edge {self.shortest_edge}, exact_size {self.exact_size}, crop_size {self.crop_size}"
+        _check(vars(self), "preprocessing")
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -132,20 +97,21 @@ class Preprocessing:
         mean = jnp.asarray(self.mean, jnp.float32)[None, None, None, :]
         return (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
 
-    def with_image_size(self, size: int) -> Self:
-        """The same preprocessing for square images of `size` pixels; a resize before the crop grows in proportion."""
-        if self.exact_size is not None:
-            exact = tuple(round(side * size / self.image_size[0]) for side in self.exact_size)
-            return dataclasses.replace(self, exact_size=exact, crop_size=self.crop_size and (size, size))
-        shortest = max(round(self.shortest_edge * size / min(self.crop_size)), 1)
-        return dataclasses.replace(self, shortest_edge=shortest, crop_size=(size, size))
+    def with_image_size(self, size: int) -> "Preprocessing":
+        """The same preprocessing for square images of `size` pixels; what is resized before a crop grows alike."""
+        if self.crop_size is None:
+            return dataclasses.replace(self, exact_size=(size, size))
+        growth = size / min(self.crop_size)
+        exact = self.exact_size and tuple(round(side * growth) for side in self.exact_size)
+        shortest = self.shortest_edge and round(self.shortest_edge * growth)
+        return dataclasses.replace(self, exact_size=exact, shortest_edge=shortest, crop_size=(size, size))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value; tuples become lists, keys are the attributes."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], source: object = "preprocessing") -> Self:
+    def from_json(cls, value: Mapping[str, Any], source: object = "preprocessing") -> "Preprocessing":
         """Reads what `to_json` wrote.
 
         Raises:
@@ -155,28 +121,22 @@ class Preprocessing:
         if not isinstance(value, Mapping) or not set(value) <= names:
             found = sorted(set(value) - names) if isinstance(value, Mapping) else type(value).__name__
             raise InputError(source, "preprocessing", found, f"only the keys {sorted(names)}")
-        try:
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
-        except InputError as error:
-            raise InputError(source, error.field, error.found, error.wanted) from None
+        values = {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
+        _check({field.name: field.default for field in dataclasses.fields(cls)} | values, source)
+        return cls(**values)
 
     @classmethod
-    def from_huggingface(cls, config: Mapping[str, Any], source: object = "preprocessor_config.json") -> Self:
+    def from_huggingface(
+        cls, config: Mapping[str, Any], source: object = "preprocessor_config.json"
+    ) -> "Preprocessing":
         """Reads a `preprocessor_config.json` (or the `image_processor` part of a `processor_config.json`).
 
         Raises:
             InputError: the processor is of an unknown kind, or takes a step that is not known here. It names `source`.
         """
-        config = config.get("image_processor", config)
-        kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
-        kind = kind.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
-        if kind not in _PROCESSOR_DEFAULTS:
-            raise InputError(source, "image_processor_type", kind or "none", f"one of {', '.join(_PROCESSOR_DEFAULTS)}")
-        steps = {key for key, value in config.items() if key.startswith("do_") and value}
-        if not steps <= _KNOWN_STEPS:
-            raise InputError(source, "steps", sorted(steps - _KNOWN_STEPS), f"only {sorted(_KNOWN_STEPS)}")
-        given = {key: value for key, value in config.items() if value is not None}
-        return _from_processor({**_PROCESSOR_DEFAULTS[kind], **given}, kind in _BARE_SIZE_IS_A_SQUARE, source)
+        from rococo_jax.data.preprocessor_config import read_preprocessor_config
+
+        return cls.from_json(read_preprocessor_config(config, source), source)
 
     def hash(self) -> str:
         """SHA-256 of everything that changes the pixels."""
@@ -194,46 +154,33 @@ class Preprocessing:
         return ", ".join(steps) + ", normalised by mean ({}) and std ({})".format(*numbers)
 
 
-def _from_processor(config: Mapping[str, Any], bare_size_is_a_square: bool, source: object) -> Preprocessing:
-    if config.get("do_resize") is False:
-        raise InputError(source, "do_resize", "false", "a processor that resizes")
-    resample = _RESAMPLING.get(config["resample"])
-    if resample is None:
-        raise InputError(source, "resample", config["resample"], f"one of {sorted(_RESAMPLING)}")
-    shortest_edge, exact_size = _read_size(config["size"], bare_size_is_a_square, source, "size")
-    crop_size = None
-    if config.get("do_center_crop"):
-        crop_size = _read_size(config.get("crop_size", 224), True, source, "crop_size")[1]
-    normalises = config.get("do_normalize", True)
-    try:
-        return Preprocessing(
-            shortest_edge=shortest_edge,
-            exact_size=exact_size,
-            crop_size=crop_size,
-            resample=resample,
-            rescale_factor=config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0,
-            mean=tuple(config["image_mean"]) if normalises else (0.0, 0.0, 0.0),
-            std=tuple(config["image_std"]) if normalises else (1.0, 1.0, 1.0),
-        )
-    except InputError as error:
-        raise InputError(source, error.field, error.found, error.wanted) from None
+def _check(values: Mapping[str, Any], source: object) -> None:
+    shortest_edge, exact_size, crop_size = (values[name] for name in ("shortest_edge", "exact_size", "crop_size"))
+    in_words = f"shortest_edge {shortest_edge!r}, exact_size {exact_size!r}, crop_size {crop_size!r}"
+    if (shortest_edge is None) == (exact_size is None):
+        raise InputError(source, "size", in_words, "a shortest edge or an exact size")
+    if exact_size is None and crop_size is None:
+        raise InputError(source, "crop_size", "none", "a centre crop, so that all images come out alike")
+    pairs = [size for size in (exact_size, crop_size) if size is not None]
+    edges = [] if shortest_edge is None else [shortest_edge]
+    are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    if not are_pairs or not all(type(side) is int and side > 0 for side in itertools.chain(edges, *pairs)):
+        raise InputError(source, "size", in_words, "whole numbers of pixels, 1 or more")
+    if values["resample"] not in RESAMPLING.values():
+        raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
+    if not _is_number(values["rescale_factor"]):
+        raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
+    mean, std = values["mean"], values["std"]
+    if not (_is_colour(mean) and _is_colour(std)) or 0 in std:
+        raise InputError(source, "mean and std", f"{mean}, {std}", "three numbers each, and no std of 0")
 
 
-def _read_size(
-    size: Any, bare_is_a_square: bool, source: object, field: str
-) -> tuple[int | None, tuple[int, int] | None]:
-    """(shortest edge, None) or (None, (height, width))."""
-    if isinstance(size, int):
-        return (None, (size, size)) if bare_is_a_square else (size, None)
-    if isinstance(size, list | tuple) and len(size) == 2:
-        return None, tuple(size)
-    if isinstance(size, Mapping):
-        given = {key: value for key, value in size.items() if value is not None}
-        if set(given) == {"shortest_edge"}:
-            return given["shortest_edge"], None
-        if set(given) == {"height", "width"}:
-            return None, (given["height"], given["width"])
-    raise InputError(source, field, size, "a number, {shortest_edge}, or {height, width}")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)
+
+
+def _is_colour(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(map(_is_number, value))
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:

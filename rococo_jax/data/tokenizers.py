@@ -19,7 +19,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -67,7 +67,7 @@ class TokenizerSpec:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], source: object = "tokenizer") -> Self:
+    def from_json(cls, value: Mapping[str, Any], source: object = "tokenizer") -> "TokenizerSpec":
         """Reads what `to_json` wrote.
 
         Raises:
@@ -131,7 +131,7 @@ class Tokenizer:
             temporary.write_text(self.rust.to_str(pretty=True), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | os.PathLike, spec: TokenizerSpec) -> Self:
+    def load(cls, path: str | os.PathLike, spec: TokenizerSpec) -> "Tokenizer":
         """Reads a `tokenizer.json`.
 
         Raises:
@@ -140,7 +140,7 @@ class Tokenizer:
         return cls(read_rust_tokenizer(Path(path)), spec)
 
     @classmethod
-    def from_huggingface(cls, source: str | os.PathLike, config: Mapping[str, Any]) -> Self:
+    def from_huggingface(cls, source: str | os.PathLike, config: Mapping[str, Any]) -> "Tokenizer":
         """The tokenizer of a Hugging Face folder or hub name; see `data/tokenizer_sources.py`.
 
         Args:
