@@ -49,9 +49,8 @@ def load_model(
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise InputError(
-            folder, "model", "neither model.json nor config.json", "a model directory or Hugging Face folder"
-        )
+        wanted = "a model directory or a Hugging Face folder"
+        raise InputError(folder, "model", "neither model.json nor config.json", wanted)
     parts = convert_huggingface(str(source), dtype=dtype, image_size=image_size)
     return Encoder(*parts, name=folder.resolve().name if folder.is_dir() else str(source), mesh=mesh)
 

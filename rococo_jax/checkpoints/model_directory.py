@@ -1,6 +1,6 @@
 """The model directory: a model with all that surrounds it, written whole or not at all.
 
-model.json       format, version, name, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
+model.json       format, version, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
 params/          parameters by dotted path, float32 (Orbax)
 tokenizer.json   for models with a text tower
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "rococo_jax.model", 1
 MODEL_FILE, PARAMETERS, TOKENIZER_FILE = "model.json", "params", "tokenizer.json"
-_KEYS = {"format", "version", "name", "spec", "preprocessing", "tokenizer", "provenance"}
+_KEYS = {"format", "version", "spec", "preprocessing", "tokenizer", "provenance"}
 
 
 def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
@@ -41,7 +41,6 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
     description = {
         "format": FORMAT,
         "version": VERSION,
-        "name": encoder.name,
         "spec": encoder.model.spec.to_json(),
         "preprocessing": None if encoder.preprocessing is None else encoder.preprocessing.to_json(),
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.spec.to_json(),
@@ -96,13 +95,10 @@ def restore_parameters(
     if not path.is_dir():
         raise InputError(path, "folder", "nothing there", "the parameters of the model")
     shapes = parameter_shapes(spec)
-    partitions = partitions or {}
-    wanted = {
-        name: jax.ShapeDtypeStruct(
-            shape, jnp.float32, sharding=NamedSharding(mesh, partitions.get(name, PartitionSpec()))
-        )
-        for name, shape in shapes.items()
-    }
+    wanted = {}
+    for name, shape in shapes.items():
+        sharding = NamedSharding(mesh, (partitions or {}).get(name, PartitionSpec()))
+        wanted[name] = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
     try:
         with _quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}

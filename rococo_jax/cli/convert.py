@@ -69,7 +69,8 @@ def describe(encoder) -> list[str]:
         lines.append(f"  {found.describe() if found else 'no image processor in the source: pixels only'}")
     if spec.text is not None:
         text = spec.text
-        lines.append(f"texts: up to {text.context_length} tokens, vocabulary of {text.vocabulary_size:,}")
+        longest = encoder.tokenizer.spec.context_length if encoder.tokenizer else text.context_length
+        lines.append(f"texts: up to {longest} tokens, vocabulary of {text.vocabulary_size:,}")
         lines.append(f"  {text.layers} layers of {text.width}, {text.activation}, pooling {text.pooling}")
         found = encoder.tokenizer
         lines.append(f"  {f'{found.spec.family} tokenizer' if found else 'no tokenizer in the source: token ids only'}")

@@ -34,7 +34,7 @@ def bicubic_matrix(size_in: int, size_out: int) -> Float[np.ndarray, "size_out s
 def resize_positions(
     positions: Float[np.ndarray, "tokens width"], grid: int, class_token: bool
 ) -> Float[np.ndarray, "new_tokens width"]:
-    """Position embeddings of a square grid, class token first if there is one, for a square of `grid` patches a side."""
+    """Position embeddings of a square grid (class token first, if any) for a square of `grid` patches a side."""
     positions = np.asarray(positions)
     first, patches = positions[: int(class_token)], positions[int(class_token) :]
     old = round(len(patches) ** 0.5)

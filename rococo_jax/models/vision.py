@@ -30,7 +30,7 @@ def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b pa
 
 
 class AttentionPooling(nnx.Module):
-    """SigLIP's head: one learnt query looks at all tokens, then a residual MLP. The probe is the query before its map."""
+    """SigLIP's head: a learnt probe, mapped to a query, looks at all tokens; then a residual MLP."""
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads, self.dtype = spec.heads, dtype
