@@ -1,0 +1,73 @@
+"""The demo's benchmark on disk, in the form that a user's own data would have.
+
+    FOLDER/images/scene_000000.png ...       pictures
+    FOLDER/annotations/captions.json         captions, Karpathy form
+    FOLDER/annotations/same_concept.json ... altered captions, this project's own form
+"""
+
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.annotations import write_annotation
+from rococo_jax.demo.captions import captions_of
+from rococo_jax.demo.lexicon import VARIANTS, alter_captions
+from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.storage import file_by_rename, write_json
+
+IMAGES, ANNOTATIONS, CAPTIONS_FILE = "images", "annotations", "captions.json"
+SCENES, SEED, SIZE = 250, 1, 256
+_MOST_WORKERS = 4
+
+
+def write_benchmark(
+    folder: str | os.PathLike,
+    count: int = SCENES,
+    seed: int = SEED,
+    split: str = "test",
+    advance: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
+
+    Args:
+        folder: made where it does not exist; files of the same names are replaced.
+        count: number of scenes.
+        seed: any whole number.
+        split: `test`, `validation` or `train`; their compositions do not overlap.
+        advance: called with the number of pictures done since the last call.
+    """
+    folder = Path(folder)
+    scenes = [make_scene(split, seed, index) for index in range(count)]
+    items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
+    annotations = folder / ANNOTATIONS
+    write_json(annotations / CAPTIONS_FILE, [{"image": item.image, "caption": list(item.captions)} for item in items])
+    for variant in VARIANTS:
+        altered, changes = alter_captions(items, variant, seed)
+        made_by = {"demo": "lexicon", "seed": seed, "split": split}
+        write_annotation(annotations / f"{variant}.json", variant, altered, made_by=made_by, changes=changes)
+    (folder / IMAGES).mkdir(parents=True, exist_ok=True)
+    draw = functools.partial(_draw_to_file, folder / IMAGES, split, seed)
+    for _ in map_in_processes(draw, range(count)):
+        advance(1)
+
+
+def _draw_to_file(folder: Path, split: str, seed: int, index: int) -> None:
+    scene = make_scene(split, seed, index)
+    with file_by_rename(folder / f"{scene.name}.png") as temporary:
+        draw_scene(scene, SIZE).save(temporary, format="PNG", compress_level=3)
+
+
+def map_in_processes(function: Callable, things, chunk: int = 16):
+    """`map` over a few fresh processes, in order; in this process where there is one core or little to do."""
+    workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    if workers < 2 or len(things) < 4 * chunk:
+        yield from map(function, things)
+        return
+    # Fresh processes, because a process that runs JAX must not be forked.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        yield from pool.map(function, things, chunksize=chunk)

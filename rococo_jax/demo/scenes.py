@@ -1,0 +1,215 @@
+"""Scenes: what stands where, made from a seed, and drawn.
+
+A scene has a place, a thing (or several alike), often a second thing in a relation to the first, and now and then a
+third in the air. The same (split, seed, index) gives the same scene on every machine and in every order.
+
+The splits share no composition: the kinds of the two things and the place together decide, by a hash, whether a scene
+may occur in `train`, `validation` or `test`. A model meets every kind and every place in training, but never a test
+scene's combination.
+"""
+
+from dataclasses import dataclass
+
+from PIL import Image
+
+from rococo_jax.demo.dice import Dice
+from rococo_jax.demo.drawing.brush import COLOURS, Brush, blend, dark, light
+from rococo_jax.demo.kinds import KINDS, PLACES, Kind, Place
+from rococo_jax.storage import hash_json
+
+SPLITS = ("train", "validation", "test")
+# Of 20 compositions 16 are for training and 2 each for the others.
+_SPLIT_OF_TWENTIETH = ("test", "test", "validation", "validation", *("train",) * 16)
+
+# The relation of the first thing to the second; `alone` where there is no second.
+RELATIONS = ("alone", "left of", "right of", "on", "above", "in front of")
+_SIZES = {"small": 0.74, "": 1.0, "big": 1.24}
+
+
+@dataclass(frozen=True)
+class Item:
+    """Things of one kind, colour and size. `size` is `small`, `big` or empty."""
+
+    kind: Kind
+    colour: str
+    count: int = 1
+    size: str = ""
+
+    @property
+    def height(self) -> float:
+        """The height of one of them as a share of the picture's."""
+        crowd = (1.0, 1.0, 0.8, 0.7, 0.62)[self.count]
+        return self.kind.size * _SIZES[self.size] * crowd
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a picture shows.
+
+    Attributes:
+        key: (split, seed, index), which names it and decides everything about it.
+        place: where it is.
+        main: the thing it is about.
+        relation: one of `RELATIONS`, of `main` to `other`.
+        other: the second thing, None where `main` is alone.
+        extra: something in the air, or None.
+    """
+
+    key: tuple[str, int, int]
+    place: Place
+    main: Item
+    relation: str = "alone"
+    other: Item | None = None
+    extra: Item | None = None
+
+    @property
+    def name(self) -> str:
+        """Unique within a split and seed."""
+        return f"scene_{self.key[2]:06d}"
+
+    @property
+    def split(self) -> str:
+        """The split in which this composition may occur."""
+        kinds = sorted(item.kind.name for item in (self.main, self.other) if item is not None)
+        return _SPLIT_OF_TWENTIETH[int(hash_json([self.place.name, *kinds])[:8], 16) % 20]
+
+
+def make_scene(split: str, seed: int, index: int) -> Scene:
+    """The scene number `index` of a split.
+
+    Raises:
+        ValueError: `split` is none of `SPLITS`.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
+    dice = Dice("scene", split, seed, index)
+    while True:
+        scene = _compose((split, seed, index), dice)
+        if scene.split == split:
+            return scene
+
+
+def _compose(key: tuple[str, int, int], dice: Dice) -> Scene:
+    place = dice.choose(PLACES)
+    roll = dice.between(0, 1)
+    if roll < 0.2:
+        main, other, relation = _item(dice, KINDS, most=4), None, "alone"
+    elif roll < 0.58:
+        grounded = [kind for kind in KINDS if not kind.flies]
+        main, relation = _item(dice, grounded, most=2), dice.choose(("left of", "right of"))
+        other = _item(dice, _others(grounded, main))
+    elif roll < 0.73:
+        main, relation = _item(dice, [kind for kind in KINDS if kind.perches]), "on"
+        other = _item(dice, _others([kind for kind in KINDS if kind.seat is not None], main))
+    elif roll < 0.86:
+        main, relation = _item(dice, [kind for kind in KINDS if kind.flies], most=2), "above"
+        other = _item(dice, [kind for kind in KINDS if not kind.flies])
+    else:
+        small = [kind for kind in KINDS if not kind.flies and not kind.backdrop and kind.size < 0.5]
+        main, relation = _item(dice, small), "in front of"
+        other = _item(dice, _others([kind for kind in KINDS if kind.backdrop], main))
+    extra = None
+    if relation not in ("above", "alone") and dice.chance(0.3):
+        fliers = [kind for kind in KINDS if kind.flies]
+        extra = Item(kind := dice.choose(fliers), dice.choose(kind.colours), size="small")
+    return Scene(key, place, main, relation, other, extra)
+
+
+def _others(kinds: list[Kind], main: Item) -> list[Kind]:
+    return [kind for kind in kinds if kind is not main.kind]
+
+
+def _item(dice: Dice, kinds, most: int = 1) -> Item:
+    kind = dice.choose(kinds)
+    count = 1
+    if most > 1 and dice.chance(0.4):
+        count = 2 + int(dice.between(0, most - 1))
+    size = dice.choose(("small", "big")) if count == 1 and dice.chance(0.35) else ""
+    return Item(kind, dice.choose(kind.colours), count, size)
+
+
+def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
+    """Draws a scene as an RGB picture of `size` x `size` pixels.
+
+    Args:
+        scene: what to draw.
+        size: the side in pixels.
+        fineness: how many times larger it is drawn before it is reduced, which smooths the edges.
+    """
+    side = size * fineness
+    picture = Image.new("RGB", (side, side))
+    # The look of the place varies with the scene, not with how it was asked for.
+    dice = Dice("look", *scene.key)
+    scene.place.draw(Brush(picture, 0, side, side), dice)
+    for placed in _arrange(scene, dice):
+        _draw_thing(picture, placed, scene.place.is_dark)
+    return picture.reduce(fineness)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """One single thing: where its foot is and how high it is, as shares of the picture's side, y upwards."""
+
+    item: Item
+    x: float
+    y: float
+    height: float
+    flip: bool
+
+
+def _arrange(scene: Scene, dice: Dice) -> list[_Placed]:
+    """Every single thing of the scene, from back to front."""
+    main, other = scene.main, scene.other
+    ground = dice.between(0.09, 0.16)
+    flip = dice.chance(0.5)
+    things = []
+    if scene.extra is not None:
+        things += [_Placed(scene.extra, dice.between(0.15, 0.85), 0.7, scene.extra.height * 0.85, not flip)]
+    if scene.relation == "alone":
+        height = main.height * (1.3 if main.count == 1 else 1.1)
+        foot = dice.between(0.38, 0.5) if main.kind.flies else dice.between(0.1, 0.2)
+        things += _row(main, 0.5, 0.92, max(min(foot, 0.96 - height), 0.05), height, dice)
+    elif scene.relation in ("left of", "right of"):
+        x, away = (0.27, 0.74) if scene.relation == "left of" else (0.73, 0.26)
+        away, foot = away + dice.between(-0.03, 0.03), ground + dice.between(0, 0.06)
+        things += [_Placed(other, away, foot, other.height * 0.95, flip)]
+        things += _row(main, x, 0.46, ground, main.height * 0.95, dice)
+    elif scene.relation == "on":
+        x, under = dice.between(0.4, 0.6), other.height * 1.05
+        things += [_Placed(other, x, ground, under, flip)]
+        # A rider sits behind the head of an animal, which looks to the right unless it is flipped.
+        aside = (0.13 if flip else -0.13) * under if other.kind.group == "animal" else dice.between(-0.06, 0.06)
+        top = ground + other.kind.seat * under
+        things += [_Placed(main, x + aside, top, min(main.height * 0.85, 0.97 - top), flip)]
+    elif scene.relation == "above":
+        foot, below = ground - 0.03, min(other.height, 0.5)
+        things += [_Placed(other, dice.between(0.36, 0.64), foot, below, flip)]
+        height = min(main.height, max(0.99 - foot - below, 0.3))
+        things += _row(main, 0.5 + dice.between(-0.12, 0.12), 0.6, 0.95 - height, height, dice)
+    else:
+        x, side = dice.between(0.42, 0.58), dice.choose((-1, 1))
+        things += [_Placed(other, x, ground + 0.1, other.height, flip)]
+        things += [_Placed(main, x + side * dice.between(0.14, 0.22), ground - 0.05, main.height * 0.85, not flip)]
+    return things
+
+
+def _row(item: Item, x: float, width: float, y: float, height: float, dice: Dice) -> list[_Placed]:
+    """`item.count` things side by side around `x`, over `width` at most, each a little up or down."""
+    if item.count == 1:
+        return [_Placed(item, x + dice.between(-0.04, 0.04), y, height, dice.chance(0.5))]
+    apart = min(width / item.count, height * 1.05)
+    start = x - apart * (item.count - 1) / 2
+    flip = dice.chance(0.5)
+    row = [_Placed(item, start + apart * k, y + dice.between(-0.02, 0.05), height, flip) for k in range(item.count)]
+    return sorted(row, key=lambda placed: -placed.y)
+
+
+def _draw_thing(picture: Image.Image, placed: _Placed, is_dark: bool) -> None:
+    side, item = picture.width, placed.item
+    colour = COLOURS[item.colour]
+    edge = blend(light(colour, 0.6), (255, 255, 255), 0.3) if is_dark else dark(colour, 0.65)
+    frame = (picture, placed.x * side, (1 - placed.y) * side, placed.height * side, placed.flip)
+    if not item.kind.flies:
+        Brush(*frame).shadow(0.42)
+    item.kind.draw(Brush(*frame, outline=(edge, 0.0075 / placed.height)), colour)
+    item.kind.draw(Brush(*frame), colour)
