@@ -29,11 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
-    from rococo_jax.checkpoints import load_model
     from rococo_jax.cli.embed import embedding_cache
-    from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import read_inputs
-    from rococo_jax.evaluation.runner import JOURNAL, check_tasks, evaluate_into, write_journal
+    from rococo_jax.evaluation.report import write_report
+    from rococo_jax.evaluation.runner import check_tasks, evaluate_all
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.runtime import keep_compiled_programs
 
@@ -42,30 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     folders = _folders(arguments.models, out)
     inputs = read_inputs(arguments.images, arguments.annotations, arguments.allow_missing_images)
-    variants = ", ".join(("clean", *inputs.annotations.variants))
-    found = inputs.describe()
-    print(
-        f"{len(folders)} model(s), {found['image_count']} of {found['coverage']['wanted']} images, "
-        f"{found['caption_count']} captions; variants {variants}; protocol {arguments.protocol}",
-        file=sys.stderr,
+    print(f"{len(folders)} model(s), {inputs.in_words()}; protocol {arguments.protocol}", file=sys.stderr)
+    all_results, failed = evaluate_all(
+        folders, out, inputs, arguments.protocol, tasks, embedding_cache(arguments), arguments.dtype
     )
-    all_results, failed = [], []
-    for source, folder in folders.items():
-        try:
-            encoder = load_model(source, dtype=arguments.dtype)
-            cache = embedding_cache(arguments)
-            all_results.append(evaluate_into(folder, encoder, inputs, arguments.protocol, tasks, cache))
-        except InputError as error:
-            # An image that cannot be read would fail every model alike.
-            if len(folders) == 1 or error.source in map(str, inputs.paths.values()):
-                raise
-            failed.append(source)
-            write_journal(out / JOURNAL, model=source, event="failed", error=str(error))
-            print(f"rococo: {source} left out: {error}", file=sys.stderr)
     if all_results:
         print_summary(all_results)
         if not arguments.no_report:
-            _write_report(out, [folder for source, folder in folders.items() if source not in failed])
+            written = [folder for source, folder in folders.items() if source not in failed]
+            print(f"report: {write_report(written, out / 'report.html')[0]}")
     if failed:
         print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -86,9 +70,3 @@ def _folders(models: list[str], out) -> dict:
             raise InputError(model, "name", f"{folder.name!r}, which another model has", "models of different names")
         folders[model] = folder
     return folders
-
-
-def _write_report(out, folders: list) -> None:
-    from rococo_jax.evaluation.report import write_report
-
-    print(f"report: {write_report(folders, out / 'report.html')}")

@@ -61,6 +61,13 @@ class EvaluationInputs:
             "coverage": {"present": len(self.paths), "wanted": wanted, "complete": not self.missing},
         }
 
+    def in_words(self) -> str:
+        """What is there, for the line that a command says before it starts."""
+        found = self.describe()
+        variants = ", ".join(("clean", *self.annotations.variants))
+        wanted = found["coverage"]["wanted"]
+        return f"{found['image_count']} of {wanted} images, {found['caption_count']} captions; variants {variants}"
+
 
 def read_inputs(images: str | os.PathLike, annotations: str | os.PathLike, allow_missing: bool) -> EvaluationInputs:
     """Reads and checks both folders.

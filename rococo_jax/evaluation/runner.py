@@ -6,13 +6,18 @@ A model's folder appears with its results or not at all; the embeddings of a mod
 import dataclasses
 import difflib
 import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
 from rococo_jax.benchmarks.rococo import rococo_from_set
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankBenchmark
+from rococo_jax.checkpoints import load_model
 from rococo_jax.encoding import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.cache import EmbeddingCache
@@ -110,6 +115,42 @@ def evaluate_into(
     write_json(folder / RESULTS, results)
     write_journal(folder / JOURNAL, model=encoder.name, event="evaluated", seconds=round(time.time() - started, 2))
     return results
+
+
+def evaluate_all(
+    folders: Mapping[str, Path],
+    out: Path,
+    inputs: EvaluationInputs,
+    protocol: str,
+    tasks: Sequence[str],
+    cache: EmbeddingCache,
+    dtype: DTypeLike = jnp.float32,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Several models, one after the other: their results, and the sources of those that failed.
+
+    A model that cannot be loaded or used is written into the journal and left out, unless it is the only one.
+
+    Args:
+        folders: for each model, where its results go.
+        out: the run's folder, for the journal.
+        inputs, protocol, tasks, cache: as in `evaluate_model`.
+        dtype: of the towers' compute.
+
+    Raises:
+        InputError: the only model failed, or an image cannot be read, which would fail every model alike.
+    """
+    all_results, failed = [], []
+    for source, folder in folders.items():
+        try:
+            encoder = load_model(source, dtype=dtype)
+            all_results.append(evaluate_into(folder, encoder, inputs, protocol, tasks, cache))
+        except InputError as error:
+            if len(folders) == 1 or error.source in map(str, inputs.paths.values()):
+                raise
+            failed.append(source)
+            write_journal(out / JOURNAL, model=source, event="failed", error=str(error))
+            print(f"rococo: {source} left out: {error}", file=sys.stderr)
+    return all_results, failed
 
 
 def _results_in(folder: Path, model: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
