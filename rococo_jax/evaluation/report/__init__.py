@@ -1,0 +1,39 @@
+"""The report: one self-contained page and a CSV from any number of results."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.report.collection import group_by_fingerprint, load_results
+from rococo_jax.evaluation.report.page import render_page
+from rococo_jax.evaluation.report.spreadsheet import write_csv
+from rococo_jax.storage import file_by_rename
+
+__all__ = ["write_report"]
+
+
+def write_report(sources: Iterable[str | Path], out: str | Path) -> tuple[Path, Path]:
+    """Writes the page `out` and, beside it, the same figures as CSV. Equal results give equal bytes.
+
+    Args:
+        sources: results files, or folders that contain them (a folder of per-model folders included).
+        out: the page; its name must end in `.html` or `.htm`.
+
+    Returns:
+        The two files: page and CSV.
+
+    Raises:
+        InputError: no results, a file that is missing, cut short or not what it should be, or an unsuitable `out`.
+    """
+    page = Path(out)
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(out, "--out", f"a name that ends in {page.suffix!r}", "a name that ends in .html")
+    sections = group_by_fingerprint(load_results([Path(source) for source in sources]))
+    if not sections:
+        raise InputError("RESULTS", "sources", "none", "at least one results file or folder")
+    table = page.with_suffix(".csv")
+    html = render_page(sections, table.name)
+    write_csv(table, sections)
+    with file_by_rename(page) as temporary:
+        temporary.write_text(html, encoding="utf-8", errors="replace")
+    return page, table

@@ -1,0 +1,91 @@
+"""Figures as tables and charts ask for them: of one model, task, variant and metric, with the interval."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.evaluation.report.vocabulary import CLEAN, SPREAD_SUFFIXES, TASKS, in_reading_order, order_variants
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A number with what is known of its uncertainty; percentages (0 to 100), `None` where nothing was measured."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    spread: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both bounds of the interval are known."""
+        return self.low is not None and self.high is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One model's results, as the page needs them.
+
+    Args:
+        label: the model's name, made unique within its section.
+        path: the results.json it came from; per_query.parquet lies beside it.
+        results: the checked content of results.json.
+    """
+
+    label: str
+    path: Path
+    results: dict[str, Any]
+
+    @property
+    def tasks(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Task, variant, metric, number."""
+        return self.results["tasks"]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What was measured on; empty where the results do not say."""
+        data = self.results.get("data") or self.results["fingerprint"].get("data")
+        return data if isinstance(data, dict) else {}
+
+    def variants(self, task: str) -> list[str]:
+        """The variants measured for a task, `clean` first."""
+        return order_variants(self.tasks.get(task, {}))
+
+    def figure(self, task: str, variant: str, metric: str) -> Figure:
+        """One number; a figure of `None`s where it was not measured."""
+        numbers = self.tasks.get(task, {}).get(variant, {})
+        interval = (self.results.get("intervals") or {}).get(task, {}).get(variant, {}).get(metric)
+        low, high = interval if interval else (None, None)
+        spread = next((numbers[metric + suffix] for suffix in SPREAD_SUFFIXES if metric + suffix in numbers), None)
+        return Figure(numbers.get(metric), low, high, spread)
+
+
+def tasks_of(runs: Iterable[Run]) -> list[str]:
+    """Every task that any of the runs measured, in reading order."""
+    return in_reading_order((task for run in runs for task in run.tasks), TASKS)
+
+
+def variants_of(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
+    """Every variant of `task` that any of the runs measured, `clean` first; with `metric`, those that have it."""
+    return order_variants(
+        variant
+        for run in runs
+        for variant, numbers in run.tasks.get(task, {}).items()
+        if metric is None or numbers.get(metric) is not None
+    )
+
+
+def altered_variants(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
+    """`variants_of` without `clean`."""
+    return [variant for variant in variants_of(runs, task, metric) if variant != CLEAN]
+
+
+def by_clean_recall(runs: Iterable[Run], task: str) -> list[Run]:
+    """The runs that measured `task`, best clean R@1 first, ties and gaps by name."""
+
+    def place(run: Run) -> tuple[float, str]:
+        clean = run.figure(task, CLEAN, "r1").value
+        return (float("inf") if clean is None else -clean, run.label)
+
+    return sorted((run for run in runs if task in run.tasks), key=place)

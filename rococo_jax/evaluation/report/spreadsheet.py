@@ -1,0 +1,49 @@
+"""report.csv: one row a model, task and variant, with every metric and both bounds of its interval, unrounded."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from rococo_jax.evaluation.report.collection import Section
+from rococo_jax.evaluation.report.scores import Run
+from rococo_jax.evaluation.report.vocabulary import METRICS, in_reading_order, order_variants
+from rococo_jax.storage import file_by_rename, hash_json
+
+_FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
+
+
+def write_csv(path: Path, sections: Sequence[Section]) -> None:
+    """Writes the rows by rename. Numbers are written so that reading them gives the number of results.json again."""
+    runs = [(number, run) for number, section in enumerate(sections, 1) for run in section.runs]
+    metrics = in_reading_order(
+        (
+            name
+            for _, run in runs
+            for variants in run.tasks.values()
+            for numbers in variants.values()
+            for name in numbers
+        ),
+        METRICS,
+    )
+    columns = [*_FIRST, *(column for name in metrics for column in (name, f"{name}_low", f"{name}_high"))]
+    with file_by_rename(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for number, run in runs:
+            writer.writerows(_rows(number, run, metrics))
+
+
+def _rows(section: int, run: Run, metrics: Sequence[str]) -> list[list[object]]:
+    fingerprint = hash_json(run.results["fingerprint"])[:12]
+    where = f"{run.path.resolve().parent.name}/{run.path.name}"
+    rows = []
+    for task, variants in run.tasks.items():
+        for variant in order_variants(variants):
+            figures = [run.figure(task, variant, name) for name in metrics]
+            first = [section, run.label, run.results["protocol"], task, variant, fingerprint, where]
+            rows.append([*first, *(_cell(end) for each in figures for end in (each.value, each.low, each.high))])
+    return rows
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else repr(value)

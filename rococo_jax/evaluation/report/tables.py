@@ -1,0 +1,163 @@
+"""The tables: one row a model with its intervals, and every figure of one model.
+
+A cell carries its exact number as `data-value`, which the page's script sorts by; the interval stands below the number.
+"""
+
+from collections.abc import Sequence
+
+from rococo_jax.evaluation.report.markup import Markup, element
+from rococo_jax.evaluation.report.scores import Figure, Run, altered_variants, by_clean_recall
+from rococo_jax.evaluation.report.vocabulary import CLEAN, metric, order_metrics, percent, variant_label
+
+_CLEAN_METRICS = ("r1", "r5", "r10")
+_ALTERED_METRICS = ("r1", "fr1", "drop")
+# Beyond so many altered variants a row of groups is wider than any screen: a row a model and variant reads better.
+_WIDEST = 6
+
+_Column = tuple[str, str]  # variant, metric
+
+
+def leaderboard(runs: Sequence[Run], task: str) -> Markup:
+    """One row a model, best clean R@1 first: clean recall, then R@1, FR@1 and drop for each altered variant."""
+    runs = by_clean_recall(runs, task)
+    variants = altered_variants(runs, task)
+    if len(variants) > _WIDEST:
+        return _long_table(runs, task, variants)
+    groups = [(CLEAN, _present(runs, task, CLEAN, _CLEAN_METRICS))]
+    groups += [(variant, _present(runs, task, variant, _ALTERED_METRICS)) for variant in variants]
+    groups = [(variant, names) for variant, names in groups if names]
+    columns = [(variant, name) for variant, names in groups for name in names]
+    best = _best(runs, task, columns)
+    head = element(
+        "thead",
+        element("tr", element("td"), [_group_header(variant, len(names)) for variant, names in groups]),
+        element(
+            "tr",
+            _header("Model", first=True),
+            [
+                _header(metric(name).label, metric(name).definition, new, sorted_now=(variant, name) == (CLEAN, "r1"))
+                for variant, name, new in _with_borders(groups)
+            ],
+        ),
+    )
+    rows = [
+        element(
+            "tr",
+            element("th", element("bdi", run.label), scope="row"),
+            [
+                _cell(run.figure(task, variant, name), new, run.label in best[variant, name])
+                for variant, name, new in _with_borders(groups)
+            ],
+        )
+        for run in runs
+    ]
+    return _table(f"Models, {task}", head, rows, sortable=True)
+
+
+def model_table(run: Run, task: str) -> Markup:
+    """Every figure of one model: one row a variant, one column a metric, known or not."""
+    variants = run.variants(task)
+    names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
+    names = [name for name in names if _has_any([run], task, variants, name)]
+    head = element(
+        "thead",
+        element(
+            "tr",
+            _header("Variant", first=True),
+            [_header(metric(name).label, metric(name).definition) for name in names],
+        ),
+    )
+    rows = [
+        element(
+            "tr",
+            element("th", element("bdi", variant_label(variant)), scope="row", title=variant),
+            [_cell(run.figure(task, variant, name)) for name in names],
+        )
+        for variant in variants
+    ]
+    return _table(f"{run.label}, {task}", head, rows, sortable=len(rows) > 1)
+
+
+def _long_table(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Markup:
+    wanted = ("r1", "r5", "r10", "fr1", "drop")
+    names = [name for name in wanted if _has_any(runs, task, [CLEAN, *variants], name)]
+    head = element(
+        "thead",
+        element(
+            "tr",
+            _header("Model", first=True),
+            _header("Variant"),
+            [_header(metric(name).label, metric(name).definition) for name in names],
+        ),
+    )
+    rows = [
+        element(
+            "tr",
+            element("th", element("bdi", run.label), scope="row"),
+            element("td", variant_label(variant), class_="words"),
+            [_cell(run.figure(task, variant, name)) for name in names],
+        )
+        for run in runs
+        for variant in run.variants(task)
+    ]
+    return _table(f"Models, {task}", head, rows, sortable=True)
+
+
+def _has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
+    return any(run.figure(task, variant, name).value is not None for run in runs for variant in variants)
+
+
+def _present(runs: Sequence[Run], task: str, variant: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if _has_any(runs, task, [variant], name)]
+
+
+def _with_borders(groups: Sequence[tuple[str, list[str]]]) -> list[tuple[str, str, bool]]:
+    return [(variant, name, index == 0) for variant, names in groups for index, name in enumerate(names)]
+
+
+def _best(runs: Sequence[Run], task: str, columns: Sequence[_Column]) -> dict[_Column, set[str]]:
+    """The models that lead each column, as printed; nobody leads alone or in a column without a better end."""
+    leaders: dict[_Column, set[str]] = {}
+    for variant, name in columns:
+        end = {"higher": max, "lower": min}.get(metric(name).better or "")
+        printed = {run.label: run.figure(task, variant, name).value for run in runs}
+        printed = {label: round(value, 1) for label, value in printed.items() if value is not None}
+        top = end(printed.values()) if end and len(printed) > 1 else None
+        leaders[variant, name] = {label for label, value in printed.items() if value == top}
+    return leaders
+
+
+def _group_header(variant: str, columns: int) -> Markup:
+    return element("th", variant_label(variant), colspan=columns, scope="colgroup", class_="group edge", title=variant)
+
+
+def _header(
+    label: str, title: str | None = None, new_group: bool = False, first: bool = False, sorted_now: bool = False
+) -> Markup:
+    classes = " ".join(name for name, on in (("edge", new_group), ("words", first)) if on) or None
+    order = "descending" if sorted_now else None
+    button = element("button", label, type="button", title=title)
+    return element("th", button, scope="col", class_=classes, aria_sort=order)
+
+
+def _cell(figure: Figure, new_group: bool = False, leads: bool = False) -> Markup:
+    number = percent(figure.value)
+    content = [element("strong", number) if leads else number]
+    if figure.has_interval:
+        # Beside a minus sign a bare dash would read as another one.
+        dash = "\u2009–\u2009" if figure.low < 0 else "–"
+        content.append(element("small", f"{percent(figure.low)}{dash}{percent(figure.high)}"))
+    if figure.spread is not None:
+        content.append(element("small", f"sd {percent(figure.spread)}"))
+    return element("td", content, data_value=figure.value, class_="edge" if new_group else None)
+
+
+def _table(caption: str, head: Markup, rows: list[Markup], sortable: bool) -> Markup:
+    table = element(
+        "table",
+        element("caption", caption, class_="heard"),
+        head,
+        element("tbody", rows),
+        class_="figures sortable" if sortable else "figures",
+    )
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=f"Table: {caption}")
