@@ -165,7 +165,8 @@ def clean_like_siglip(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-_CLEANERS = {"none": str, "lowercase": str.lower, "siglip": clean_like_siglip}
+# Rust lower-cases letter by letter, Python minds a sigma at the end of a word; each family has its own habit.
+_CLEANERS = {"none": str, "lowercase": tokenizers.normalizers.Lowercase().normalize_str, "siglip": clean_like_siglip}
 
 
 def first_line(error: Exception) -> str:
