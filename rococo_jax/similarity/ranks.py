@@ -84,7 +84,7 @@ def rank_statistics(
     positives, distractors = _needs(query_tiles, gallery_tiles)
     ranking = _Ranking(mesh, query_tiles, query_table, query_group)
     steps = compiled_steps(mesh)
-    total = np.count_nonzero(positives) + np.count_nonzero(distractors)
+    total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
         for step, needs in zip(steps, (positives, distractors), strict=True):
             wanted = np.flatnonzero(needs.any(axis=0))
@@ -92,7 +92,7 @@ def rank_statistics(
                 block = _gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
                 query_table.check_scores_with(gallery_table)
                 ranking.advance(step, block, needs[:, tiles])
-                advance(np.count_nonzero(needs[:, tiles]))
+                advance(int(np.count_nonzero(needs[:, tiles])))
     return ranking.statistics(len(query_group))
 
 

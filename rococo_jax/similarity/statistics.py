@@ -14,7 +14,6 @@ too, but none of them is ahead of the best own original, so its rank is the same
 """
 
 from dataclasses import dataclass, fields
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -84,6 +83,6 @@ class RankStatistics:
     def __len__(self) -> int:
         return len(self.higher)
 
-    def __getitem__(self, rows: slice | np.ndarray) -> Self:
+    def __getitem__(self, rows: slice | np.ndarray) -> "RankStatistics":
         """The statistics of some of the queries."""
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
