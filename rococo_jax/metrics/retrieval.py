@@ -40,7 +40,7 @@ def hits(statistics: RankStatistics, protocol: str) -> Float[np.ndarray, "querie
     return np.concatenate([within, on_top], axis=1).astype(np.float64)
 
 
-def metrics_of_shares(shares: Float[np.ndarray, "*sets counted"]) -> dict[str, np.ndarray]:
+def metrics_of_shares(shares: Float[np.ndarray, "*sets counted"]) -> dict[str, np.ndarray | np.floating]:
     """All of `METRICS` in percent from the shares (0 to 1) of what is counted."""
     percent = {name: 100.0 * shares[..., place] for place, name in enumerate(COUNTED)}
     percent["r_mean"] = (percent["r1"] + percent["r5"] + percent["r10"]) / 3
