@@ -123,9 +123,12 @@ def test_one_to_eight_devices_give_the_same_bytes(device_count, method, group):
     images, key = jnp.asarray(random_images(32)), jax.random.key(4)
     mixing = Mixing(method=method, ratio=None, alpha=1.0, group=group)
     alone = mix_batch(images, key, mixing)
-    spread = mix_batch(images, key, mixing, mesh=make_mesh(jax.devices()[:device_count]))
-    for one, other in zip(alone, spread, strict=True):
+    mesh = make_mesh(jax.devices()[:device_count])
+    for one, other in zip(alone, mix_batch(images, key, mixing, mesh=mesh), strict=True):
         np.testing.assert_array_equal(one, other)
+    mixing = Mixing(method=method, ratio=0.9, group=group)  # a tenth of all pixel pairs is then a tie
+    alone, spread = (mix_batch(images, key, mixing, mesh=used) for used in (None, mesh))
+    np.testing.assert_array_equal(alone.images, spread.images)
 
 
 def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():

@@ -205,11 +205,20 @@ def _combine(images: Array, partners: Array, own: Array, rest: Array, boxes: Arr
     if images.dtype != jnp.uint8:
         return (own * images.astype(jnp.float32) + rest * partners.astype(jnp.float32)).astype(images.dtype)
     rounded = functools.partial(_rounded, zero=zero)
-    # A literal 255 would be turned into a product with its reciprocal, which rounds differently.
-    full = (255 + zero).astype(jnp.float32)
-    first = rounded(own * (images.astype(jnp.float32) / full))
-    second = rounded(rest * (partners.astype(jnp.float32) / full))
-    return (rounded((first + second) * full) + 0.5).astype(jnp.uint8)
+    mixed = rounded(own * _to_unit(images)) + rounded(rest * _to_unit(partners))
+    return (rounded(mixed * 255.0) + 0.5).astype(jnp.uint8)
+
+
+def _to_unit(pixels: Array) -> Array:
+    """pixels / 255 in float32, correctly rounded, without dividing.
+
+    Compilers turn a division by something that is the same for all pixels into a product with its reciprocal, which
+    rounds differently. As 1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient lies between a half and a whole unit
+    in the last place above 65793 p / 2^24, which is exact in float32: it is the next number up.
+    """
+    below = (pixels.astype(jnp.int32) * 65793).astype(jnp.float32) * 2.0**-24
+    bits = jax.lax.bitcast_convert_type(below, jnp.int32) + jnp.minimum(pixels, 1).astype(jnp.int32)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _rounded(product: Array, zero: Array) -> Array:
