@@ -67,7 +67,7 @@ class MixingPlan:
     @property
     def variant(self) -> str:
         """The name under which results are reported: `mix_0.9`, `patch_0.9`, `control`."""
-        return "control" if self.protocol == "control" else f"{self.method}_{self.ratio:g}"
+        return "control" if self.protocol == "control" else f"{self.method}_{self.ratio:.10g}"
 
     @property
     def self_mixed(self) -> int:
