@@ -32,7 +32,7 @@ class Stack:
     """One row of a chart of stacked bars: `(class, name, percentage)` from left to right."""
 
     label: str
-    parts: tuple[tuple[str, str, float], ...]
+    parts: tuple[tuple[str, str, float | int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,9 @@ def common_scale(figures: Sequence[Figure]) -> Scale:
     step = next((step for step in (1, 2, 5, 10, 20, 25, 50, 100) if (high - low) / step <= 5), None)
     step = step or 10 ** math.ceil(math.log10((high - low) / 5))
     first, last = math.floor(low / step), math.ceil(high / step)
-    return Scale(first * step, last * step, tuple(float(index * step) for index in range(first, last + 1)))
+    return Scale(
+        float(first * step), float(last * step), tuple(float(index * step) for index in range(first, last + 1))
+    )
 
 
 def short_labels(labels: Sequence[str], length: int = _LONGEST_LABEL) -> list[str]:
@@ -101,7 +103,7 @@ def _interval_row(bar: Bar, frame: "_Frame", middle: float, kind: str) -> Markup
 
 def stacked_bars(name: str, rows: Sequence[Stack], width: int = 540) -> Markup:
     """One bar a row, its parts summing to a hundred; a part that is wide enough carries its number."""
-    scale = Scale(0, 100, (0.0, 25.0, 50.0, 75.0, 100.0))
+    scale = Scale(0.0, 100.0, (0.0, 25.0, 50.0, 75.0, 100.0))
     frame = _Frame([row.label for row in rows], scale, width, width - 12)
     return frame.drawing(name, [_stacked_row(row, frame, frame.middle(index)) for index, row in enumerate(rows)])
 
@@ -126,7 +128,7 @@ class _Frame:
         self.left = int(max(map(len, self.labels), default=0) * _LETTER) + 14
         self.height = _TOP + _ROW * len(labels)
 
-    def x(self, value: float) -> float:
+    def x(self, value: float | int) -> float:
         """Place of a percentage on the axis."""
         share = (value - self.scale.low) / (self.scale.high - self.scale.low)
         return round(self.left + (self.right - self.left) * share, 1)
@@ -153,7 +155,7 @@ class _Frame:
         return element("svg", marks, labels, rows, **size, class_="chart", role="img", aria_label=name)
 
 
-def _text(text: str, x: float, middle: float, kind: str) -> Markup:
+def _text(text: str, x: float | int, middle: float | int, kind: str) -> Markup:
     return element("text", text, x=x, y=middle, dy="0.35em", class_=kind)
 
 

@@ -75,6 +75,10 @@ def load_results(sources: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     """Beyond what the reader checks: shapes that the page indexes into, for metrics that it has never heard of."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(path, "text", f"a lone surrogate, U+{ord(error.object[error.start]):04X}", "Unicode") from None
     for task, variants in content["intervals"].items():
         for variant, metrics in _object(path, f"intervals: {task}", variants).items():
             for name, interval in _object(path, f"intervals: {task}: {variant}", metrics).items():

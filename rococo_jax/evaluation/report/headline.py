@@ -10,8 +10,8 @@ from rococo_jax.evaluation.report.scores import Figure, Run, altered_variants
 from rococo_jax.evaluation.report.vocabulary import CLEAN, PROTOCOLS, percent, variant_label
 
 # What results call the number of images present, and of all that the annotations name.
-_PRESENT = ("images_present", "present", "found", "image_count", "images")
-_NAMED = ("images_named", "images_total", "images_annotated", "named", "total", "wanted", "annotated")
+_PRESENT = ("present", "images_present", "found")
+_NAMED = ("wanted", "images_named", "total")
 
 
 def count(number: object) -> str:
@@ -59,6 +59,8 @@ def coverage_warning(section: Section) -> Markup | None:
 def notes(section: Section) -> Markup | None:
     """What the results themselves say a reader must know, each sentence once."""
     said = [note for run in section.runs for note in run.results.get("notes") or [] if isinstance(note, str)]
+    if coverage(section.runs[0].data):  # the warning above has said it already, and louder
+        said = [note for note in said if "images were present" not in note]
     shown = [element("li", isolated(note)) for note in dict.fromkeys(said)]
     return element("ul", shown, class_="notes") if shown else None
 

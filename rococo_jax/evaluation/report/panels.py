@@ -69,7 +69,7 @@ def _panel(title: str, chart: Markup, panels: int) -> Markup:
     return element("div", element("h5", isolated(title)) if panels > 1 else None, chart, class_="panel")
 
 
-def _parts(run: Run, task: str, variant: str) -> tuple[tuple[str, str, float], ...]:
+def _parts(run: Run, task: str, variant: str) -> tuple[tuple[str, str, float | int], ...]:
     shares = ((name, run.figure(task, variant, name).value or 0.0) for name in TOP1_SPLIT)
     return tuple((name.removeprefix("top1_").replace("_", "-"), metric(name).label, share) for name, share in shares)
 

@@ -12,10 +12,10 @@ from rococo_jax.evaluation.report.vocabulary import CLEAN, SPREAD_SUFFIXES, TASK
 class Figure:
     """A number with what is known of its uncertainty; percentages (0 to 100), `None` where nothing was measured."""
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    spread: float | None = None
+    value: float | int | None
+    low: float | int | None = None
+    high: float | int | None = None
+    spread: float | int | None = None
 
     @property
     def has_interval(self) -> bool:
@@ -38,7 +38,7 @@ class Run:
     results: dict[str, Any]
 
     @property
-    def tasks(self) -> dict[str, dict[str, dict[str, float | None]]]:
+    def tasks(self) -> dict[str, dict[str, dict[str, float | int | None]]]:
         """Task, variant, metric, number."""
         return self.results["tasks"]
 

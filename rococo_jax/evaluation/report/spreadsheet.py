@@ -45,5 +45,5 @@ def _rows(section: int, run: Run, metrics: Sequence[str]) -> list[list[object]]:
     return rows
 
 
-def _cell(value: float | None) -> str:
+def _cell(value: float | int | None) -> str:
     return "" if value is None else repr(value)

@@ -110,7 +110,7 @@ def order_metrics(names: Iterable[str]) -> list[str]:
     return [name for name in in_reading_order(names, METRICS) if not name.endswith(SPREAD_SUFFIXES)]
 
 
-def percent(value: float | None) -> str:
+def percent(value: float | int | None) -> str:
     """One decimal, a true minus sign, a dash for what was not measured.
 
     >>> percent(36.96), percent(-0.04), percent(-1.25), percent(None)

@@ -28,10 +28,3 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-// Paper has nothing to click: everything is open while printing.
-let opened = [];
-addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  opened.forEach((each) => { each.open = true; });
-});
-addEventListener("afterprint", () => opened.forEach((each) => { each.open = false; }));
