@@ -1,20 +1,4 @@
-"""Benchmark annotations: for every image its original captions and, aligned with them, altered ones.
-
-Two forms are read.
-
-The *published* form of RoCOCO (arXiv 2304.10727) is `[{"image": name, "caption": [texts]}]`, where each list holds the
-originals followed by five altered captions: 5 + 5 = 10 or 6 + 5 = 11 texts. Altered caption k belongs to original k,
-and a sixth original has no altered partner. Only the length says where the originals end, so a list of any other
-length is an error. A folder holds one such file per variant and `coco_karpathy_test.json`, the originals alone.
-
-*Our own* form says what it means:
-
-    {"format": "rococo_jax.annotation", "version": 1, "variant": str, "made_by": {...},
-     "items": [{"image": name, "originals": [...], "altered": [text or null, aligned with originals],
-                "changes": [{"word_index", "old", "new", "concept", "influence"} or null, ...]}]}
-
-A bare list of `{"image", "originals", "altered"}` is accepted too.
-"""
+"""A folder of benchmark annotations, read as a whole, and what can be asked of them. One file: `annotation_forms`."""
 
 import dataclasses
 import os
@@ -23,49 +7,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.captions import (
-    CaptionedImage,
-    captions_from_json,
-    check_no_image_twice,
-    kind_of,
-    read_image_name,
-    read_texts,
+from rococo_jax.data.annotation_forms import (
+    FORMAT,
+    ORIGINALS_IN,
+    AlteredCaptions,
+    Annotation,
+    annotation_from_json,
+    is_bare_own_form,
+    read_annotation,
+    write_annotation,
 )
+from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
-from rococo_jax.storage import read_json, write_json
+from rococo_jax.storage import read_json
 
-FORMAT, VERSION = "rococo_jax.annotation", 1
+__all__ = [
+    "CLEAN_FILE",
+    "PUBLISHED_VARIANTS",
+    "AlteredCaptions",
+    "Annotation",
+    "AnnotationSet",
+    "no_ops",
+    "normalise_caption",
+    "read_annotation",
+    "read_annotation_folder",
+    "write_annotation",
+]
+
 CLEAN_FILE = "coco_karpathy_test.json"
 PUBLISHED_VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
-ALTERED_PER_IMAGE = 5
-# How many of the texts in a published list of this length are originals.
-_ORIGINALS_IN = {10: 5, 11: 6}
-
-
-@dataclasses.dataclass(frozen=True)
-class AlteredCaptions:
-    """An image's captions. `altered` is aligned with `originals`; None where an original has no altered partner."""
-
-    image: str
-    originals: tuple[str, ...]
-    altered: tuple[str | None, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Annotation:
-    """One variant of a benchmark.
-
-    Attributes:
-        variant: its name, such as `same_concept`.
-        items: one entry per image, in file order.
-        source: the file it was read from.
-        form: `published` or `own`.
-    """
-
-    variant: str
-    items: tuple[AlteredCaptions, ...]
-    source: Path
-    form: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,166 +55,107 @@ class AnnotationSet:
     clean_source: Path | None
 
 
-def read_annotation(path: str | os.PathLike) -> Annotation:
-    """Reads one variant, in the published or our own form. A published variant is named after its file.
-
-    Raises:
-        InputError: it names the file, the item and what is wrong with it.
-    """
-    path = Path(path)
-    return annotation_from_json(read_json(path, "an annotation file"), path)
-
-
-def annotation_from_json(value: Any, path: Path) -> Annotation:
-    """The checks of `read_annotation` on a JSON value that came from `path`."""
-    if isinstance(value, Mapping):
-        return _read_own(value, path)
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "originals" in item for item in value):
-        return Annotation(path.stem, _read_own_items(value, path), path, "own")
-    return Annotation(path.stem, _read_published_items(value, path), path, "published")
-
-
-def _read_own(value: Mapping[str, Any], path: Path) -> Annotation:
-    if value.get("format") != FORMAT:
-        raise InputError(path, "format", repr(value.get("format")), repr(FORMAT))
-    if value.get("version") != VERSION:
-        raise InputError(path, "version", repr(value.get("version")), str(VERSION))
-    if not isinstance(value.get("items"), list):
-        raise InputError(path, "items", kind_of(value.get("items")), "a list")
-    variant = value.get("variant") or path.stem
-    if not isinstance(variant, str):
-        raise InputError(path, "variant", kind_of(variant), "a name")
-    return Annotation(variant, _read_own_items(value["items"], path), path, "own")
-
-
-def _read_own_items(items: Sequence[Any], path: Path) -> tuple[AlteredCaptions, ...]:
-    read = []
-    for number, item in enumerate(items):
-        image = read_image_name(item, number, path)
-        where = f"item {number} ({image!r})"
-        originals = read_texts(item, "originals", where, path)
-        altered = read_texts(item, "altered", where, path, may_be_null=True)
-        if not originals:
-            raise InputError(path, f"originals of {where}", "an empty list", "at least one caption")
-        if len(altered) != len(originals):
-            wanted = f"{len(originals)}, one for each original, null where there is none"
-            raise InputError(path, f"altered of {where}", f"{len(altered)} entries", wanted)
-        read.append(AlteredCaptions(image, originals, altered))
-    check_no_image_twice([item.image for item in read], path)
-    return tuple(read)
-
-
-def _read_published_items(value: Any, path: Path) -> tuple[AlteredCaptions, ...]:
-    read = []
-    for number, item in enumerate(captions_from_json(value, path)):
-        count = _ORIGINALS_IN.get(len(item.captions))
-        if count is None:
-            wanted = "10 (5 originals and 5 altered) or 11 (6 and 5)"
-            raise InputError(
-                path, f"caption list of item {number} ({item.image!r})", f"{len(item.captions)} captions", wanted
-            )
-        altered = item.captions[count:] + (None,) * (count - ALTERED_PER_IMAGE)
-        read.append(AlteredCaptions(item.image, item.captions[:count], altered))
-    return tuple(read)
-
-
-def write_annotation(
-    path: str | os.PathLike,
-    variant: str,
-    items: Sequence[AlteredCaptions],
-    *,
-    made_by: Mapping[str, Any],
-    changes: Sequence[Sequence[Mapping[str, Any] | None]] | None = None,
-) -> None:
-    """Writes our own form, by rename.
-
-    Args:
-        path: the file.
-        variant: the variant's name.
-        items: the captions.
-        made_by: what made it (model, seed, settings); any JSON.
-        changes: for each item one entry per original, `{"word_index", "old", "new", "concept", "influence"}` or None.
-    """
-    written = []
-    for number, item in enumerate(items):
-        entry: dict[str, Any] = {"image": item.image, "originals": item.originals, "altered": item.altered}
-        if changes is not None:
-            entry["changes"] = list(changes[number])
-        written.append(entry)
-    head = {"format": FORMAT, "version": VERSION, "variant": variant, "made_by": dict(made_by)}
-    write_json(path, {**head, "items": written})
-
-
 def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     """Reads every variant of a folder and checks that they speak of the same images and originals.
 
-    The clean file is `coco_karpathy_test.json`, else a captions file with the variants' images and originals, else the
-    variants' originals. A file is a variant where it is in our own form, is one of the published four by name, or
-    holds lists of 10 or 11 texts only. What is neither clean nor a variant is `ignored`.
+    The clean file is `coco_karpathy_test.json`, else a captions file with the variants' images, else the variants'
+    originals. A file is a variant where it is in our own form, is one of the published four by name, or holds the
+    clean captions followed by others. What is neither clean nor a variant is `ignored`.
 
     Raises:
-        InputError: a variant cannot be read, disagrees with the clean captions, or there is no variant and no clean
-            file.
+        InputError: a file cannot be read, a variant disagrees with the clean captions, or there is nothing to read.
     """
     folder = Path(folder)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing there"
         raise InputError(folder, "annotation folder", found, "a folder of annotation files")
     values = {path: read_json(path, "an annotation file") for path in sorted(folder.glob("*.json"))}
-    variants = {path: annotation_from_json(value, path) for path, value in values.items() if _is_variant(path, value)}
-    annotations = _by_name(variants.values())
-    rest = {path: value for path, value in values.items() if path not in variants}
-    clean_source, clean = _find_clean(folder, rest, annotations)
+    certain = {path: annotation_from_json(value, path) for path, value in values.items() if _is_variant(path, value)}
+    others = {path: value for path, value in values.items() if path not in certain}
+    clean_source, clean = _find_clean(folder, others, list(certain.values()))
+    found = {path: annotation_from_json(others[path], path) for path in _continuing(others, clean, clean_source)}
+    annotations = _by_name([*certain.values(), *found.values()])
     for annotation in annotations.values():
         _check_against_clean(annotation, clean, clean_source)
-    ignored = tuple(path for path in rest if path != clean_source)
+    ignored = tuple(path for path in others if path not in found and path != clean_source)
     return AnnotationSet(clean, annotations, ignored, clean_source)
 
 
 def _is_variant(path: Path, value: Any) -> bool:
-    if path.name == CLEAN_FILE:
-        return False
+    """Whether the file is a variant by its own word or its name, so that anything wrong with it is an error."""
     if isinstance(value, Mapping):
         return value.get("format") == FORMAT
-    if path.stem in PUBLISHED_VARIANTS:
-        return True
-    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-        return False
-    if all("originals" in item and "altered" in item for item in value):
-        return True
-    lists = [item.get("caption") for item in value]
-    return all(isinstance(captions, list) and len(captions) in _ORIGINALS_IN for captions in lists)
-
-
-def _by_name(annotations: Any) -> dict[str, Annotation]:
-    known = {name: number for number, name in enumerate(PUBLISHED_VARIANTS)}
-    ordered = sorted(annotations, key=lambda each: (known.get(each.variant, len(known)), each.variant))
-    named: dict[str, Annotation] = {}
-    for annotation in ordered:
-        if annotation.variant in named:
-            found = f"{annotation.variant!r}, as in {named[annotation.variant].source.name}"
-            raise InputError(annotation.source, "variant", found, "a name of its own for every variant")
-        named[annotation.variant] = annotation
-    return named
+    return path.stem in PUBLISHED_VARIANTS or is_bare_own_form(value)
 
 
 def _find_clean(
-    folder: Path, rest: Mapping[Path, Any], annotations: Mapping[str, Annotation]
+    folder: Path, others: Mapping[Path, Any], certain: Sequence[Annotation]
 ) -> tuple[Path | None, tuple[CaptionedImage, ...]]:
+    """The clean captions, and their file where they have one."""
     named = folder / CLEAN_FILE
-    if named in rest:
-        return named, tuple(captions_from_json(rest[named], named))
-    if not annotations:
-        raise InputError(folder, "annotation folder", "no annotation file", f"{CLEAN_FILE} and a file for each variant")
-    first = next(iter(annotations.values()))
-    originals = tuple(CaptionedImage(item.image, item.originals) for item in first.items)
-    for path, value in rest.items():
-        try:
-            if tuple(captions_from_json(value, path)) == originals:
-                return path, originals
-        except InputError:
-            continue
-    return None, originals
+    if named in others:
+        return named, tuple(captions_from_json(others[named], named))
+    captioned = {path: _captions_or_none(value, path) for path, value in others.items()}
+    captioned = {path: items for path, items in captioned.items() if items}
+    published = [path for path, items in captioned.items() if _mostly_published_lengths(items)]
+    variants = [*certain, *(annotation_from_json(others[path], path) for path in published if not certain)]
+    if not variants:
+        if len(captioned) == 1:
+            return next(iter(captioned.items()))
+        found = "no annotation file" if not captioned else "several captions files and no altered captions"
+        raise InputError(folder, "annotation folder", found, f"{CLEAN_FILE} and a file for each variant")
+    originals = tuple(CaptionedImage(item.image, item.originals) for item in variants[0].items)
+    same_images = [
+        path for path in captioned if path not in published and _images(captioned[path]) == _images(originals)
+    ]
+    same_images.sort(key=lambda path: captioned[path] != originals)
+    return (same_images[0], captioned[same_images[0]]) if same_images else (None, originals)
+
+
+def _captions_or_none(value: Any, path: Path) -> tuple[CaptionedImage, ...] | None:
+    try:
+        return tuple(captions_from_json(value, path))
+    except InputError:
+        return None
+
+
+def _images(items: Sequence[CaptionedImage]) -> list[str]:
+    return [item.image for item in items]
+
+
+def _mostly_published_lengths(items: Sequence[CaptionedImage]) -> bool:
+    return 2 * sum(len(item.captions) in ORIGINALS_IN for item in items) > len(items)
+
+
+def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], clean_source: Path | None) -> list[Path]:
+    """Files of another name whose lists begin, in more than half of the items, with the clean captions and go on.
+
+    Half, and not all, so that one damaged list among them is an error that names it and not a file that is ignored.
+    """
+    captions = {item.image: item.captions for item in clean}
+
+    def goes_on(item: Any) -> bool:
+        texts, known = (
+            (item.get("caption"), captions.get(item.get("image"))) if isinstance(item, dict) else (None, None)
+        )
+        return (
+            isinstance(texts, list)
+            and known is not None
+            and tuple(texts[: len(known)]) == known
+            and len(texts) > len(known)
+        )
+
+    return [
+        path
+        for path, value in others.items()
+        if path != clean_source and isinstance(value, list) and 2 * sum(map(goes_on, value)) > len(value)
+    ]
+
+
+def _by_name(annotations: Sequence[Annotation]) -> dict[str, Annotation]:
+    known = {name: number for number, name in enumerate(PUBLISHED_VARIANTS)}
+    ordered = sorted(annotations, key=lambda each: (known.get(each.variant, len(known)), each.variant))
+    return {annotation.variant: annotation for annotation in ordered}
 
 
 def _check_against_clean(annotation: Annotation, clean: Sequence[CaptionedImage], clean_source: Path | None) -> None:

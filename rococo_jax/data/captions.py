@@ -36,6 +36,8 @@ def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
     """The checks of `read_captions` on a JSON value that came from `source`."""
     if not isinstance(items, list):
         raise InputError(source, "captions", kind_of(items), 'a list of {"image": name, "caption": [texts]}')
+    if not items:
+        raise InputError(source, "captions", "an empty list", "at least one image")
     captioned = [_read_item(item, number, source) for number, item in enumerate(items)]
     check_no_image_twice([item.image for item in captioned], source)
     return captioned
