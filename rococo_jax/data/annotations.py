@@ -130,20 +130,17 @@ def _mostly_published_lengths(items: Sequence[CaptionedImage]) -> bool:
 def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], clean_source: Path | None) -> list[Path]:
     """Files of another name whose lists begin, in more than half of the items, with the clean captions and go on.
 
-    Half, and not all, so that one damaged list among them is an error that names it and not a file that is ignored.
+    More than half, and not all, so that one damaged list among them is an error and not a file that is ignored.
     """
     captions = {item.image: item.captions for item in clean}
 
     def goes_on(item: Any) -> bool:
-        texts, known = (
-            (item.get("caption"), captions.get(item.get("image"))) if isinstance(item, dict) else (None, None)
-        )
-        return (
-            isinstance(texts, list)
-            and known is not None
-            and tuple(texts[: len(known)]) == known
-            and len(texts) > len(known)
-        )
+        if not isinstance(item, dict) or not isinstance(item.get("image"), str):
+            return False
+        texts, known = item.get("caption"), captions.get(item["image"])
+        if not isinstance(texts, list) or known is None:
+            return False
+        return len(texts) > len(known) and tuple(texts[: len(known)]) == known
 
     return [
         path
