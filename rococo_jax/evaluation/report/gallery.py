@@ -27,7 +27,7 @@ def _caption_card(example: Fooled, data: dict[str, Any], archive: Archive) -> Ma
     source = archive.source_caption(data, example)
     # Where nothing tells which original was altered, the true caption is the best guess; unlike ones stay unmarked.
     compared = source or example.caption
-    compared_words, chosen_words = compare_words(compared, example.chosen)
+    compared_words, chosen_words = compare_words(_cut(compared), _cut(example.chosen))
     lines = [_line("chosen", _marked(chosen_words, "mark"), example.chosen_score, "chosen")]
     if compared == example.caption:
         true = _marked(compared_words, "del")
@@ -70,16 +70,13 @@ def _line(term: str, words: Markup | list, score: float | None, kind: str) -> Ma
     return element("div", element("dt", term), element("dd", words), number, class_=kind)
 
 
-def _marked(words: Sequence[Word], name: str | None) -> Markup:
-    """A caption with its changed words inside elements called `name`; a caption that is far too long is cut."""
-    shown, length = [], 0
-    for word in words:
-        length += len(word.text) + 1
-        if length > _LONGEST_CAPTION:
-            shown.append(" …" if shown else _cut(word.text))
-            break
-        shown += [" " if shown else None, element(name, word.text) if word.changed and name else word.text]
-    return element("bdi", shown)
+def _marked(words: Sequence[Word], name: str) -> Markup:
+    """A caption with its changed words inside elements called `name`."""
+    return element("bdi", [[" " if place else None, _word(word, name)] for place, word in enumerate(words)])
+
+
+def _word(word: Word, name: str) -> Markup | str:
+    return element(name, word.text) if word.changed else word.text
 
 
 def _cut(text: str) -> str:
