@@ -1,8 +1,8 @@
 """The demo's benchmark on disk, in the form that a user's own data would have.
 
-    FOLDER/images/scene_000000.png ...       pictures
-    FOLDER/annotations/captions.json         captions, Karpathy form
-    FOLDER/annotations/same_concept.json ... altered captions, this project's own form
+FOLDER/images/scene_000000.png ...       pictures
+FOLDER/annotations/captions.json         captions, Karpathy form
+FOLDER/annotations/same_concept.json ... altered captions, this project's own form
 """
 
 import concurrent.futures
@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.annotations import write_annotation
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.lexicon import VARIANTS, alter_captions
 from rococo_jax.demo.scenes import draw_scene, make_scene

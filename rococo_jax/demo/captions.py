@@ -149,7 +149,7 @@ class _Writer:
         extra = self._extra() if dice.chance(0.4) else ""
         return f"{start} {main}{with_other}{where}{extra}".strip()
 
-    def _phrase(self, item: Item, colour: float = 0.0, size: float = 0.25) -> str:
+    def _phrase(self, item: Item, colour: int | float = 0.0, size: int | float = 0.25) -> str:
         """`two small red cats`; the colour and the size are told with the given probabilities."""
         dice = self.dice
         noun = item.kind.nouns[0] if dice.chance(0.6) else dice.choose(item.kind.nouns)
@@ -185,7 +185,7 @@ class _Writer:
     def _place(self) -> str:
         return self.dice.choose(self.scene.place.phrases)
 
-    def _where(self, probability: float) -> str:
+    def _where(self, probability: int | float) -> str:
         return f" {self._place()}" if self.dice.chance(probability) else ""
 
     def _extra(self) -> str:

@@ -21,11 +21,11 @@ class Dice:
     def __init__(self, *names: object):
         self._random = random.Random("/".join(str(name) for name in names))
 
-    def chance(self, probability: float) -> bool:
+    def chance(self, probability: int | float) -> bool:
         """True with the given probability."""
         return self._random.random() < probability
 
-    def between(self, low: float, high: float) -> float:
+    def between(self, low: int | float, high: int | float) -> float:
         """A number, uniform from `low` to `high`."""
         return low + (high - low) * self._random.random()
 

@@ -93,7 +93,9 @@ KINDS: tuple[Kind, ...] = (
     _food(food.cake, "cake", "pink white blue purple brown", 0.38),
     _food(food.mushroom, "mushroom", "red brown white orange"),
     _kind("furniture", household.chair, "chair", 0.44, (*ANY, "brown", "white"), seat=0.48),
-    _kind("furniture", household.table, "table desk", 0.46, ("brown", "white", "red", "green", "blue", "yellow"), seat=0.6),
+    _kind(
+        "furniture", household.table, "table desk", 0.46, ("brown", "white", "red", "green", "blue", "yellow"), seat=0.6
+    ),
     _kind("furniture", household.sofa, "sofa couch", 0.46, (*ANY, "gray"), seat=0.38),
     _kind("furniture", household.bed, "bed", 0.46, ANY, seat=0.42),
     _kind("furniture", household.lamp, "lamp", 0.46),

@@ -40,33 +40,35 @@ _DANGER = {
 }
 ORDINARY_WORDS: tuple[str, ...] = tuple(
     """
-    ability account actor adult advice afternoon agreement angle answer apron argument army article artist attic aunt
-    autumn average award bacon bakery balcony band bargain baseball beard belief bench birthday blanket blue board body
-    bold bone border bottle bowl brave bread breakfast brick bridge brother brush bucket budget butter button cabin cable
-    camera candle captain carpet careful carry ceiling cellar century chain chance change charge cheese chicken chimney
-    choice church circle citizen clever climb cloth coffee collar college comb company corner cotton counter cousin
-    cream crowd cup curtain damage dance danger daughter debate december degree dentist dinner diploma direction doubt
-    dream dress dust eager ear early earth easy echo editor education effort egg elbow election elegant empty energy
-    engine enormous entrance envelope equal error evening event exam exit expert eye fabric factory family famous farm
-    fashion feather fence fiction film finger fire floor flour fork fountain freedom friend fridge frog funny game garage
-    garden garlic gentle glass glove gold grain guest habit hair hammer hand handle happy harvest heart heavy history
-    holiday honest honey hope hospital hotel hour hungry ice idea income industry ink insect invitation iron island item
-    jacket jar jazz jelly jewel joke journey judge juice july jump kettle key kind kiss kitchen knee knife knock label
-    lazy leaf leather lemon lesson letter level liquid list loud lucky lunch machine magazine magic mail map marble
-    marriage mask match meal medal melody memory message metal middle milk minute mirror money month morning mouth movie
-    muscle music mystery nail napkin narrow nation needle neighbor nephew nervous nest network noise noon north nose
-    notebook novel number nurse object ocean office oil olive onion opera opinion orchestra oven owner package paint
-    paper parade parent party patient peace pencil pepper perfect phone photo piano pillow pilot pipe pizza planet plate
-    pleasant pocket poem poet police polite potato prize problem profit promise proud puzzle quality quarter question
-    quick quiet radio rain recipe record relax rent reply report rhythm rice ring river rocket roof rope rough rubber
-    rude salad salt sandwich sauce scarf school science scissors screen season secret sentence shadow shampoo sharp shelf
-    shirt shoe shop shoulder silence silver singer sister skill skirt sleep smart smoke soap sock soft soldier song soup
-    spice spoon sport spring stamp station statue steam stone story storm strange student sugar suit summer sunset
-    surprise sweater sweet sword symbol taste teacher telephone temple tennis thief thread ticket tie tired toast tobacco
-    tongue tooth topic towel tower traffic travel treasure trouble trumpet trust uncle uniform urgent useful vacation
-    valley value village violin voice volume vote wagon wallet warm water weak wealth weather wedding weekend wheel
+    ability account actor adult advice afternoon agreement angle answer apron argument army article artist attic
+    aunt autumn average award bacon bakery balcony band bargain baseball beard belief bench birthday blanket
+    blue board body bold bone border bottle bowl brave bread breakfast brick bridge brother brush bucket budget
+    butter button cabin cable camera candle captain careful carpet carry ceiling cellar century chain chance
+    change charge cheese chicken chimney choice church circle citizen clever climb cloth coffee collar college
+    comb company corner cotton counter cousin cream crowd cup curtain damage dance danger daughter debate
+    december degree dentist dinner diploma direction doubt dream dress dust eager ear early earth easy echo
+    editor education effort egg elbow election elegant empty energy engine enormous entrance envelope equal
+    error evening event exam exit expert eye fabric factory family famous farm fashion feather fence fiction
+    film finger fire floor flour fork fountain freedom fridge friend frog funny game garage garden garlic gentle
+    glass glove gold grain guest habit hair hammer hand handle happy harvest heart heavy history holiday honest
+    honey hope hospital hotel hour hungry ice idea income industry ink insect invitation iron island item jacket
+    jar jazz jelly jewel joke journey judge juice july jump kettle key kind kiss kitchen knee knife knock label
+    lazy leaf leather lemon lesson letter level liquid list loud lucky lunch machine magazine magic mail map
+    marble marriage mask match meal medal melody memory message metal middle milk minute mirror money month
+    morning mouth movie muscle music mystery nail napkin narrow nation needle neighbor nephew nervous nest
+    network noise noon north nose notebook novel number nurse object ocean office oil olive onion opera opinion
+    orchestra oven owner package paint paper parade parent party patient peace pencil pepper perfect phone photo
+    piano pillow pilot pipe pizza planet plate pleasant pocket poem poet police polite potato prize problem
+    profit promise proud puzzle quality quarter question quick quiet radio rain recipe record relax rent reply
+    report rhythm rice ring river rocket roof rope rough rubber rude salad salt sandwich sauce scarf school
+    science scissors screen season secret sentence shadow shampoo sharp shelf shirt shoe shop shoulder silence
+    silver singer sister skill skirt sleep smart smoke soap sock soft soldier song soup spice spoon sport spring
+    stamp station statue steam stone storm story strange student sugar suit summer sunset surprise sweater sweet
+    sword symbol taste teacher telephone temple tennis thief thread ticket tie tired toast tobacco tongue tooth
+    topic towel tower traffic travel treasure trouble trumpet trust uncle uniform urgent useful vacation valley
+    value village violin voice volume vote wagon wallet warm water weak wealth weather wedding weekend wheel
     whisper window wine winter wisdom wonderful wool word worker writer yard yellow young zebra zipper
-    """.split()
+    """.split()  # noqa: SIM905 (a list of quoted words would be no easier to read)
 )
 
 
@@ -128,31 +130,29 @@ def _alter(caption: str, originals: Sequence[str], variant: str, seed: int) -> t
         return None, None
     index = Dice("place", seed, caption).choose(candidates)
     old = nouns()[parts[index].lower()]
-    # Only an article right before the noun has to agree with it.
-    before = parts[index - 2].lower() if index > 1 and parts[index - 1] == " " else ""
-    choices = _replacements(old, variant, originals)
-    choices = [word for word in choices if before not in ("a", "an") or article_of(word) == before]
+    present = {word for original in originals for word in _words(original)}
+    meanings = {nouns()[word].meaning for word in present if word in nouns()}
+    pool = _pool(old, variant)
+    choices = [word for word, meaning in pool if word not in present and meaning not in meanings]
+    if index > 1 and parts[index - 1] == " " and parts[index - 2].lower() in ("a", "an"):
+        # Only an article right before the noun has to agree with it.
+        choices = [word for word in choices if article_of(word) == parts[index - 2].lower()]
     if not choices:
         return None, None
     new = Dice("word", seed, variant, caption).choose(choices)
     parts[index] = new.capitalize() if parts[index][0].isupper() else new
-    change = {"word_index": caption[: len("".join(parts[:index]))].count(" "), "old": old.word, "new": new}
+    change = {"word_index": "".join(parts[:index]).count(" "), "old": old.word, "new": new}
     return "".join(parts), {**change, "concept": old.group, "influence": None}
 
 
-def _replacements(old: Noun, variant: str, originals: Sequence[str]) -> list[str]:
-    """Words that may stand for `old`: in no original, and naming nothing that an original names."""
+@functools.cache
+def _pool(old: Noun, variant: str) -> tuple[tuple[str, str], ...]:
+    """All (word, meaning) that a variant may put in the place of `old`, whatever the captions say."""
     if variant == "danger":
-        words = _DANGER.get(old.group, _DANGER[""])
-        return [plural_of(word) if old.is_plural else word for word in words]
-    present = {word for caption in originals for word in _words(caption)}
-    meanings = {nouns()[word].meaning for word in present if word in nouns()}
-    if variant == "rand_voca":
-        words = [word for word in (*ORDINARY_WORDS, *nouns()) if word not in present]
-        return [word for word in words if word not in nouns() or nouns()[word].meaning not in meanings]
-    same = variant == "same_concept"
-    return [
-        noun.word
-        for noun in nouns().values()
-        if (noun.group == old.group) == same and noun.is_plural == old.is_plural and noun.meaning not in meanings
-    ]
+        words = [plural_of(word) if old.is_plural else word for word in _DANGER.get(old.group, _DANGER[""])]
+    elif variant == "rand_voca":
+        words = list(dict.fromkeys((*ORDINARY_WORDS, *nouns())))
+    else:
+        agreeing = [noun for noun in nouns().values() if noun.is_plural == old.is_plural]
+        words = [noun.word for noun in agreeing if (noun.group == old.group) == (variant == "same_concept")]
+    return tuple((word, nouns()[word].meaning if word in nouns() else word) for word in words)

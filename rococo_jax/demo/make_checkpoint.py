@@ -46,7 +46,7 @@ def demo_spec(tokenizer: Tokenizer) -> ModelSpec:
     """The architecture: two small transformers that average their tokens."""
     vision = VisionSpec(
         image_size=IMAGE_SIZE,
-        patch_size=12,
+        patch_size=16,
         width=128,
         layers=4,
         heads=4,

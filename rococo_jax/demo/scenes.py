@@ -151,9 +151,9 @@ class _Placed:
     """One single thing: where its foot is and how high it is, as shares of the picture's side, y upwards."""
 
     item: Item
-    x: float
-    y: float
-    height: float
+    x: int | float
+    y: int | float
+    height: int | float
     flip: bool
 
 
@@ -193,11 +193,15 @@ def _arrange(scene: Scene, dice: Dice) -> list[_Placed]:
     return things
 
 
-def _row(item: Item, x: float, width: float, y: float, height: float, dice: Dice) -> list[_Placed]:
+def _row(
+    item: Item, x: int | float, width: int | float, y: int | float, height: int | float, dice: Dice
+) -> list[_Placed]:
     """`item.count` things side by side around `x`, over `width` at most, each a little up or down."""
     if item.count == 1:
         return [_Placed(item, x + dice.between(-0.04, 0.04), y, height, dice.chance(0.5))]
     apart = min(width / item.count, height * 1.05)
+    # They may overlap a little, not so much that they cannot be counted.
+    height = min(height, apart * 1.15)
     start = x - apart * (item.count - 1) / 2
     flip = dice.chance(0.5)
     row = [_Placed(item, start + apart * k, y + dice.between(-0.02, 0.05), height, flip) for k in range(item.count)]

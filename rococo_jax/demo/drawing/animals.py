@@ -163,7 +163,9 @@ def pig(brush: Brush, colour: Colour) -> None:
         brush.line([(x, 0.26), (x, 0.05)], 0.1, dark(colour, 0.06))
         brush.line([(x, 0.05), (x, 0.04)], 0.1, dark(colour, 0.5))
     for side in (-1, 1):
-        brush.polygon([(0.24 + side * 0.06, 0.66), (0.24 + side * 0.2, 0.76), (0.24 + side * 0.19, 0.56)], dark(colour, 0.15))
+        brush.polygon(
+            [(0.24 + side * 0.06, 0.66), (0.24 + side * 0.2, 0.76), (0.24 + side * 0.19, 0.56)], dark(colour, 0.15)
+        )
     brush.disc(0.24, 0.52, 0.2, colour)
     brush.oval(0.27, 0.47, 0.1, 0.075, light(dark(colour, 0.1), 0.3))
     for side in (-1, 1):
@@ -187,9 +189,20 @@ def owl(brush: Brush, colour: Colour) -> None:
     for side in (-1, 1):
         brush.oval(side * 0.1, 0.03, 0.08, 0.035, ORANGE)
         brush.polygon([(side * 0.28, 0.68), (side * 0.3, 0.97), (side * 0.08, 0.86)], colour)
-    brush.blob([(-0.18, 0.03), (-0.31, 0.35), (-0.27, 0.78), (0, 0.88), (0.27, 0.78), (0.31, 0.35), (0.18, 0.03)], colour)
+    brush.blob(
+        [(-0.18, 0.03), (-0.31, 0.35), (-0.27, 0.78), (0, 0.88), (0.27, 0.78), (0.31, 0.35), (0.18, 0.03)], colour
+    )
     brush.oval(0, 0.28, 0.18, 0.22, light(colour, 0.5))
-    for x, y in [(-0.08, 0.4), (0.08, 0.4), (0, 0.33), (-0.09, 0.26), (0.09, 0.26), (0, 0.19), (-0.06, 0.12), (0.06, 0.12)]:
+    for x, y in [
+        (-0.08, 0.4),
+        (0.08, 0.4),
+        (0, 0.33),
+        (-0.09, 0.26),
+        (0.09, 0.26),
+        (0, 0.19),
+        (-0.06, 0.12),
+        (0.06, 0.12),
+    ]:
         brush.curve([(x - 0.04, y + 0.02), (x, y - 0.02), (x + 0.04, y + 0.02)], 0.018, dark(colour, 0.1))
     for side in (-1, 1):
         brush.oval(side * 0.26, 0.34, 0.08, 0.22, dark(colour, 0.25), turn=side * 10)
@@ -208,7 +221,9 @@ def bird(brush: Brush, colour: Colour) -> None:
     brush.blob([(0.22, 0.46), (0.08, 0.36), (-0.1, 0.42), (0.06, 0.48)], light(colour, 0.55))
     brush.disc(0.27, 0.6, 0.14, colour)
     brush.polygon([(0.38, 0.64), (0.54, 0.58), (0.38, 0.55)], ORANGE)
-    brush.blob([(-0.14, 0.52), (-0.18, 0.86), (-0.06, 1.0), (0.06, 0.78), (0.14, 0.52), (0.0, 0.46)], light(colour, 0.2))
+    brush.blob(
+        [(-0.14, 0.52), (-0.18, 0.86), (-0.06, 1.0), (0.06, 0.78), (0.14, 0.52), (0.0, 0.46)], light(colour, 0.2)
+    )
     for x, y in [(-0.12, 0.84), (-0.03, 0.78), (0.05, 0.68)]:
         brush.line([(x, y), (x + 0.03, y - 0.14)], 0.016, dark(colour, 0.25))
     _eye(brush, 0.3, 0.64, 0.03)
@@ -218,7 +233,9 @@ def butterfly(brush: Brush, colour: Colour) -> None:
     """In the air, around y = 0.5."""
     for side in (-1, 1):
         brush.blob([(0, 0.55), (side * 0.2, 0.9), (side * 0.48, 0.92), (side * 0.46, 0.62), (side * 0.2, 0.5)], colour)
-        brush.blob([(0, 0.48), (side * 0.24, 0.5), (side * 0.38, 0.3), (side * 0.24, 0.1), (side * 0.08, 0.22)], light(colour))
+        brush.blob(
+            [(0, 0.48), (side * 0.24, 0.5), (side * 0.38, 0.3), (side * 0.24, 0.1), (side * 0.08, 0.22)], light(colour)
+        )
         brush.disc(side * 0.34, 0.77, 0.075, light(colour, 0.65))
         brush.disc(side * 0.24, 0.3, 0.055, dark(colour, 0.25))
         brush.curve([(0, 0.76), (side * 0.06, 0.9), (side * 0.14, 0.96)], 0.02, INK)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
-Colour = tuple[int, int, int]
-Point = tuple[float, float]
+Number = int | float
+# Red, green and blue from 0 to 255; a fourth number is opacity.
+Colour = tuple[int, int, int] | tuple[int, int, int, int]
+Point = tuple[Number, Number]
 
 COLOURS: dict[str, Colour] = {
     "red": (216, 62, 56),
@@ -30,17 +32,17 @@ COLOURS: dict[str, Colour] = {
 INK: Colour = (42, 36, 52)
 
 
-def blend(first: Colour, second: Colour, share: float) -> Colour:
+def blend(first: Colour, second: Colour, share: Number) -> Colour:
     """The colour that lies `share` of the way from `first` to `second`."""
     return tuple(round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
 
 
-def light(colour: Colour, share: float = 0.35) -> Colour:
+def light(colour: Colour, share: Number = 0.35) -> Colour:
     """A lighter tint of `colour`."""
     return blend(colour, (255, 255, 255), share)
 
 
-def dark(colour: Colour, share: float = 0.25) -> Colour:
+def dark(colour: Colour, share: Number = 0.25) -> Colour:
     """A darker shade of `colour`."""
     return blend(colour, INK, share)
 
@@ -69,11 +71,11 @@ class Brush:
     """
 
     picture: Image.Image
-    x: float
-    y: float
-    size: float
+    x: Number
+    y: Number
+    size: Number
     flip: bool = False
-    outline: tuple[Colour, float] | None = None
+    outline: tuple[Colour, Number] | None = None
 
     def __post_init__(self):
         # Mode "RGBA" on an RGB picture lets a fill with a fourth number shine through.
@@ -97,7 +99,7 @@ class Brush:
         """A filled shape with a smooth border through `points`."""
         self.polygon(smooth(points, closed=True), fill)
 
-    def oval(self, x: float, y: float, across: float, up: float, fill: Colour, turn: float = 0.0) -> None:
+    def oval(self, x: Number, y: Number, across: Number, up: Number, fill: Colour, turn: Number = 0.0) -> None:
         """An ellipse with half axes `across` and `up`, turned by `turn` degrees anticlockwise."""
         if not turn:
             return self._upright_oval(x, y, across, up, fill)
@@ -106,10 +108,12 @@ class Brush:
         for step in range(40):
             along = step * math.tau / 40
             a, b = across * math.cos(along), up * math.sin(along)
-            points.append((x + a * math.cos(angle) - b * math.sin(angle), y + a * math.sin(angle) + b * math.cos(angle)))
+            points.append(
+                (x + a * math.cos(angle) - b * math.sin(angle), y + a * math.sin(angle) + b * math.cos(angle))
+            )
         return self.polygon(points, fill)
 
-    def _upright_oval(self, x: float, y: float, across: float, up: float, fill: Colour) -> None:
+    def _upright_oval(self, x: Number, y: Number, across: Number, up: Number, fill: Colour) -> None:
         if self.outline is not None:
             fill, grow = self.outline
             across, up = across + grow, up + grow
@@ -117,16 +121,16 @@ class Brush:
         across, up = across * self.size, up * self.size
         self._draw.ellipse((px - across, py - up, px + across, py + up), fill=fill)
 
-    def disc(self, x: float, y: float, radius: float, fill: Colour) -> None:
+    def disc(self, x: Number, y: Number, radius: Number, fill: Colour) -> None:
         """A filled circle."""
         self.oval(x, y, radius, radius, fill)
 
-    def sector(self, x: float, y: float, radius: float, start: float, end: float, fill: Colour) -> None:
+    def sector(self, x: Number, y: Number, radius: Number, start: Number, end: Number, fill: Colour) -> None:
         """The part of a disc between two angles in degrees, cut along the straight line between its ends."""
         angles = [math.radians(start + (end - start) * step / 24) for step in range(25)]
         self.polygon([(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles], fill)
 
-    def box(self, left: float, bottom: float, right: float, top: float, fill: Colour, round: float = 0.0) -> None:
+    def box(self, left: Number, bottom: Number, right: Number, top: Number, fill: Colour, round: Number = 0.0) -> None:
         """A rectangle, with corners rounded by `round`."""
         if not round:
             return self.polygon([(left, bottom), (right, bottom), (right, top), (left, top)], fill)
@@ -138,7 +142,7 @@ class Brush:
             points += [(x + round * math.cos(a), y + round * math.sin(a)) for a in angles]
         return self.polygon(points, fill)
 
-    def line(self, points: Sequence[Point], width: float, fill: Colour) -> None:
+    def line(self, points: Sequence[Point], width: Number, fill: Colour) -> None:
         """A line with round joints and ends."""
         if self.outline is None:
             self._trace(self._place(points), width * self.size, fill)
@@ -146,17 +150,17 @@ class Brush:
             colour, grow = self.outline
             self._trace(self._place(points), (width + 2 * grow) * self.size, colour)
 
-    def curve(self, points: Sequence[Point], width: float, fill: Colour) -> None:
+    def curve(self, points: Sequence[Point], width: Number, fill: Colour) -> None:
         """A smooth line through `points`."""
         self.line(smooth(points, closed=False), width, fill)
 
-    def _trace(self, placed: list[Point], width: float, fill: Colour) -> None:
+    def _trace(self, placed: list[Point], width: Number, fill: Colour) -> None:
         self._draw.line(placed, fill=fill, width=max(1, round(width)), joint="curve")
         for x, y in (placed[0], placed[-1]):
             half = width / 2
             self._draw.ellipse((x - half, y - half, x + half, y + half), fill=fill)
 
-    def shadow(self, across: float, strength: int = 70) -> None:
+    def shadow(self, across: Number, strength: int = 70) -> None:
         """A soft-edged patch of shade on the ground under the object, `across` units to either side."""
         for grow in (1.0, 0.82):
             self._upright_oval(0, 0, across * grow, 0.05 * grow, (20, 20, 50, strength // 2))

@@ -1,13 +1,13 @@
 """People: one figure with a few choices (height of the head, hair, trousers or a skirt), in the clothes' colour."""
 
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, dark, light
+from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, Number, dark, light
 
 SKIN: Colour = (240, 196, 160)
 BROWN_SKIN: Colour = (172, 116, 80)
 JEANS: Colour = (62, 80, 128)
 
 
-def _figure(brush: Brush, colour: Colour, skin: Colour, head: float, skirt: bool) -> None:
+def _figure(brush: Brush, colour: Colour, skin: Colour, head: Number, skirt: bool) -> None:
     """Legs, clothes, arms and a face. `head` is the radius of the head, larger for children."""
     neck = 0.98 - 2 * head
     hip, shoulder = neck * 0.48, 0.14 + head * 0.2
@@ -18,7 +18,14 @@ def _figure(brush: Brush, colour: Colour, skin: Colour, head: float, skirt: bool
         brush.curve(arm, 0.075, dark(colour, 0.14))
         brush.disc(side * 0.26, neck * 0.5, 0.045, skin)
     if skirt:
-        flare = [(-0.1, neck), (-0.13, hip * 1.25), (-0.24, hip * 0.55), (0.24, hip * 0.55), (0.13, hip * 1.25), (0.1, neck)]
+        flare = [
+            (-0.1, neck),
+            (-0.13, hip * 1.25),
+            (-0.24, hip * 0.55),
+            (0.24, hip * 0.55),
+            (0.13, hip * 1.25),
+            (0.1, neck),
+        ]
         brush.polygon(flare, colour)
         brush.line([(-0.125, hip * 1.28), (0.125, hip * 1.28)], 0.035, light(colour, 0.6))
     else:
@@ -29,7 +36,9 @@ def _figure(brush: Brush, colour: Colour, skin: Colour, head: float, skirt: bool
     for side in (-1, 1):
         brush.disc(side * head * 0.38, 0.98 - head * 1.02, head * 0.12, INK)
         brush.disc(side * head * 0.6, 0.98 - head * 1.35, head * 0.15, light(COLOURS["red"], 0.45))
-    brush.curve([(-head * 0.3, 0.98 - head * 1.38), (0, 0.98 - head * 1.55), (head * 0.3, 0.98 - head * 1.38)], 0.016, INK)
+    brush.curve(
+        [(-head * 0.3, 0.98 - head * 1.38), (0, 0.98 - head * 1.55), (head * 0.3, 0.98 - head * 1.38)], 0.016, INK
+    )
 
 
 def man(brush: Brush, colour: Colour) -> None:

@@ -7,20 +7,20 @@ between y = 0.05 and 0.25; the horizon lies near 0.4.
 import math
 
 from rococo_jax.demo.dice import Dice
-from rococo_jax.demo.drawing.brush import COLOURS, Brush, Colour, blend, dark, light
+from rococo_jax.demo.drawing.brush import COLOURS, Brush, Colour, Number, blend, dark, light
 
 WHITE: Colour = (255, 255, 255)
 GRASS: Colour = (126, 190, 96)
 
 
-def _gradient(brush: Brush, low: float, high: float, bottom: Colour, top: Colour) -> None:
+def _gradient(brush: Brush, low: Number, high: Number, bottom: Colour, top: Colour) -> None:
     bands = 40
     for band in range(bands):
         start, end = (low + (high - low) * (band + step) / bands for step in (0, 1.02))
         brush.box(0, start, 1, end, blend(bottom, top, band / (bands - 1)))
 
 
-def _cloud(brush: Brush, x: float, y: float, size: float, colour: Colour = WHITE) -> None:
+def _cloud(brush: Brush, x: Number, y: Number, size: Number, colour: Colour = WHITE) -> None:
     for across, up, radius in [(-0.5, 0, 0.3), (-0.15, 0.18, 0.4), (0.25, 0.1, 0.34), (0.55, -0.02, 0.25)]:
         brush.disc(x + across * size, y + up * size, radius * size, colour)
     brush.box(x - 0.6 * size, y - 0.3 * size, x + 0.65 * size, y - 0.05 * size, colour, round=0.12 * size)
@@ -32,7 +32,7 @@ def _clouds(brush: Brush, dice: Dice, colour: Colour = WHITE) -> None:
             _cloud(brush, x + dice.between(-0.15, 0.15), dice.between(0.78, 0.92), dice.between(0.1, 0.16), colour)
 
 
-def _hills(brush: Brush, dice: Dice, height: float, swing: float, colour: Colour) -> None:
+def _hills(brush: Brush, dice: Dice, height: Number, swing: Number, colour: Colour) -> None:
     start, waves = dice.between(0, math.tau), dice.between(0.7, 1.5)
     top = [(x / 24, height + swing * math.sin(start + waves * math.tau * x / 24)) for x in range(25)]
     brush.polygon([(0, 0), *top, (1, 0)], colour)
@@ -198,7 +198,9 @@ def stage(brush: Brush, dice: Dice) -> None:
     for side in (0, 1):
         for fold in range(4):
             x = fold * 0.05 if side == 0 else 1 - fold * 0.05
-            brush.box(min(x, x + (0.05, -0.05)[side]), 0.16, max(x, x + (0.05, -0.05)[side]), 1, dark(cloth, 0.3 * (fold % 2)))
+            brush.box(
+                min(x, x + (0.05, -0.05)[side]), 0.16, max(x, x + (0.05, -0.05)[side]), 1, dark(cloth, 0.3 * (fold % 2))
+            )
     for swag in range(5):
         brush.sector(swag * 0.25, 1.0, 0.135, 180, 360, dark(cloth, 0.15))
         brush.sector(swag * 0.25, 1.02, 0.11, 180, 360, cloth)

@@ -2,7 +2,7 @@
 
 import math
 
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, dark, light
+from rococo_jax.demo.drawing.brush import COLOURS, Brush, Colour, dark, light
 
 WHITE, GRAY, YELLOW, RED = COLOURS["white"], COLOURS["gray"], COLOURS["yellow"], COLOURS["red"]
 GLASS: Colour = (178, 220, 240)
