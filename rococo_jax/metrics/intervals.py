@@ -11,7 +11,7 @@ Images are put in the order of their group before drawing, so the order of queri
 import functools
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt16
 
 from rococo_jax.metrics.retrieval import COUNTED, hits, metrics_of_shares
 from rococo_jax.similarity.statistics import RankStatistics
@@ -25,7 +25,7 @@ Interval = list[float] | None
 
 
 @functools.lru_cache(maxsize=4)
-def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Int[np.ndarray, "resamples images"]:
+def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UInt16[np.ndarray, "resamples images"]:
     """How often each image is in each draw (16-bit counts). Same seed, same draws."""
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, images), np.uint16)
