@@ -1,0 +1,19 @@
+"""Losses of a dual encoder over the global batch: contrastive, against altered captions and images, hard positives.
+
+Each takes embeddings only, so that it can be differentiated in them (micro-batching), and returns one number that does
+not depend on how many devices hold the batch.
+"""
+
+from rococo_jax.losses.altered import semantic_contrastive, visual_contrastive
+from rococo_jax.losses.contrastive import sigmoid_contrastive, softmax_contrastive
+from rococo_jax.losses.hard_positives import hard_negative, hard_positive, hard_positive_training
+
+__all__ = [
+    "hard_negative",
+    "hard_positive",
+    "hard_positive_training",
+    "semantic_contrastive",
+    "sigmoid_contrastive",
+    "softmax_contrastive",
+    "visual_contrastive",
+]

@@ -1,0 +1,104 @@
+"""Contrastive losses over pairs (image i, caption i), i = 1..B over the *global* batch.
+
+    softmax   1/(2B) sum_i [ -log e^z_ii / (e^z_ii + sum_{j in N(i)} e^z_ij)        image to text
+                             -log e^z_ii / (e^z_ii + sum_{j in N(i)} e^z_ji) ]      text to image
+    sigmoid   1/B sum_i [ log(1 + e^-z_ii) + sum_{j in N(i)} log(1 + e^z_ij) ]
+
+with z_ij = logit_scale * cosine(image i, caption j) (+ logit_bias in the sigmoid form): CLIP (arXiv 2103.00020) and
+SigLIP (arXiv 2303.15343), where N(i) is everything but i.
+
+Positives by id [ours: the published losses know only the diagonal]: N(i) holds the pairs whose id differs from that of
+pair i. Another caption of the same image, met elsewhere in the batch, is neither a positive nor a negative of pair i.
+An image that occurs with several captions is in the mean once for each, every time against captions of other images
+only; with ids that all differ these are the published formulas.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rococo_jax.losses.shares import mean_over_batch, negative_log_share, paired_cosines, without_masked
+from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, Similarities
+
+
+def softmax_contrastive(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    *,
+    logit_scale: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    negative_texts: Float[Array, "batch negatives width"] | None = None,
+    negative_mask: Bool[Array, "batch negatives"] | None = None,
+    similarities: Similarities = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """Half image-to-text and half text-to-image cross entropy, a mean over the global batch.
+
+    Args:
+        images, texts: unit vectors of the pairs, sharded along the batch.
+        logit_scale: `tau` itself, not its logarithm.
+        ids: the image that each pair shows; all different by default.
+        mask: False for pairs that are only padding: they count in no sum and no mean.
+        negative_texts: further captions that are negatives of *every* image of the batch (as in The Hard Positive
+            Truth, arXiv 2409.17958, after NegCLIP); they add columns from image to text and nothing the other way.
+        negative_mask: False where there is no such caption.
+        similarities: the mesh, and how the batch meets itself on it.
+    """
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    ids = jnp.arange(len(images)) if ids is None else ids
+    of_images, of_texts = similarities.log_sum_exp_both_ways(
+        Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale
+    )
+    rivals = [of_images]
+    if negative_texts is not None:
+        further = flattened(negative_texts, negative_mask, mask)
+        rivals.append(similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale))
+    positive = logit_scale * paired_cosines(images, texts)
+    to_text, to_image = negative_log_share(positive, *rivals), negative_log_share(positive, of_texts)
+    return mean_over_batch(0.5 * (to_text + to_image), mask)
+
+
+def sigmoid_contrastive(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    *,
+    logit_scale: Float[Array, ""],
+    logit_bias: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    similarities: Similarities = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """The pairwise sigmoid loss: the sum over all captions of the batch, a mean over its images.
+
+    Args as for `softmax_contrastive`; `logit_bias` is added to every logit (SigLIP starts it at -10).
+    """
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    ids = jnp.arange(len(images)) if ids is None else ids
+    negatives = similarities.softplus_sum(
+        Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale, logit_bias=logit_bias
+    )
+    positives = jax.nn.softplus(-(logit_scale * paired_cosines(images, texts) + logit_bias))
+    return mean_over_batch(positives + negatives, mask)
+
+
+def flattened(
+    several: Float[Array, "batch several width"],
+    several_mask: Bool[Array, "batch several"] | None,
+    mask: Bool[Array, "batch"] | None,
+) -> Items:
+    """Embeddings that come K to a pair as one long list; those of masked pairs do not count."""
+    several_mask = counted_of(several, several_mask, mask)
+    flat_mask = None if several_mask is None else several_mask.reshape(-1)
+    return Items(several.reshape(-1, several.shape[-1]), None, flat_mask)
+
+
+def counted_of(
+    several: Float[Array, "batch several width"],
+    several_mask: Bool[Array, "batch several"] | None,
+    mask: Bool[Array, "batch"] | None,
+) -> Bool[Array, "batch several"] | None:
+    """Which of the K embeddings of each pair count; None where all do."""
+    if mask is None:
+        return several_mask
+    of_pairs = jnp.broadcast_to(mask[:, None], several.shape[:2])
+    return of_pairs if several_mask is None else several_mask & of_pairs

@@ -1,0 +1,100 @@
+"""Training with hard positives and hard negatives (The Hard Positive Truth, arXiv 2409.17958), over the global batch.
+
+    L = L_contrastive + L_pos + w L_neg
+
+    L_contrastive   softmax contrastive loss, all hard negatives of the batch being extra columns from image to text
+    L_pos = 1/2 (CE(tau I T+^T) + CE(tau T T+^T))
+    L_neg = mean_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_k e^{tau s(I_i, T-_ik)})
+
+with CE the cross entropy of the rows. L_pos is a mean over pairs that have a hard positive, which are its columns too
+[ours: the published data has one for each caption], with ids as in `contrastive`; L_neg over pairs that have a hard
+negative.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rococo_jax.losses.altered import own_share
+from rococo_jax.losses.contrastive import counted_of, softmax_contrastive
+from rococo_jax.losses.shares import mean_over_batch, negative_log_share, paired_cosines, without_masked
+from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, Similarities
+
+
+def hard_positive(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    positive_texts: Float[Array, "batch width"],
+    *,
+    logit_scale: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    positive_mask: Bool[Array, "batch"] | None = None,
+    similarities: Similarities = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """L_pos: image and caption both find the hard positive among those of the batch.
+
+    Args:
+        positive_texts: unit vectors of captions reworded without a change of meaning, one a pair.
+        positive_mask: False where a pair has none.
+        Others as for `softmax_contrastive`.
+    """
+    if positive_mask is None or mask is None:
+        counted = mask if positive_mask is None else positive_mask
+    else:
+        counted = positive_mask & mask
+    ids = jnp.arange(len(images)) if ids is None else ids
+    positive_texts = without_masked(positive_texts, counted)
+
+    def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
+        queries = without_masked(queries, counted)
+        rivals = similarities.log_sum_exp(
+            Items(queries, ids, counted), Items(positive_texts, ids, counted), logit_scale=logit_scale
+        )
+        return negative_log_share(logit_scale * paired_cosines(queries, positive_texts), rivals)
+
+    return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), counted)
+
+
+def hard_negative(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    negative_texts: Float[Array, "batch negatives width"],
+    *,
+    logit_scale: Float[Array, ""],
+    mask: Bool[Array, "batch"] | None = None,
+    negative_mask: Bool[Array, "batch negatives"] | None = None,
+) -> Float[Array, ""]:
+    """L_neg: each image's caption against its own hard negatives; a mean over pairs that have one.
+
+    Args:
+        negative_texts: unit vectors of captions reworded so that they are wrong, K a pair.
+        negative_mask: False where there is none.
+        Others as for `softmax_contrastive`.
+    """
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    counted = counted_of(negative_texts, negative_mask, mask)
+    shares = own_share(images, texts, negative_texts, logit_scale, counted)
+    return mean_over_batch(shares, None if counted is None else counted.any(1))
+
+
+def hard_positive_training(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    positive_texts: Float[Array, "batch width"],
+    negative_texts: Float[Array, "batch negatives width"],
+    *,
+    logit_scale: Float[Array, ""],
+    negative_weight: float = 1.0,
+    ids: Int[Array, "batch"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    positive_mask: Bool[Array, "batch"] | None = None,
+    negative_mask: Bool[Array, "batch negatives"] | None = None,
+    similarities: Similarities = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """`L_contrastive + L_pos + negative_weight * L_neg`, the three parts with the arguments above."""
+    negatives = {"negative_texts": negative_texts, "negative_mask": negative_mask}
+    everywhere = {"logit_scale": logit_scale, "mask": mask}
+    over_batch = {**everywhere, "ids": ids, "similarities": similarities}
+    contrastive = softmax_contrastive(images, texts, **over_batch, **negatives)
+    positive = hard_positive(images, texts, positive_texts, positive_mask=positive_mask, **over_batch)
+    return contrastive + positive + negative_weight * hard_negative(images, texts, **everywhere, **negatives)

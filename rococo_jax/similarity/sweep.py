@@ -1,0 +1,132 @@
+"""One device's queries against one block of keys, a tile of logits at a time: the only place where logits exist.
+
+A tile is `rows x keys` logits `z = logit_scale * q . k + logit_bias`, in float32 from products at the highest
+precision. The forward sweep takes one product a tile. The backward sweep computes the tile again and takes two more:
+
+    W = dL/dz,    dL/dq = logit_scale * W k,    dL/dk = logit_scale * W^T q,
+    dL/dlogit_scale = sum q . (W k),            dL/dlogit_bias = sum W
+
+Gradients of embeddings are accumulated without the factor `logit_scale`, so that the third line costs no product.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from rococo_jax.similarity.reductions import Reduction, State
+
+
+class Items(NamedTuple):
+    """Queries or keys that meet in logits.
+
+    Attributes:
+        embeddings: unit vectors, one a row.
+        ids: what each item shows; a query and a key of the same id are left out. None where every pair counts.
+        mask: False for items that count in no pair, whatever their embedding holds (even NaN). None: all count.
+    """
+
+    embeddings: Float[Array, "*tiles items width"]
+    ids: Int[Array, "*tiles items"] | None = None
+    mask: Bool[Array, "*tiles items"] | None = None
+
+
+class Scale(NamedTuple):
+    """`logit = logit_scale * cosine + logit_bias`."""
+
+    logit_scale: Float[Array, ""]
+    logit_bias: Float[Array, ""] | None
+
+
+class Result(NamedTuple):
+    """What the forward sweep gave for each row (or column), and the gradient that came back for it."""
+
+    value: Float[Array, "*tiles items"]
+    gradient: Float[Array, "*tiles items"]
+
+
+class Gradients(NamedTuple):
+    """Sums so far of the backward sweep, without the factor `logit_scale`."""
+
+    queries: Float[Array, "tiles rows width"]
+    keys: Float[Array, "keys width"]
+    logit_bias: Float[Array, ""] | None
+
+
+def into_tiles(items: PyTree[Array], tile_rows: int) -> PyTree[Array]:
+    """Splits the first axis of every array into (tiles, tile_rows), the last tile filled up with zeros (False)."""
+
+    def split(array: Array) -> Array:
+        missing = -array.shape[0] % tile_rows
+        padded = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+        return padded.reshape(-1, tile_rows, *array.shape[1:])
+
+    return jax.tree.map(split, items)
+
+
+def out_of_tiles(tiled: Array, items: int) -> Array:
+    """The inverse of `into_tiles`, for one array."""
+    return tiled.reshape(-1, *tiled.shape[2:])[:items]
+
+
+def forward_sweep(
+    reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, rows: State, columns: State | None
+) -> tuple[State, State | None]:
+    """Adds the logits of all tiles to the state of rows (tiled as the queries) and, where there is one, of columns."""
+
+    def tile(index: Array, states: tuple[State, State | None]) -> tuple[State, State | None]:
+        rows, columns = states
+        logits = _logits(_take(queries, index), keys, scale)
+        rows = _put(rows, index, reduction.add(_take(rows, index), logits, axis=1))
+        return rows, None if columns is None else reduction.add(columns, logits, axis=0)
+
+    return jax.lax.fori_loop(0, queries.embeddings.shape[0], tile, (rows, columns))
+
+
+def backward_sweep(
+    reduction: type[Reduction],
+    queries: Items,
+    keys: Items,
+    scale: Scale,
+    rows: Result,
+    columns: Result | None,
+    gradients: Gradients,
+) -> Gradients:
+    """Adds what all tiles contribute to the gradients."""
+
+    def tile(index: Array, sums: Gradients) -> Gradients:
+        query, row = _take(queries, index), _take(rows, index)
+        logits = _logits(query, keys, scale)
+        weights = reduction.derivative(logits, row.value[:, None]) * row.gradient[:, None]
+        if columns is not None:
+            weights += reduction.derivative(logits, columns.value[None, :]) * columns.gradient[None, :]
+        return Gradients(
+            _put(sums.queries, index, sums.queries[index] + _product("rk,kd->rd", weights, keys.embeddings)),
+            sums.keys + _product("rk,rd->kd", weights, query.embeddings),
+            None if sums.logit_bias is None else sums.logit_bias + weights.sum(),
+        )
+
+    return jax.lax.fori_loop(0, queries.embeddings.shape[0], tile, gradients)
+
+
+def _logits(queries: Items, keys: Items, scale: Scale) -> Float[Array, "rows keys"]:
+    logits = scale.logit_scale * _product("rd,kd->rk", queries.embeddings, keys.embeddings)
+    if scale.logit_bias is not None:
+        logits += scale.logit_bias
+    counted = queries.mask[:, None] & keys.mask[None, :]
+    if queries.ids is not None:
+        counted &= queries.ids[:, None] != keys.ids[None, :]
+    return jnp.where(counted, logits, -jnp.inf)
+
+
+def _product(subscripts: str, left: Array, right: Array) -> Array:
+    return jnp.einsum(subscripts, left, right, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+
+
+def _take(tiled: PyTree[Array], index: Array) -> PyTree[Array]:
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), tiled)
+
+
+def _put(tiled: PyTree[Array], index: Array, tile: PyTree[Array]) -> PyTree[Array]:
+    return jax.tree.map(lambda array, part: jax.lax.dynamic_update_index_in_dim(array, part, index, 0), tiled, tile)

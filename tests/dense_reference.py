@@ -1,0 +1,113 @@
+"""The losses as protocol and papers write them: dense, float64, NumPy, no cleverness. What the sharded ones must equal.
+
+Gradients come from the complex step, d f / d x = Im f(x + i h) / h with h so small (1e-30) that nothing is cut off:
+exact to float64, and no formula of a gradient that could be wrong. All functions here are analytic in their inputs.
+"""
+
+import numpy as np
+
+_STEP = 1e-30
+
+
+def log_share(positive, rivals, allowed):
+    """-log e^p / (e^p + sum of e^rivals that are allowed), a number a row."""
+    shift = np.maximum(positive.real, np.where(allowed, rivals.real, -np.inf).max(1, initial=-np.inf))
+    total = np.exp(positive - shift) + np.where(allowed, np.exp(rivals - shift[:, None]), 0).sum(1)
+    return np.log(total) + shift - positive
+
+
+def log_sum_exp(logits, allowed):
+    """log of the sum of e^logits that are allowed, a number a row."""
+    shift = np.where(allowed, logits.real, -np.inf).max(1)
+    return np.log(np.where(allowed, np.exp(logits - shift[:, None]), 0).sum(1)) + shift
+
+
+def mean(values, counted):
+    return values[counted].sum() / counted.sum()
+
+
+def pairs_of_other_ids(ids, mask):
+    return (ids[:, None] != ids[None, :]) & mask[:, None] & mask[None, :]
+
+
+def softmax_contrastive(images, texts, scale, *, ids, mask, negatives=None, negative_mask=None):
+    logits, others = scale * images @ texts.T, pairs_of_other_ids(ids, mask)
+    positive, columns, allowed = np.diag(logits), logits, others
+    if negatives is not None:
+        further = scale * images @ negatives.reshape(-1, negatives.shape[-1]).T
+        columns = np.concatenate([logits, further], 1)
+        counted = (negative_mask & mask[:, None]).reshape(1, -1)
+        allowed = np.concatenate([others, np.broadcast_to(counted, further.shape)], 1)
+    to_text, to_image = log_share(positive, columns, allowed), log_share(positive, logits.T, others.T)
+    return (mean(to_text, mask) + mean(to_image, mask)) / 2
+
+
+def sigmoid_contrastive(images, texts, scale, bias, *, ids, mask):
+    logits = scale * images @ texts.T + bias
+    losses = np.log1p(np.exp(-np.diag(logits)))
+    losses = losses + np.where(pairs_of_other_ids(ids, mask), np.log1p(np.exp(logits)), 0).sum(1)
+    return mean(losses, mask)
+
+
+def against_altered(queries, positives, altered, scale, *, altered_mask, mask, scope, counted=None):
+    rivals = scale * queries @ altered.reshape(-1, altered.shape[-1]).T
+    of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
+    allowed = np.broadcast_to((altered_mask & mask[:, None]).reshape(1, -1), rivals.shape)
+    if scope == "own":
+        allowed = allowed & (of_pair[None, :] == np.arange(len(queries))[:, None])
+    positive = scale * (queries * positives).sum(1)
+    return mean(log_share(positive, rivals, allowed), mask if counted is None else counted)
+
+
+def semantic_contrastive(images, texts, altered, scale, **masks):
+    return against_altered(images, texts, altered, scale, **masks)
+
+
+def visual_contrastive(images, texts, mixed, scale, **masks):
+    return against_altered(texts, images, mixed, scale, **masks)
+
+
+def hard_positive(images, texts, positives, scale, *, ids, mask, positive_mask):
+    counted = mask & positive_mask
+    others = pairs_of_other_ids(ids, counted)
+    to_positive = [scale * queries @ positives.T for queries in (images, texts)]
+    return sum(mean(log_share(np.diag(logits), logits, others), counted) for logits in to_positive) / 2
+
+
+def hard_negative(images, texts, negatives, scale, *, mask, negative_mask):
+    have = mask & negative_mask.any(1)
+    return against_altered(
+        images, texts, negatives, scale, altered_mask=negative_mask, mask=mask, scope="own", counted=have
+    )
+
+
+def hard_positive_training(
+    images, texts, positives, negatives, scale, *, weight, ids, mask, positive_mask, negative_mask
+):
+    return (
+        softmax_contrastive(images, texts, scale, ids=ids, mask=mask, negatives=negatives, negative_mask=negative_mask)
+        + hard_positive(images, texts, positives, scale, ids=ids, mask=mask, positive_mask=positive_mask)
+        + weight * hard_negative(images, texts, negatives, scale, mask=mask, negative_mask=negative_mask)
+    )
+
+
+def value_and_gradients(function, *inputs):
+    """The value, and the derivative in every element of every input."""
+    inputs = [np.asarray(array, np.complex128) for array in inputs]
+    value = function(*inputs)
+    assert np.imag(value) == 0
+    gradients = []
+    for place, array in enumerate(inputs):
+        gradient = np.zeros(array.shape)
+        for index in np.ndindex(array.shape):
+            moved = array.copy()
+            moved[index] += 1j * _STEP
+            gradient[index] = np.imag(function(*inputs[:place], moved, *inputs[place + 1 :])) / _STEP
+        gradients.append(gradient)
+    return float(np.real(value)), gradients
+
+
+def relative_error(found, wanted):
+    """The largest difference, relative to the largest element of the array."""
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted)
+    return np.abs(found - wanted).max() / np.abs(wanted).max()
