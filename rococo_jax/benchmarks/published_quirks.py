@@ -17,7 +17,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,19 +196,33 @@ def find_edits(original: str, altered: str) -> Edits:
     >>> find_edits("The ground in the background.", "the france in the backfrance")
     Edits(replaced=(('ground', 'france'), ('background', 'backfrance')), several_times=False, inside_words=True)
     """
-    old, new = split_words(original), split_words(altered)
-    steps = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    replaced = tuple(
-        (" ".join(old[old_start:old_end]), " ".join(new[new_start:new_end]))
-        for step, old_start, old_end, new_start, new_end in steps
-        if step != "equal"
-    )
+    replaced = tuple(_replacements(split_words(original), split_words(altered)))
     inside = any(
         word and word != longer and word in longer and longer.replace(word, replacement) == result
         for word, replacement in replaced
         for longer, result in replaced
     )
     return Edits(replaced, len(set(replaced)) < len(replaced), inside)
+
+
+def _replacements(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
+    """(old words, new words) where two lists of words differ."""
+    start = _shared_start(old, new)
+    old, new = old[start:], new[start:]
+    end = _shared_start(old[::-1], new[::-1])
+    old, new = old[: len(old) - end], new[: len(new) - end]
+    if len(old) <= 1 or len(new) <= 1:
+        # Nearly always: one word was replaced, and there is nothing to align.
+        yield from [(" ".join(old), " ".join(new))] if old or new else []
+        return
+    for step, old_start, old_end, new_start, new_end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if step != "equal":
+            yield " ".join(old[old_start:old_end]), " ".join(new[new_start:new_end])
+
+
+def _shared_start(one: list[str], other: list[str]) -> int:
+    """How many words two lists begin with alike."""
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def inspect_images(clean: Sequence[CaptionedImage], folder: str | os.PathLike) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from rococo_jax.errors import InputError
@@ -68,7 +68,9 @@ def read_image_name(item: Any, number: int, source: object) -> str:
     if not isinstance(image, str) or not image:
         found = "an empty string" if image == "" else kind_of(image)
         raise InputError(source, f"image of item {number}", found, "the name of an image file")
-    if image.startswith(("/", "\\")) or ".." in PurePosixPath(image.replace("\\", "/")).parts or "\0" in image:
+    # Read as on Windows, where both slashes part folders: what leaves the folder there leaves it everywhere.
+    path = PureWindowsPath(image)
+    if path.anchor or ".." in path.parts or "\0" in image:
         raise InputError(source, f"image of item {number}", repr(image), "a path inside the image folder")
     return image
 
