@@ -5,6 +5,7 @@ are what every XLA backend vectorises; an arg-max is a maximum of indices where 
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rococo_jax.similarity.statistics import OTHER, OTHER_ALTERED, OWN, OWN_ALTERED
 
 # What a pair of tiles needs.
-SKIP, PLAIN, CAREFUL = range(3)
+SKIP, POSITIVES, PLAIN, CAREFUL = range(4)
 _STRIP = 64
 
 
@@ -55,18 +56,17 @@ def no_counts(tiles: int, size: int) -> Counts:
 
 
 @functools.cache
-def compiled_steps(mesh: jax.sharding.Mesh) -> tuple:
-    """`(positives, distractors)`: jitted `step(counts, queries, gallery, needs) -> counts`.
+def compiled_step(
+    mesh: jax.sharding.Mesh,
+) -> Callable[[Counts, Queries, GalleryTiles, Int[Array, "tiles step"]], Counts]:
+    """`step(counts, queries, gallery, needs) -> counts`, jitted.
 
-    `needs` has one of SKIP, PLAIN, CAREFUL for each query tile and gallery tile of the step. Queries are sharded over
-    all devices of `mesh`, a tile never over two; the gallery is replicated.
+    `needs` has one of SKIP, POSITIVES, PLAIN, CAREFUL for each query tile and gallery tile of the step. Queries are
+    sharded over all devices of `mesh`, a tile never over two; the gallery is replicated.
     """
     sharded, replicated = PartitionSpec(mesh.axis_names), PartitionSpec()
     specs = {"in_specs": (sharded, sharded, replicated, sharded), "out_specs": sharded}
-    return tuple(
-        jax.jit(jax.shard_map(functools.partial(_step, visit), mesh=mesh, **specs))
-        for visit in (_find_positives, _count_distractors)
-    )
+    return jax.jit(jax.shard_map(_step, mesh=mesh, **specs))
 
 
 def query_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -74,12 +74,12 @@ def query_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
 
-def _step(visit, counts: Counts, queries: Queries, gallery: GalleryTiles, needs: Int[Array, "tiles step"]) -> Counts:
+def _step(counts: Counts, queries: Queries, gallery: GalleryTiles, needs: Int[Array, "tiles step"]) -> Counts:
     def one_gallery_tile(counts, tile_and_needs):
         tile, needs = tile_and_needs
 
         def one_pair(_, pair):
-            return None, visit(*pair, tile)
+            return None, _visit(*pair, tile)
 
         return lax.scan(one_pair, None, (needs, counts, queries))[1], None
 
@@ -92,54 +92,64 @@ def _scores(
     return lax.dot_general(queries, gallery, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
-def _find_positives(need, counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
-    """The best own original of each query."""
+def _visit(need: Int[Array, ""], counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
+    """One pair of tiles. There is one product for both passes, so that all scores come from the same instructions."""
 
     def look():
         scores = _scores(queries.embeddings, tile.embeddings)
-        own = (queries.group[:, None] == tile.group[None, :]) & tile.filled[None, :]
-        return _raise_best(counts, OWN, *_best_of(scores, own, tile.index))
+        find = functools.partial(_find_positives, scores, counts, queries, tile)
+        count = functools.partial(_count_distractors, need, scores, counts, queries, tile)
+        return lax.cond(need == POSITIVES, find, count)
 
     return lax.cond(need == SKIP, lambda: counts, look)
 
 
-def _count_distractors(need, counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
-    def plain():
-        scores = _scores(queries.embeddings, tile.embeddings)
-        return _count_strangers(scores, counts, queries, tile)
-
-    def careful():
-        scores = _scores(queries.embeddings, tile.embeddings)
-        return _count_carefully(scores, counts, queries, tile)
-
-    return lax.switch(need, (lambda: counts, plain, careful))
-
-
-def _count_strangers(
+def _find_positives(
     scores: Float[Array, "queries gallery"], counts: Counts, queries: Queries, tile: GalleryTiles
 ) -> Counts:
-    """The common case: a full tile without own items; two sweeps over the scores unless something ties."""
+    """The best own original of each query."""
+    own = (queries.group[:, None] == tile.group[None, :]) & tile.filled[None, :]
+    return _raise_best(counts, OWN, *_best_of(scores, own, tile.index))
+
+
+def _count_distractors(
+    need: Int[Array, ""],
+    scores: Float[Array, "queries gallery"],
+    counts: Counts,
+    queries: Queries,
+    tile: GalleryTiles,
+) -> Counts:
+    """Everything but the own originals: plainly where nothing but other groups can be met and nothing ties."""
+    plain, something_ties = _count_plainly(scores, counts, tile)
+    careful = functools.partial(_count_carefully, scores, counts, queries, tile)
+    return lax.cond((need == CAREFUL) | something_ties, careful, lambda: plain)
+
+
+def _count_plainly(
+    scores: Float[Array, "queries gallery"], counts: Counts, tile: GalleryTiles
+) -> tuple[Counts, Bool[Array, ""]]:
+    """The common case, in two sweeps over the scores: every item is a distractor of every query and nothing ties.
+
+    Also returns whether something ties with a positive, or for the first place in different strips of the tile.
+    """
     positive = counts.best_scores[OWN][:, None]
-    size = scores.shape[1]
     # Both counts in one sweep: a tile has fewer than 2^15 items.
     above, level = (scores > positive).astype(jnp.int32), (scores >= positive).astype(jnp.int32)
     packed = jnp.sum((above << 16) + level, axis=1)
     higher, not_lower = packed >> 16, packed & 0xFFFF
 
-    strips = scores.reshape(-1, size // _STRIP, _STRIP)
+    # The place of the maximum: its strip from the maxima of strips, then the place within that strip.
+    strips = scores.reshape(len(scores), -1, _STRIP)
     best_of_strip = strips.max(axis=2)
     best = best_of_strip.max(axis=1)
     has_best = best_of_strip == best[:, None]
-    strip = jnp.max(jnp.where(has_best, jnp.arange(size // _STRIP, dtype=jnp.int32)[None, :], -1), axis=1)
+    strip = jnp.argmax(has_best, axis=1)
     inside = jnp.take_along_axis(strips, strip[:, None, None], axis=1)[:, 0]
     index = jnp.max(jnp.where(inside == best[:, None], tile.index.reshape(-1, _STRIP)[strip], -1), axis=1)
 
-    def as_counted():
-        counted = counts._replace(higher=counts.higher + higher)
-        return _raise_best_of_strangers(counted, tile.altered, best, index)
-
-    something_ties = jnp.any(higher != not_lower) | jnp.any(has_best.sum(axis=1) > 1)
-    return lax.cond(something_ties, lambda: _count_carefully(scores, counts, queries, tile), as_counted)
+    counted = counts._replace(higher=counts.higher + higher)
+    something_ties = jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
+    return _raise_best_of_strangers(counted, tile.altered, best, index), something_ties
 
 
 def _count_carefully(

@@ -20,11 +20,12 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity.counting import (
     CAREFUL,
     PLAIN,
+    POSITIVES,
     SKIP,
     Counts,
     GalleryTiles,
     Queries,
-    compiled_steps,
+    compiled_step,
     no_counts,
     query_sharding,
 )
@@ -83,15 +84,14 @@ def rank_statistics(
     gallery_tiles = cut_into_tiles(gallery_group, gallery_altered, sizes[1])
     positives, distractors = _needs(query_tiles, gallery_tiles)
     ranking = _Ranking(mesh, query_tiles, query_table, query_group)
-    steps = compiled_steps(mesh)
     total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
-        for step, needs in zip(steps, (positives, distractors), strict=True):
+        for needs in (positives, distractors):
             wanted = np.flatnonzero(needs.any(axis=0))
             for tiles in _in_steps(wanted, tiles_per_step):
                 block = _gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
                 query_table.check_scores_with(gallery_table)
-                ranking.advance(step, block, needs[:, tiles])
+                ranking.advance(block, needs[:, tiles])
                 advance(int(np.count_nonzero(needs[:, tiles])))
     return ranking.statistics(len(query_group))
 
@@ -99,7 +99,7 @@ def rank_statistics(
 def _needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
     """What each pair of tiles needs in the first and in the second pass."""
     own = may_share_group(queries, gallery)
-    positives = np.where(own & ~gallery.altered, CAREFUL, SKIP)
+    positives = np.where(own & ~gallery.altered, POSITIVES, SKIP)
     distractors = np.where(own | ~gallery.filled.all(axis=1), CAREFUL, PLAIN)
     return positives.astype(np.int32), distractors.astype(np.int32)
 
@@ -140,18 +140,19 @@ class _Ranking:
             lambda whole: self._shard(whole.shape, whole.__getitem__), _as_numpy(no_counts(*items.shape))
         )
         self.before = self.counts
+        self.step = compiled_step(mesh)
 
     def _shard(self, shape: tuple[int, ...], part) -> jax.Array:
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def advance(self, step, block: GalleryTiles, needs: np.ndarray) -> None:
+    def advance(self, block: GalleryTiles, needs: np.ndarray) -> None:
         """Counts a block. At most two are under way, so that the host never runs far ahead of the devices."""
         whole = np.full((self.count, len(block.altered)), SKIP, np.int32)
         whole[: len(needs), : needs.shape[1]] = needs
         block = jax.device_put(block, NamedSharding(self.mesh, PartitionSpec()))
         jax.block_until_ready(self.before)
         self.before = self.counts
-        self.counts = step(self.counts, self.queries, block, self._shard(whole.shape, whole.__getitem__))
+        self.counts = self.step(self.counts, self.queries, block, self._shard(whole.shape, whole.__getitem__))
 
     def statistics(self, queries: int) -> RankStatistics:
         counts = _as_numpy(jax.device_put(self.counts, NamedSharding(self.mesh, PartitionSpec())))
