@@ -138,7 +138,7 @@ def test_several_models_have_a_folder_each_and_a_broken_one_does_not_stop_the_re
 
 def test_strict_takes_no_ops_out_and_says_so(model, benchmark, tmp_path):
     own = {"val/000.jpg": ["A dog .", "a cat", "a man", "a tree", "a ball"]}
-    items = [{"image": n, "caption": c + ["a dog", "a cat on", "a woman", "a house", "a boat"]} for n, c in own.items()]
+    items = [{"image": n, "caption": [*c, "a dog", "a cat on", "a woman", "a house", "a boat"]} for n, c in own.items()]
     (tmp_path / "same_concept.json").write_text(json.dumps(items))
     command = ["evaluate", str(model), "--images", str(benchmark / "images"), "--annotations", str(tmp_path)]
     assert main([*command, "--out", str(tmp_path / "out"), "--protocol", "strict"]) == 0

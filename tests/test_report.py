@@ -303,6 +303,15 @@ def test_two_models_of_one_name_are_told_apart(tmp_path):
     assert "clip (before)" in page.text("table") and "clip (after)" in page.text("table")
 
 
+def test_results_without_a_per_query_table_have_figures_but_no_examples(tmp_path):
+    save(tmp_path / "all" / "whole", results_of("whole"))
+    save(tmp_path / "all" / "scored", results_of("scored"))
+    (tmp_path / "all" / "scored" / "per_query.parquet").unlink()
+    page = report(tmp_path, tmp_path / "all")
+    assert "scored" in page.text("table")
+    assert "beside the results of scored, hence no examples" in (tmp_path / "report.html").read_text()
+
+
 def test_twenty_models_fit_a_page_of_reasonable_size(tmp_path):
     for place in range(20):
         save(tmp_path / "all" / f"{place:02}", results_of(f"family/model-{place}", 30 + place))
@@ -329,7 +338,6 @@ def broken_folders():
     return {
         "results cut short": (cut, "JSON"),
         "no results": (without("results.json"), "results"),
-        "no table": (without("per_query.parquet"), "per_query.parquet"),
         "table cut short": (cut_table, "per_query.parquet"),
         "table without its columns": (other_columns, "columns"),
         "no tasks": (changed(tasks=None), "tasks"),

@@ -54,8 +54,8 @@ class EvaluationInputs:
         captions = sum(len(item.captions) for item in self.annotations.clean if item.image in self.paths)
         wanted = len(self.annotations.clean)
         return {
-            "images": str(self.image_folder),
-            "annotations": str(self.annotation_folder),
+            "images": str(self.image_folder.resolve()),
+            "annotations": str(self.annotation_folder.resolve()),
             "image_count": len(self.paths),
             "caption_count": captions,
             "coverage": {"present": len(self.paths), "wanted": wanted, "complete": not self.missing},

@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark, RankTask
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, retrieval_intervals
 from rococo_jax.metrics.retrieval import METRICS, drop, ranks, retrieval_metrics, top_kinds
-from rococo_jax.similarity.statistics import KINDS, RankStatistics
+from rococo_jax.similarity.statistics import KINDS, OWN, RankStatistics
 from rococo_jax.storage import file_by_rename, hash_json, read_json
 from rococo_jax.version import __version__
 
@@ -76,7 +76,8 @@ def make_results(
 def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], protocol: str):
     """One row a query (`pyarrow.Table`): its ranks, and who has the first place.
 
-    `query` is its place in the task; `image` the image it is or belongs to; `caption` is null where queries are images;
+    `query` is its place in the task; `image` the image it is or belongs to; `caption` the query itself, or, where queries
+    are images, the best of their own originals;
     `rank` is the protocol's; `top1_text` is a caption, or an image's name in text-to-image.
     """
     import pyarrow as pa
@@ -92,7 +93,7 @@ def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], proto
             "variant": [task.variant] * count,
             "query": np.arange(count),
             "image": images[task.query_group],
-            "caption": [None] * count if to_text else captions[task.queries],
+            "caption": captions[task.gallery[statistics.best_indices[:, OWN]] if to_text else task.queries],
             "rank": ranks(statistics, protocol),
             "rank_optimistic": statistics.rank_optimistic,
             "rank_pessimistic": statistics.rank_pessimistic,

@@ -52,11 +52,11 @@ class Word:
     changed: bool
 
 
-def read_fooled(path: Path) -> dict[str, list[Fooled]]:
-    """The fooled queries of every task, in no particular order.
+def read_fooled(path: Path) -> dict[str, list[Fooled]] | None:
+    """The fooled queries of every task, in no particular order; None where there is no such file (`rococo score`).
 
     Raises:
-        InputError: the file is missing, is not whole, or lacks a column.
+        InputError: the file is not whole, or lacks a column.
     """
     import pyarrow
     import pyarrow.compute as compute
@@ -66,7 +66,7 @@ def read_fooled(path: Path) -> dict[str, list[Fooled]]:
     try:
         table = parquet.read_table(path)
     except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
+        return None
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(path, "parquet", str(error).splitlines()[0], f"{wanted}, whole") from None
     missing = [name for name in _COLUMNS if name not in table.column_names]

@@ -34,7 +34,7 @@ def render_page(sections: Sequence[Section], csv_name: str) -> str:
         csv_name: file name of the CSV beside the page.
 
     Raises:
-        InputError: a per_query.parquet is missing or not whole.
+        InputError: a per_query.parquet is not whole.
     """
     many, archive = len(sections) > 1, Archive()
     body = join(
@@ -161,11 +161,13 @@ def _chart(title: str, note: str | Markup, chart: Markup | None) -> Markup | Non
 
 def _examples(runs: Sequence[Run], task: str, archive: Archive) -> Markup | None:
     count = next(count for most, count in _EXAMPLES if len(runs) <= most)
-    shown = []
+    shown, without = [], []
     with progress("choosing examples", len(runs), "models") as advance:
         for run in runs:
-            fooled = read_fooled(run.path.parent / PER_QUERY_FILE).get(task, [])
-            chosen = choose_examples(fooled, count)
+            fooled = read_fooled(run.path.parent / PER_QUERY_FILE)
+            if fooled is None:
+                without.append(run.label)
+            chosen = choose_examples((fooled or {}).get(task, []), count)
             if chosen:
                 drawn = cards(chosen, task, run.data, archive)
                 summary = element("summary", isolated(run.label))
@@ -178,4 +180,6 @@ def _examples(runs: Sequence[Run], task: str, archive: Archive) -> Markup | None
         "that were fooled most confidently: the largest lead of the wrong answer's score over the best right one's. "
         "Variants take turns, and a model's examples show an image once."
     )
+    if without:
+        note += f" No {PER_QUERY_FILE} lies beside the results of {', '.join(without)}, hence no examples."
     return _figure(f"Examples of fooled {QUERIES.get(task, 'queries')}", note, *shown)
