@@ -88,7 +88,7 @@ def _clip_vision_rows(spec: VisionSpec, tower: str, prefix: str) -> list[Row]:
     if spec.pooling == "attention":
         ours, theirs = f"{tower}.pooling", f"{prefix}head"
         rows += [
-            Row(f"{ours}.probe", f"{theirs}.probe", leading_ones(1)),
+            Row(f"{ours}.probe", f"{theirs}.probe", leading_ones(2)),
             Row(f"{ours}.qkv.kernel", f"{theirs}.attention.in_proj_weight", KERNEL),
             Row(f"{ours}.qkv.bias", f"{theirs}.attention.in_proj_bias"),
             *_linear(f"{ours}.out", f"{theirs}.attention.out_proj"),

@@ -45,7 +45,6 @@ def load_model(
     from rococo_jax.encoding import Encoder
 
     folder, mesh = Path(source), make_mesh() if mesh is None else mesh
-    _check_image_size(image_size)
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)
     if folder.is_dir() and not (folder / "config.json").is_file():
@@ -53,11 +52,6 @@ def load_model(
         raise InputError(folder, "model", "neither model.json nor config.json", wanted)
     parts = convert_huggingface(str(source), dtype=dtype, image_size=image_size)
     return Encoder(*parts, name=folder.resolve().name if folder.is_dir() else str(source), mesh=mesh)
-
-
-def _check_image_size(image_size: int | None) -> None:
-    if image_size is not None and image_size < 1:
-        raise InputError("image size", "pixels", image_size, "1 or more")
 
 
 def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> "Encoder":

@@ -121,8 +121,7 @@ def _assemble(source: TensorSource, row: Row, stored: Mapping[str, str], shapes:
     shape = shapes[row.ours]
     groups = row.names(shape[0] if row.stacked else 1)
     layers = [row.transform.to_ours([source.read(stored[name]) for name in group]) for group in groups]
-    ours = np.stack(layers) if row.stacked else layers[0]
-    return np.ascontiguousarray(ours)
+    return np.stack(layers) if row.stacked else layers[0]
 
 
 def _listing(what: str, items: list[Any]) -> str:

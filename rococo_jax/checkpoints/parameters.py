@@ -4,6 +4,7 @@ A model is made from its spec without initialising anything: shapes are evaluate
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.positions import resize_positions
 from rococo_jax.storage import hash_bytes
@@ -40,14 +42,16 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _abstract_model(spec: ModelSpec, dtype: DTypeLike) -> DualEncoder:
-    return nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=dtype))
+@functools.lru_cache(maxsize=16)
+def _abstract_model(spec: ModelSpec, dtype: str) -> tuple[Any, Any]:
+    """The graph of a model and its state as shapes. Tracing takes a third of a second, so it is done once a spec."""
+    return nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype))))
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter by dotted path. A single tower has no logit scale to speak of, so none is listed."""
-    parameters = flatten(nnx.to_pure_dict(nnx.state(_abstract_model(spec, jnp.float32), nnx.Param)))
-    shapes = {path: tuple(leaf.shape) for path, leaf in parameters.items()}
+    _, state = _abstract_model(spec, "float32")
+    shapes = {path: tuple(leaf.shape) for path, leaf in flatten(nnx.to_pure_dict(state)).items()}
     return {path: shape for path, shape in shapes.items() if _is_stored(path, spec)}
 
 
@@ -57,8 +61,8 @@ def _is_stored(path: str, spec: ModelSpec) -> bool:
 
 def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike = jnp.float32) -> DualEncoder:
     """A model that holds `parameters` (arrays by dotted path, all that `parameter_shapes` lists)."""
-    model = _abstract_model(spec, dtype)
-    graph, state = nnx.split(model)
+    graph, abstract = _abstract_model(spec, jnp.dtype(dtype).name)
+    state = jax.tree.map(lambda leaf: leaf, abstract)  # a copy to fill: the other one is kept
     pure = flatten(nnx.to_pure_dict(state))
     single = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in pure.items() if not _is_stored(path, spec)}
     nnx.replace_by_pure_dict(state, unflatten({**jax.tree.map(jnp.asarray, dict(parameters)), **single}))
@@ -75,8 +79,8 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
     """SHA-256 of names, shapes and float32 values; the same however the arrays are laid out over devices."""
     parts = []
     for path in sorted(parameters):
-        array = np.ascontiguousarray(np.asarray(parameters[path], dtype="<f4"))
-        parts += [path.encode(), repr(array.shape).encode(), hashlib.sha256(array.data).digest()]
+        array = np.asarray(parameters[path], dtype="<f4")
+        parts += [path.encode(), repr(array.shape).encode(), hashlib.sha256(array.tobytes()).digest()]
     return hash_bytes(*parts)
 
 
@@ -86,12 +90,10 @@ def with_image_size(
     """The same model for square images of `image_size` pixels: position embeddings are interpolated on the host.
 
     Raises:
-        ValueError: there is no image tower, or the size is smaller than a patch.
+        InputError: the size is smaller than a patch.
     """
-    if spec.vision is None:
-        raise ValueError("a text tower has no image size")
     vision = dataclasses.replace(spec.vision, image_size=image_size)
     if vision.grid < 1:
-        raise ValueError(f"images of {image_size} pixels hold no patch of {vision.patch_size}")
+        raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
     positions = resize_positions(np.asarray(parameters["vision.positions"]), vision.grid, vision.class_token)
     return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}

@@ -1,5 +1,7 @@
 """Transformer blocks, stacked along a leading layer axis and run by one scan, so that depth costs no compile time."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -92,8 +94,8 @@ class Blocks(nnx.Module):
         x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, mask)
         return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters))(x, mask)
 
-    def _scan(self, graph: nnx.GraphDef, parameters: nnx.State, x: Array, mask: AttentionMask | None) -> Array:
-        def step(x: Array, layer: nnx.State) -> tuple[Array, None]:
+    def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
+        def step(x: Array, layer: Any) -> tuple[Array, None]:
             return nnx.merge(graph, layer)(x, mask)[0], None
 
         return jax.lax.scan(jax.checkpoint(step) if self.rematerialise else step, x, parameters)[0]

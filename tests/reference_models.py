@@ -1,0 +1,99 @@
+"""Randomly initialised models of `transformers`, odd in every size, every parameter perturbed, saved as folders.
+
+A fresh model has zero biases and unit norms, under which a forgotten bias or swapped norms would go unnoticed; so each
+parameter gets noise of its own.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def perturbed(model, seed: int = 0):
+    """The model in evaluation mode, all its parameters moved a little. Matrices keep their spread."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.05 if parameter.ndim > 1 else 0.2
+            if name.endswith("logit_scale"):
+                spread = 0.5
+            parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def saved(model, folder: Path, **options) -> Path:
+    """Writes the model as `transformers` does, and returns its folder."""
+    model.save_pretrained(folder, **options)
+    return folder
+
+
+VISION = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
+VISION = {**VISION, "image_size": 30, "patch_size": 10}
+TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+TEXT = {**TEXT, "vocab_size": 99, "max_position_embeddings": 13, "bos_token_id": 97, "eos_token_id": 98}
+
+
+def clip(text=None, vision=None, projection_dim: int = 16, seed: int = 0) -> transformers.CLIPModel:
+    config = transformers.CLIPConfig(
+        text_config={**TEXT, **(text or {})}, vision_config={**VISION, **(vision or {})}, projection_dim=projection_dim
+    )
+    return perturbed(transformers.CLIPModel(config), seed)
+
+
+def siglip(text=None, vision=None, seed: int = 0) -> transformers.SiglipModel:
+    text = {**TEXT, "projection_size": {**VISION, **(vision or {})}["hidden_size"], **(text or {})}
+    config = transformers.SiglipConfig(text_config=text, vision_config={**VISION, **(vision or {})})
+    return perturbed(transformers.SiglipModel(config), seed)
+
+
+def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
+    sizes = {key: value for key, value in VISION.items() if key != "intermediate_size"}
+    return perturbed(transformers.Dinov2Model(transformers.Dinov2Config(**{**sizes, **changes})), seed)
+
+
+def bert(seed: int = 0, **changes) -> transformers.BertModel:
+    sizes = {key: value for key, value in TEXT.items() if key not in ("bos_token_id", "eos_token_id")}
+    return perturbed(transformers.BertModel(transformers.BertConfig(**{**sizes, **changes})), seed)
+
+
+def random_pixels(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
+    """Pixels as after normalisation, (count, size, size, 3)."""
+    return np.random.default_rng(seed).normal(size=(count, size, size, 3)).astype(np.float32)
+
+
+def random_texts(length: int, vocabulary: int, end: int, padding: int = 0, count: int = 5, seed: int = 0):
+    """Ids (count, length) that end with `end` at different places, the last row full, and the mask of their tokens."""
+    random = np.random.default_rng(seed)
+    counts = np.append(random.integers(2, length, count - 1), length)
+    words = np.array([word for word in range(vocabulary) if word != end])
+    ids = random.choice(words, (count, length)).astype(np.int32)
+    mask = np.arange(length)[None] < counts[:, None]
+    ids[np.arange(count), counts - 1] = end
+    return np.where(mask, ids, padding).astype(np.int32), mask
+
+
+def torch_pixels(pixels: np.ndarray) -> torch.Tensor:
+    """(n, h, w, 3) as the reference wants it, (n, 3, h, w)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+
+def torch_ids(ids: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(ids.astype(np.int64))
+
+
+def unit(vectors: torch.Tensor) -> np.ndarray:
+    return torch.nn.functional.normalize(vectors, dim=-1).numpy()
+
+
+def assert_same_vectors(ours, reference, tolerance: float = 1e-4) -> None:
+    """Unit vectors agree: within 1e-4 absolute (float32 sums in another order, over a few layers) and in direction."""
+    ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    assert ours.shape == reference.shape
+    np.testing.assert_allclose(ours, reference, rtol=0, atol=tolerance)
+    cosine = (ours * reference).sum(-1) / np.linalg.norm(ours, axis=-1) / np.linalg.norm(reference, axis=-1)
+    assert cosine.min() >= 0.99999
