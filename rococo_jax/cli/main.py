@@ -9,7 +9,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.version import __version__
 
 # In the order in which a new user meets them.
-COMMANDS = ("demo", "evaluate", "score", "report", "convert", "join", "embed", "verify")
+COMMANDS = ("demo", "evaluate", "report", "convert", "join", "embed", "verify", "mix-images")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -18,8 +18,8 @@ from itertools import product
 import numpy as np
 from jaxtyping import Float, Int
 
-RIDGES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-POWERS = (0.5, 1.0, 1.5, 2.0, 3.0)
+RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
+POWERS = (0.5, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True)
