@@ -290,3 +290,23 @@ def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders
     first.text.words[...] = jnp.zeros_like(first.text.words[...])
     np.testing.assert_array_equal(second.text.words[...], before)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(nnx.state(second)))
+
+
+def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
+    for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
+        model, preprocessing, _, provenance = convert_huggingface(folders[family])
+        assert provenance["preprocessing"] == "the family's default"
+        assert preprocessing.image_size == (model.spec.vision.image_size,) * 2
+        assert (preprocessing.shortest_edge is not None) == shortest_edge
+
+
+def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_reference_does(folders, tmp_path):
+    for family in ("clip", "dinov2"):
+        folder = shutil.copytree(folders[family], tmp_path / family)
+        processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 64}, "crop_size": 64}
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+        if family == "clip":
+            with pytest.raises(InputError, match="64 x 64 pixels"):
+                convert_huggingface(folder)
+        else:
+            assert convert_huggingface(folder)[0].spec.vision.image_size == 64

@@ -86,7 +86,7 @@ def test_a_folder_without_a_model_says_what_a_model_is(captioned, tmp_path, caps
     images, captions = captioned / "images", captioned / "captions.json"
     command = ["embed", images, "--images", images, "--captions", captions, "--out", tmp_path / "e.npz"]
     assert main(list(map(str, command))) == 2
-    assert "wanted a model directory or Hugging Face folder" in capsys.readouterr().err
+    assert "wanted a model directory or a Hugging Face folder" in capsys.readouterr().err
 
 
 def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, capsys):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +91,8 @@ def test_results_agree_with_similarities_sorted_by_numpy(model, benchmark, evalu
 
 
 def test_every_query_is_in_the_parquet_file(evaluated):
-    table = pq.read_table(evaluated / "per_query.parquet").to_pandas()
-    counts = table.groupby(["task", "variant"]).size().to_dict()
+    rows = pq.read_table(evaluated / "per_query.parquet").to_pylist()
+    counts = Counter((row["task"], row["variant"]) for row in rows)
     captions = 5 * IMAGES + 1
     assert counts == {
         ("image_to_text", "clean"): IMAGES,
@@ -100,9 +101,9 @@ def test_every_query_is_in_the_parquet_file(evaluated):
         ("text_to_image", "clean"): captions,
     }
     results = json.loads((evaluated / "results.json").read_text())
-    chosen = table[(table.task == "image_to_text") & (table.variant == "danger")]
-    assert 100 * (chosen["rank"] == 1).mean() == pytest.approx(results["tasks"]["image_to_text"]["danger"]["r1"])
-    assert (table.rank_optimistic <= table["rank"]).all() and (table["rank"] <= table.rank_pessimistic).all()
+    ranks = [row["rank"] for row in rows if (row["task"], row["variant"]) == ("image_to_text", "danger")]
+    assert 100 * ranks.count(1) / IMAGES == pytest.approx(results["tasks"]["image_to_text"]["danger"]["r1"])
+    assert all(row["rank_optimistic"] <= row["rank"] <= row["rank_pessimistic"] for row in rows)
 
 
 def test_report_and_csv_are_written_beside_the_results(evaluated):

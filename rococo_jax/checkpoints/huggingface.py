@@ -36,6 +36,18 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # Where each family's towers lie in a checkpoint of their own; older releases leave the prefix out, or newer ones do.
 _PREFIXES = {"clip": ("vision_model.", "text_model."), "dinov2": ("dinov2.", ""), "bert": ("", "bert.")}
 _PREFIXES["siglip"] = _PREFIXES["clip"]
+# What is done to images where the checkpoint has no file that says so: each family's published setting. DINOv2's is in
+# its own repository's evaluation transform (resize to 256, crop 224, ImageNet statistics).
+_FAMILY_PROCESSOR = {
+    "clip": {"image_processor_type": "CLIPImageProcessor"},
+    "siglip": {"image_processor_type": "SiglipImageProcessor"},
+    "dinov2": {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": 256},
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    },
+}
 
 
 def convert_huggingface(
@@ -43,7 +55,8 @@ def convert_huggingface(
 ) -> tuple[DualEncoder, "Preprocessing | None", "Tokenizer | None", dict[str, Any]]:
     """The model, its preprocessing (image towers), its tokenizer (text towers), and where it came from.
 
-    Preprocessing or tokenizer are None too where the folder has no file for them.
+    The tokenizer is None too where the folder has no file for it; preprocessing is then the family's default, and
+    `provenance["preprocessing"]` says so.
 
     Args:
         source: a folder with `config.json` and safetensors, or a name on the hub.
@@ -57,9 +70,11 @@ def convert_huggingface(
     folder = find_folder(source)
     path = folder / "config.json"
     config = read_json(path, "a Hugging Face config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in FAMILIES:
+        raise InputError(path, "model_type", repr(kind), f"one of {', '.join(sorted(FAMILIES))}")
     with TensorSource(folder) as tensors:
         names = tensors.names
-        kind = config.get("model_type") if isinstance(config, dict) else None
         spec = spec_from_config(config, path, names, pooling or (sentence_pooling(folder) if kind == "bert" else None))
         prefixes = _PREFIXES[FAMILIES[kind]]
         vision_prefix, text_prefix = (p if any(name.startswith(p) for name in names) else "" for p in prefixes)
@@ -71,14 +86,18 @@ def convert_huggingface(
         "model_type": kind,
         "weights_sha256": hash_parameters(parameters),
     }
-    preprocessing, tokenizer = _read_preprocessing(folder) if spec.vision else None, None
+    preprocessing, tokenizer = None, None
+    if spec.vision is not None:
+        preprocessing, read_from = _read_preprocessing(folder, FAMILIES[kind], spec.vision.image_size)
+        provenance["preprocessing"] = read_from
+        image_size = image_size or preprocessing.image_size[0]
     if spec.text is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
         from rococo_jax.data.tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_huggingface(folder, config)
-    if image_size is not None and spec.vision is not None:
+    if spec.vision is not None and image_size != spec.vision.image_size:
         spec, parameters = with_image_size(spec, parameters, image_size)
-        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+        preprocessing = preprocessing.with_image_size(image_size)
     return build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance
 
 
@@ -106,10 +125,20 @@ def find_folder(source: str | Path) -> Path:
         raise InputError(source, "model", found, wanted) from None
 
 
-def _read_preprocessing(folder: Path) -> "Preprocessing | None":
+def _read_preprocessing(folder: Path, family: str, image_size: int) -> tuple["Preprocessing", str]:
+    """The preprocessing, and where it was read from: the family's own where the folder has no file for it.
+
+    Raises:
+        InputError: the file is unusable, or it makes images of another size than the tower reads.
+    """
     from rococo_jax.data.preprocessing import Preprocessing
 
     for name in _PROCESSOR_FILES:
         if (folder / name).is_file():
-            return Preprocessing.from_huggingface(read_json(folder / name, "an image processor"), folder / name)
-    return None
+            read = Preprocessing.from_huggingface(read_json(folder / name, "an image processor"), folder / name)
+            # DINOv2 is stored for 518 pixels and used at 224: `transformers` interpolates its positions unasked.
+            if read.image_size != (image_size, image_size) and family != "dinov2":
+                found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
+                raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
+            return read, name
+    return Preprocessing.from_huggingface(_FAMILY_PROCESSOR[family]).with_image_size(image_size), "the family's default"

@@ -65,8 +65,7 @@ def describe(encoder) -> list[str]:
         activation = f"gated {vision.activation}" if vision.gated_mlp else vision.activation
         lines.append(f"images: {vision.image_size} x {vision.image_size}, patches of {vision.patch_size}")
         lines.append(f"  {vision.layers} layers of {vision.width}, {activation}, pooling {vision.pooling}")
-        found = encoder.preprocessing
-        lines.append(f"  {found.describe() if found else 'no image processor in the source: pixels only'}")
+        lines.append(f"  {encoder.preprocessing.describe()} (from {encoder.provenance['preprocessing']})")
     if spec.text is not None:
         text = spec.text
         longest = encoder.tokenizer.spec.context_length if encoder.tokenizer else text.context_length

@@ -114,6 +114,8 @@ class Encoder:
     def _encode_images(self, images, method: str, advance: Advance | None) -> np.ndarray:
         if self.spec.vision is None:
             raise InputError(self.name, "image tower", "none", "a model with an image tower")
+        if self.preprocessing is None:
+            raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
         rows = self._image_rows * self.mesh.size
         outputs = []
         for batch in self._pixel_batches(images, rows):
@@ -146,6 +148,8 @@ class Encoder:
     def _encode_texts(self, texts: Sequence[Any], method: str, advance: Advance | None) -> np.ndarray:
         if self.spec.text is None:
             raise InputError(self.name, "text tower", "none", "a model with a text tower")
+        if self.tokenizer is None:
+            raise InputError(self.name, "tokenizer", "none", "a model that came with its tokenizer files")
         if isinstance(texts, str) or len(texts) == 0:
             raise InputError(self.name, "texts", repr(texts), "a non-empty sequence of strings or lists of token ids")
         ids = self.tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, t)) for t in texts]
