@@ -14,11 +14,13 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.similarity.statistics import OTHER, OTHER_ALTERED, OWN, OWN_ALTERED
+from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED
 
 # What a pair of tiles needs.
 SKIP, POSITIVES, PLAIN, CAREFUL = range(4)
-_STRIP = 64
+# Gallery items of a strip, and queries at a time in the careful path; tiles are whole numbers of both.
+_STRIP, _FEW = 64, 64
+_OWN, _ALTERED = (OWN, OWN_ALTERED), (OWN_ALTERED, OTHER_ALTERED)
 
 
 class Queries(NamedTuple):
@@ -46,6 +48,18 @@ class Counts(NamedTuple):
     ties_after: Int[Array, "tiles size"]
     best_scores: Float[Array, "tiles 4 size"]
     best_indices: Int[Array, "tiles 4 size"]
+
+
+class Seen(NamedTuple):
+    """What one gallery tile adds. A tile has items of one kind of own and one kind of others: altered or not."""
+
+    higher: Int[Array, "size"]
+    ties: Int[Array, "size"]
+    ties_after: Int[Array, "size"]
+    own_score: Float[Array, "size"]
+    own_index: Int[Array, "size"]
+    other_score: Float[Array, "size"]
+    other_index: Int[Array, "size"]
 
 
 def no_counts(tiles: int, size: int) -> Counts:
@@ -97,37 +111,16 @@ def _visit(need: Int[Array, ""], counts: Counts, queries: Queries, tile: Gallery
 
     def look():
         scores = _scores(queries.embeddings, tile.embeddings)
-        find = functools.partial(_find_positives, scores, counts, queries, tile)
-        count = functools.partial(_count_distractors, need, scores, counts, queries, tile)
-        return lax.cond(need == POSITIVES, find, count)
+        plain, something_ties = _look_plainly(scores, counts, tile)
+        careful = functools.partial(_look_carefully, need == POSITIVES, scores, counts, queries, tile)
+        return _add(counts, lax.cond((need != PLAIN) | something_ties, careful, lambda: plain), tile.altered)
 
     return lax.cond(need == SKIP, lambda: counts, look)
 
 
-def _find_positives(
-    scores: Float[Array, "queries gallery"], counts: Counts, queries: Queries, tile: GalleryTiles
-) -> Counts:
-    """The best own original of each query."""
-    own = (queries.group[:, None] == tile.group[None, :]) & tile.filled[None, :]
-    return _raise_best(counts, OWN, *_best_of(scores, own, tile.index))
-
-
-def _count_distractors(
-    need: Int[Array, ""],
-    scores: Float[Array, "queries gallery"],
-    counts: Counts,
-    queries: Queries,
-    tile: GalleryTiles,
-) -> Counts:
-    """Everything but the own originals: plainly where nothing but other groups can be met and nothing ties."""
-    plain, something_ties = _count_plainly(scores, counts, tile)
-    careful = functools.partial(_count_carefully, scores, counts, queries, tile)
-    return lax.cond((need == CAREFUL) | something_ties, careful, lambda: plain)
-
-
-def _count_plainly(
+def _look_plainly(
     scores: Float[Array, "queries gallery"], counts: Counts, tile: GalleryTiles
-) -> tuple[Counts, Bool[Array, ""]]:
+) -> tuple[Seen, Bool[Array, ""]]:
     """The common case, in two sweeps over the scores: every item is a distractor of every query and nothing ties.
 
     Also returns whether something ties with a positive, or for the first place in different strips of the tile.
@@ -147,27 +140,40 @@ def _count_plainly(
     inside = jnp.take_along_axis(strips, strip[:, None, None], axis=1)[:, 0]
     index = jnp.max(jnp.where(inside == best[:, None], tile.index.reshape(-1, _STRIP)[strip], -1), axis=1)
 
-    counted = counts._replace(higher=counts.higher + higher)
-    something_ties = jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
-    return _raise_best_of_strangers(counted, tile.altered, best, index), something_ties
+    zero, no_score = jnp.zeros_like(higher), jnp.full_like(best, -jnp.inf)
+    seen = Seen(higher, zero, zero, no_score, zero - 1, best, index)
+    return seen, jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
 
 
-def _count_carefully(
-    scores: Float[Array, "queries gallery"], counts: Counts, queries: Queries, tile: GalleryTiles
-) -> Counts:
-    """The general case: own items, ties, and places that only fill up."""
-    positive, positive_index = counts.best_scores[OWN][:, None], counts.best_indices[OWN][:, None]
-    own = queries.group[:, None] == tile.group[None, :]
-    filled = tile.filled[None, :]
-    distractor = filled & (tile.altered | ~own)
-    tie = distractor & (scores == positive)
-    counted = counts._replace(
-        higher=counts.higher + _count(distractor & (scores > positive)),
-        ties=counts.ties + _count(tie),
-        ties_after=counts.ties_after + _count(tie & (tile.index[None, :] > positive_index)),
-    )
-    counted = _raise_best(counted, OWN_ALTERED, *_best_of(scores, filled & own & tile.altered, tile.index))
-    return _raise_best_of_strangers(counted, tile.altered, *_best_of(scores, filled & ~own, tile.index))
+def _look_carefully(
+    only_positives: Bool[Array, ""],
+    scores: Float[Array, "queries gallery"],
+    counts: Counts,
+    queries: Queries,
+    tile: GalleryTiles,
+) -> Seen:
+    """The general case: own items, ties, and places that only fill up. The first pass counts no distractors yet.
+
+    It is rare and needs masks as large as the scores, so it goes over a few queries at a time to keep memory small.
+    """
+
+    def look(scores, group, positive, positive_index):
+        own = (group[:, None] == tile.group[None, :]) & tile.filled[None, :]
+        other = tile.filled[None, :] & ~own
+        distractor = (other | (own & tile.altered)) & ~only_positives
+        tie = distractor & (scores == positive[:, None])
+        return Seen(
+            _count(distractor & (scores > positive[:, None])),
+            _count(tie),
+            _count(tie & (tile.index[None, :] > positive_index[:, None])),
+            *_best_of(scores, own, tile.index),
+            *_best_of(scores, other, tile.index),
+        )
+
+    of_queries = (scores, queries.group, counts.best_scores[OWN], counts.best_indices[OWN])
+    few_at_a_time = [part.reshape(-1, _FEW, *part.shape[1:]) for part in of_queries]
+    seen = lax.map(lambda few: look(*few), few_at_a_time)
+    return jax.tree.map(lambda part: part.reshape(-1), seen)
 
 
 def _count(mask: Bool[Array, "queries gallery"]) -> Int[Array, "queries"]:
@@ -182,18 +188,21 @@ def _best_of(
     return best, jnp.max(jnp.where(mask & (scores == best[:, None]), index[None, :], -1), axis=1)
 
 
-def _raise_best_of_strangers(counts: Counts, altered: Bool[Array, ""], score, index) -> Counts:
-    """Raises OTHER_ALTERED or OTHER, whichever the tile holds."""
-    nothing = jnp.full_like(score, -jnp.inf)
-    counts = _raise_best(counts, OTHER_ALTERED, jnp.where(altered, score, nothing), index)
-    return _raise_best(counts, OTHER, jnp.where(altered, nothing, score), index)
+def _add(counts: Counts, seen: Seen, altered: Bool[Array, ""]) -> Counts:
+    """Merges a tile. Sums of whole numbers and maxima of (score, index) pairs: the order of tiles is irrelevant.
 
-
-def _raise_best(counts: Counts, kind: int, score: Float[Array, "queries"], index: Int[Array, "queries"]) -> Counts:
-    """Merges a tile's best of a kind. Comparing (score, index) pairs makes the order of tiles irrelevant."""
-    old_score, old_index = counts.best_scores[kind], counts.best_indices[kind]
+    For the same reason it does no harm that both passes see the own originals.
+    """
+    is_own, is_altered = (jnp.isin(jnp.arange(len(KINDS)), jnp.array(kinds))[:, None] for kinds in (_OWN, _ALTERED))
+    score = jnp.where(is_own, seen.own_score[None, :], seen.other_score[None, :])
+    score = jnp.where(is_altered == altered, score, -jnp.inf)
+    index = jnp.where(is_own, seen.own_index[None, :], seen.other_index[None, :])
+    old_score, old_index = counts.best_scores, counts.best_indices
     better = (score > old_score) | ((score == old_score) & (score > -jnp.inf) & (index > old_index))
-    return counts._replace(
-        best_scores=counts.best_scores.at[kind].set(jnp.where(better, score, old_score)),
-        best_indices=counts.best_indices.at[kind].set(jnp.where(better, index, old_index)),
+    return Counts(
+        higher=counts.higher + seen.higher,
+        ties=counts.ties + seen.ties,
+        ties_after=counts.ties_after + seen.ties_after,
+        best_scores=jnp.where(better, score, old_score),
+        best_indices=jnp.where(better, index, old_index),
     )

@@ -139,19 +139,17 @@ class _Ranking:
         self.counts = jax.tree.map(
             lambda whole: self._shard(whole.shape, whole.__getitem__), _as_numpy(no_counts(*items.shape))
         )
-        self.before = self.counts
         self.step = compiled_step(mesh)
 
     def _shard(self, shape: tuple[int, ...], part) -> jax.Array:
         return jax.make_array_from_callback(shape, self.sharding, part)
 
     def advance(self, block: GalleryTiles, needs: np.ndarray) -> None:
-        """Counts a block. At most two are under way, so that the host never runs far ahead of the devices."""
+        """Counts a block. The next may be taken out meanwhile, but one at a time is on the devices: memory is small."""
         whole = np.full((self.count, len(block.altered)), SKIP, np.int32)
         whole[: len(needs), : needs.shape[1]] = needs
         block = jax.device_put(block, NamedSharding(self.mesh, PartitionSpec()))
-        jax.block_until_ready(self.before)
-        self.before = self.counts
+        jax.block_until_ready(self.counts)
         self.counts = self.step(self.counts, self.queries, block, self._shard(whole.shape, whole.__getitem__))
 
     def statistics(self, queries: int) -> RankStatistics:
