@@ -1,0 +1,137 @@
+"""Influence of a captions file on disk: JSON lines, written so that an interrupted run goes on where it stopped.
+
+    {"image": name, "caption": text, "words": ["A", "dog"], "influence": [0.0012, 0.34]}
+
+One line a caption, in file order. Until the table is whole it is kept beside its place under a hidden name, with the
+fingerprint of everything that decides it; what another model or another captions file left there is not gone on with.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from rococo_jax.alter.influence import Method, word_influence
+from rococo_jax.alter.words import split_words
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.encoding import Encoder
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_json, read_json, write_json
+
+_DECIMALS = 7
+
+
+def write_influence_table(
+    encoder: Encoder,
+    images: Sequence[CaptionedImage],
+    path: str | os.PathLike,
+    *,
+    method: Method = "remove",
+    advance: Callable[[int], None] | None = None,
+) -> int:
+    """Writes the table of all captions. Returns how many lines an earlier run had left.
+
+    Args:
+        encoder: the model.
+        images: the captions.
+        path: the file; it appears when it is whole.
+        method: see `word_influence`.
+        advance: called with the number of captions done.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
+    rows = [(image.image, caption) for image in images for caption in image.captions]
+    fingerprint = hash_json({"model": encoder.describe(), "method": method, "captions": rows})
+    done = _lines_left(partial, head, fingerprint, rows)
+    if advance is not None and done:
+        advance(done)
+    write_json(head, {"fingerprint": fingerprint})
+    remaining = (caption for _, caption in islice(rows, done, None))
+    with partial.open("ab") as file:
+        influences = word_influence(encoder, remaining, method=method, advance=advance)
+        for (image, caption), influence in zip(islice(rows, done, None), influences, strict=True):
+            file.write(_line(image, caption, influence))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    head.unlink()
+    return done
+
+
+def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Caption -> influence of its words, float32.
+
+    Raises:
+        InputError: the file is missing, or a line is no caption with its words and their influence.
+    """
+    table = {}
+    for number, entry in enumerate(_read_lines(Path(path)), 1):
+        if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
+            raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
+        words = [word.text for word in split_words(str(entry["caption"]))]
+        if entry["words"] != words or len(entry["influence"]) != len(words):
+            raise InputError(path, f"words of line {number}", entry["words"], f"{words}, and a number for each")
+        table[entry["caption"]] = np.array(entry["influence"], np.float32)
+    return table
+
+
+def influences_from_table(
+    table: Mapping[str, np.ndarray], images: Sequence[CaptionedImage], source: object
+) -> list[np.ndarray]:
+    """The table's rows for every caption of `images`, in order.
+
+    Raises:
+        InputError: a caption is not in the table; it names `source`.
+    """
+    captions = [caption for image in images for caption in image.captions]
+    for caption in captions:
+        if caption not in table:
+            raise InputError(source, "captions", f"no line for {caption!r}", "a line for every caption")
+    return [table[caption] for caption in captions]
+
+
+def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
+    words = [word.text for word in split_words(caption)]
+    values = [round(float(value), _DECIMALS) for value in influence]
+    entry = {"image": image, "caption": caption, "words": words, "influence": values}
+    return (json.dumps(entry, ensure_ascii=False) + "\n").encode()
+
+
+def _read_lines(path: Path) -> Iterator[object]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(path, f"line {number}", error.msg, "JSON, one caption a line") from None
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", "an influence table (rococo influence)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "JSON lines") from None
+
+
+def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Sequence[tuple[str, str]]) -> int:
+    """How many whole lines an earlier run of the same table left; whatever else it left is removed."""
+    if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
+        partial.unlink(missing_ok=True)
+        return 0
+    done, size = 0, 0
+    with partial.open("rb") as file:
+        for line, (_, caption) in zip(file, rows, strict=False):
+            if not line.endswith(b"\n") or json.loads(line)["caption"] != caption:
+                break
+            done, size = done + 1, size + len(line)
+    os.truncate(partial, size)
+    return done
+
+
+def _fingerprint(head: Path) -> str | None:
+    try:
+        return read_json(head, "a fingerprint").get("fingerprint")
+    except (InputError, AttributeError):
+        return None

@@ -1,0 +1,50 @@
+"""Altered captions while training: a Grain transform that reads a precomputed influence table.
+
+No model runs here: the influence of every caption's words was computed once (`rococo influence`), and altering a
+caption is some hashing. Grain hands each sample a generator of its own, so that a sample gets other altered captions
+every epoch and the same ones in a run that was interrupted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grain.python as grain
+import numpy as np
+
+from rococo_jax.alter.captions import CaptionAlterer
+
+
+class AlterCaptions(grain.RandomMapTransform):
+    """Adds `count` altered captions to a sample.
+
+    A sample is a mapping with `caption` and, where its image has more, `captions`. Added are `altered_captions`, a
+    tuple of `count` strings, and `altered_valid` (count,), False where there was nothing to alter and the string is
+    empty. The alterers take turns.
+
+    Args:
+        alterers: one for each variant wanted.
+        influence: caption -> influence of its words (`read_influence_table`); None where the alterers select at random.
+        count: altered captions a sample (K).
+    """
+
+    def __init__(
+        self, alterers: Sequence[CaptionAlterer], influence: Mapping[str, np.ndarray] | None = None, count: int = 1
+    ):
+        self.alterers, self.influence, self.count = tuple(alterers), influence, count
+
+    def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """The sample with its altered captions, different ones as far as there are."""
+        caption = sample["caption"]
+        originals = sample.get("captions", (caption,))
+        influence = None if self.influence is None else self.influence[caption]
+        draw = int(rng.integers(1 << 31))
+        share = -(-self.count // len(self.alterers))
+        made = [
+            [each.caption for each in alterer.alter(caption, originals, influence, count=share, draw=draw)]
+            for alterer in self.alterers
+        ]
+        distinct = list(
+            dict.fromkeys(text for turn in range(share) for texts in made for text in texts[turn : turn + 1])
+        )
+        filled = [distinct[i % len(distinct)] if distinct else "" for i in range(self.count)]
+        return {**sample, "altered_captions": tuple(filled), "altered_valid": np.full(self.count, bool(distinct))}

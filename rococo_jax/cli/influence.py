@@ -1,0 +1,40 @@
+"""`rococo influence`: how much each word of each caption moves the caption's embedding."""
+
+import argparse
+
+HELP = "Write the embedding influence of every word of every caption, one JSON line a caption."
+EXAMPLES = """\
+  rococo influence models/clip-b32 --captions coco/captions_test.json --out influence.jsonl
+  rococo influence models/minilm --captions coco/captions_test.json --method mask --out masked.jsonl
+"""
+_METHOD = "how a word is taken away: removed, masked (BERT), or its embeddings replaced by the table's mean"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
+    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
+    parser.add_argument("--out", required=True, metavar="F.jsonl", help="where the lines go")
+    add_influence_arguments(parser)
+
+
+def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that computes influence takes."""
+    parser.add_argument("--method", choices=("remove", "mask", "mean"), default="remove", help=_METHOD)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tower")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from rococo_jax.alter.influence_table import write_influence_table
+    from rococo_jax.checkpoints import load_model
+    from rococo_jax.data.captions import read_captions
+    from rococo_jax.progress import progress
+    from rococo_jax.runtime import keep_compiled_programs
+
+    keep_compiled_programs()
+    images = read_captions(arguments.captions)
+    encoder = load_model(arguments.model, dtype=arguments.dtype)
+    total = sum(len(image.captions) for image in images)
+    with progress("influence", total, "captions") as advance:
+        left = write_influence_table(encoder, images, arguments.out, method=arguments.method, advance=advance)
+    resumed = f", {left} of them by an earlier run" if left else ""
+    print(f"{arguments.out}: {total} captions{resumed}")

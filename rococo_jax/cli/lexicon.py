@@ -1,0 +1,35 @@
+"""`rococo lexicon`: concept groups, from published altered captions or the shipped ones, as a file to edit."""
+
+import argparse
+
+HELP = "Write a lexicon of concept groups: the shipped one, or one recovered from published altered captions."
+EXAMPLES = """\
+  rococo lexicon --out nouns.json
+  rococo lexicon --from-annotations rococo/annotations --out recovered.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from-annotations", metavar="DIR", help="folder with same_concept.json, and diff_concept.json and danger.json"
+    )
+    parser.add_argument("--out", required=True, metavar="F.json", help="where the lexicon goes")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from rococo_jax.alter.lexicon import shipped_lexicon
+    from rococo_jax.alter.lexicon_recovery import recover_lexicon
+    from rococo_jax.data.annotations import read_annotation_folder
+    from rococo_jax.errors import InputError
+    from rococo_jax.storage import write_json
+
+    if arguments.from_annotations is None:
+        lexicon = shipped_lexicon()
+    else:
+        variants = read_annotation_folder(arguments.from_annotations).variants
+        if "same_concept" not in variants:
+            found = ", ".join(variants) or "no variants"
+            raise InputError(arguments.from_annotations, "annotation folder", found, "same_concept among the variants")
+        lexicon = recover_lexicon(variants["same_concept"], variants.get("diff_concept"), variants.get("danger"))
+    write_json(arguments.out, lexicon.to_json())
+    print(f"{arguments.out}: {len(lexicon.nouns)} nouns in {len(lexicon.groups)} concept groups")
