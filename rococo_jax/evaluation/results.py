@@ -77,7 +77,8 @@ def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], proto
     """One row a query (`pyarrow.Table`): its ranks, and who has the first place.
 
     `query` is its place in the task; `image` the image it is or belongs to; `caption` the query itself, or the best of
-    its own originals where it is an image; `rank` is the protocol's; `top1_text` is a caption, or an image's name in text-to-image.
+    its own originals where it is an image; `rank` is the protocol's; `top1_text` is a caption, or an image's name in
+    text-to-image.
     """
     import pyarrow as pa
 

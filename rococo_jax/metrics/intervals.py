@@ -13,7 +13,7 @@ import functools
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from rococo_jax.metrics.retrieval import COUNTED, hits, metrics_of_shares
+from rococo_jax.metrics.retrieval import COUNTED, hits, metrics_of_counts
 from rococo_jax.similarity.statistics import RankStatistics
 
 RESAMPLES = 2000
@@ -81,4 +81,4 @@ def _over_draws(
     draws = image_draws(images, resamples, seed)
     parts = [draws[start : start + _DRAWS_AT_ONCE] @ per_image for start in range(0, resamples, _DRAWS_AT_ONCE)]
     totals = np.concatenate(parts)
-    return metrics_of_shares(totals[:, :-1] / totals[:, -1:])
+    return metrics_of_counts(totals[:, :-1], totals[:, -1])

@@ -40,12 +40,14 @@ def hits(statistics: RankStatistics, protocol: str) -> Float[np.ndarray, "querie
     return np.concatenate([within, on_top], axis=1).astype(np.float64)
 
 
-def metrics_of_shares(shares: Float[np.ndarray, "*sets counted"]) -> dict[str, np.ndarray | np.floating]:
-    """All of `METRICS` in percent from the shares (0 to 1) of what is counted."""
-    percent = {name: 100.0 * shares[..., place] for place, name in enumerate(COUNTED)}
+def metrics_of_counts(
+    counts: Float[np.ndarray, "*sets counted"], queries: Float[np.ndarray, "*sets"]
+) -> dict[str, Float[np.ndarray, "*sets"]]:
+    """All of `METRICS` in percent from how many queries count for each column of `COUNTED`, of how many."""
+    percent = {name: np.asarray(100.0 * counts[..., place] / queries) for place, name in enumerate(COUNTED)}
     percent["r_mean"] = (percent["r1"] + percent["r5"] + percent["r10"]) / 3
     percent["fr1"] = percent["top1_own_altered"] + percent["top1_other_altered"]
-    return {name: percent[name] for name in METRICS}
+    return {name: np.asarray(percent[name]) for name in METRICS}
 
 
 def retrieval_metrics(statistics: RankStatistics, protocol: str) -> dict[str, float]:
@@ -55,8 +57,8 @@ def retrieval_metrics(statistics: RankStatistics, protocol: str) -> dict[str, fl
         statistics: one entry per query.
         protocol: `paper`, `strict` or `control`.
     """
-    shares = hits(statistics, protocol).mean(axis=0)
-    return {name: float(value) for name, value in metrics_of_shares(shares).items()}
+    counts = hits(statistics, protocol).sum(axis=0)
+    return {name: float(value) for name, value in metrics_of_counts(counts, np.array(float(len(statistics)))).items()}
 
 
 def drop(clean_r1: float, altered_r1: float) -> dict[str, float | None]:
