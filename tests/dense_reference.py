@@ -30,11 +30,11 @@ def pairs_of_other_ids(ids, mask):
     return (ids[:, None] != ids[None, :]) & mask[:, None] & mask[None, :]
 
 
-def softmax_contrastive(images, texts, scale, *, ids, mask, negatives=None, negative_mask=None):
-    logits, others = scale * images @ texts.T, pairs_of_other_ids(ids, mask)
+def softmax_contrastive(images, texts, logit_scale, *, ids, mask, negative_texts=None, negative_mask=None):
+    logits, others = logit_scale * images @ texts.T, pairs_of_other_ids(ids, mask)
     positive, columns, allowed = np.diag(logits), logits, others
-    if negatives is not None:
-        further = scale * images @ negatives.reshape(-1, negatives.shape[-1]).T
+    if negative_texts is not None:
+        further = logit_scale * images @ negative_texts.reshape(-1, negative_texts.shape[-1]).T
         columns = np.concatenate([logits, further], 1)
         counted = (negative_mask & mask[:, None]).reshape(1, -1)
         allowed = np.concatenate([others, np.broadcast_to(counted, further.shape)], 1)
@@ -42,52 +42,64 @@ def softmax_contrastive(images, texts, scale, *, ids, mask, negatives=None, nega
     return (mean(to_text, mask) + mean(to_image, mask)) / 2
 
 
-def sigmoid_contrastive(images, texts, scale, bias, *, ids, mask):
-    logits = scale * images @ texts.T + bias
+def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids, mask):
+    logits = logit_scale * images @ texts.T + logit_bias
     losses = np.log1p(np.exp(-np.diag(logits)))
     losses = losses + np.where(pairs_of_other_ids(ids, mask), np.log1p(np.exp(logits)), 0).sum(1)
     return mean(losses, mask)
 
 
-def against_altered(queries, positives, altered, scale, *, altered_mask, mask, scope, counted=None):
-    rivals = scale * queries @ altered.reshape(-1, altered.shape[-1]).T
-    of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
-    allowed = np.broadcast_to((altered_mask & mask[:, None]).reshape(1, -1), rivals.shape)
+def shares_beside_altered(queries, positives, altered, logit_scale, allowed_altered, scope):
+    rivals = logit_scale * queries @ altered.reshape(-1, altered.shape[-1]).T
+    allowed = np.broadcast_to(allowed_altered.reshape(1, -1), rivals.shape)
     if scope == "own":
+        of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
         allowed = allowed & (of_pair[None, :] == np.arange(len(queries))[:, None])
-    positive = scale * (queries * positives).sum(1)
-    return mean(log_share(positive, rivals, allowed), mask if counted is None else counted)
+    return log_share(logit_scale * (queries * positives).sum(1), rivals, allowed)
 
 
-def semantic_contrastive(images, texts, altered, scale, **masks):
-    return against_altered(images, texts, altered, scale, **masks)
+def semantic_contrastive(images, texts, altered_texts, logit_scale, *, altered_mask, mask, scope):
+    allowed = altered_mask & mask[:, None]
+    return mean(shares_beside_altered(images, texts, altered_texts, logit_scale, allowed, scope), mask)
 
 
-def visual_contrastive(images, texts, mixed, scale, **masks):
-    return against_altered(texts, images, mixed, scale, **masks)
+def visual_contrastive(images, texts, mixed_images, logit_scale, *, mixed_mask, mask, scope):
+    allowed = mixed_mask & mask[:, None]
+    return mean(shares_beside_altered(texts, images, mixed_images, logit_scale, allowed, scope), mask)
 
 
-def hard_positive(images, texts, positives, scale, *, ids, mask, positive_mask):
+def hard_positive(images, texts, positive_texts, logit_scale, *, ids, mask, positive_mask):
     counted = mask & positive_mask
     others = pairs_of_other_ids(ids, counted)
-    to_positive = [scale * queries @ positives.T for queries in (images, texts)]
+    to_positive = [logit_scale * queries @ positive_texts.T for queries in (images, texts)]
     return sum(mean(log_share(np.diag(logits), logits, others), counted) for logits in to_positive) / 2
 
 
-def hard_negative(images, texts, negatives, scale, *, mask, negative_mask):
-    have = mask & negative_mask.any(1)
-    return against_altered(
-        images, texts, negatives, scale, altered_mask=negative_mask, mask=mask, scope="own", counted=have
-    )
+def hard_negative(images, texts, negative_texts, logit_scale, *, mask, negative_mask):
+    allowed = negative_mask & mask[:, None]
+    shares = shares_beside_altered(images, texts, negative_texts, logit_scale, allowed, "own")
+    return mean(shares, allowed.any(1))
 
 
 def hard_positive_training(
-    images, texts, positives, negatives, scale, *, weight, ids, mask, positive_mask, negative_mask
+    images,
+    texts,
+    positive_texts,
+    negative_texts,
+    logit_scale,
+    *,
+    negative_weight,
+    ids,
+    mask,
+    positive_mask,
+    negative_mask,
 ):
+    pairs = images, texts
+    negatives = {"negative_texts": negative_texts, "negative_mask": negative_mask}
     return (
-        softmax_contrastive(images, texts, scale, ids=ids, mask=mask, negatives=negatives, negative_mask=negative_mask)
-        + hard_positive(images, texts, positives, scale, ids=ids, mask=mask, positive_mask=positive_mask)
-        + weight * hard_negative(images, texts, negatives, scale, mask=mask, negative_mask=negative_mask)
+        softmax_contrastive(*pairs, logit_scale, ids=ids, mask=mask, **negatives)
+        + hard_positive(*pairs, positive_texts, logit_scale, ids=ids, mask=mask, positive_mask=positive_mask)
+        + negative_weight * hard_negative(*pairs, negative_texts, logit_scale, mask=mask, negative_mask=negative_mask)
     )
 
 

@@ -80,7 +80,7 @@ def own_share(
     rival_mask: Bool[Array, "batch rivals"] | None,
 ) -> Float[Array, "batch"]:
     """-log of the share of each query's positive beside its own rivals."""
-    logits = logit_scale * paired_cosines(queries[:, None], without_masked(rivals, rival_mask))
+    logits = logit_scale * (queries[:, None] * without_masked(rivals, rival_mask)).sum(-1)
     if rival_mask is not None:
         logits = jnp.where(rival_mask, logits, -jnp.inf)
     return negative_log_share(logit_scale * paired_cosines(queries, positives), *logits.T)

@@ -33,9 +33,7 @@ def mean_over_batch(values: Float[Array, "items"], counted: Bool[Array, "items"]
     return total / jnp.maximum(counted.sum(), 1).astype(jnp.float32)
 
 
-def paired_cosines(
-    left: Float[Array, "items *several width"], right: Float[Array, "items *several width"]
-) -> Float[Array, "items *several"]:
+def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items width"]) -> Float[Array, "items"]:
     """Products of unit vectors of the same row, in float32."""
     return (left * right).sum(-1)
 

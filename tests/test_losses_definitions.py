@@ -1,0 +1,165 @@
+"""What the losses promise beside their formulas: who is a negative, what a mask hides, which digits survive."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rococo_jax import losses
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity.logsumexp import Similarities
+
+SCALE = jnp.float32(10)
+
+
+def unit_vectors(seed, *shape):
+    vectors = np.random.default_rng(seed).standard_normal(shape)
+    return jnp.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), jnp.float32)
+
+
+def test_a_caption_of_the_same_image_is_no_negative():
+    """Pairs 0 and 1 show one image; its two captions are alike. Taken for a negative, each would cost log 2."""
+    images, texts = jnp.eye(4)[jnp.array([0, 0, 1])], jnp.eye(4)[jnp.array([0, 0, 1])]
+    ids = jnp.array([7, 7, 8])
+    by_id = losses.softmax_contrastive(images, texts, logit_scale=SCALE, ids=ids)
+    by_place = losses.softmax_contrastive(images, texts, logit_scale=SCALE)
+    # By id each of the four rows and columns of the pairs 0 and 1 has one negative, those of pair 2 have two.
+    np.testing.assert_allclose(by_id, (2 * np.log1p(np.exp(-10)) + np.log1p(2 * np.exp(-10))) / 3, rtol=1e-5)
+    assert by_place > 2 / 3 * np.log(2)
+
+
+def test_own_altered_captions_are_negatives_even_of_their_own_image():
+    images = texts = jnp.eye(2)
+    altered = texts[:, None]  # altered captions that look exactly like the originals
+    loss = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="own")
+    np.testing.assert_allclose(loss, np.log(2), rtol=1e-6)
+
+
+def test_a_pair_without_altered_captions_adds_nothing_in_the_scope_own():
+    images, texts, altered = unit_vectors(0, 2, 4), unit_vectors(1, 2, 4), unit_vectors(2, 2, 1, 4)
+    both = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="own")
+    first, second = (
+        losses.semantic_contrastive(
+            images, texts, altered, logit_scale=SCALE, scope="own", altered_mask=jnp.array(mask)[:, None]
+        )
+        for mask in ([True, False], [False, True])
+    )
+    np.testing.assert_allclose(first + second, both, rtol=1e-6)
+
+
+def test_l_neg_is_a_mean_over_pairs_that_have_a_hard_negative():
+    images, texts, negatives = unit_vectors(0, 2, 4), unit_vectors(1, 2, 4), unit_vectors(2, 2, 1, 4)
+    masked = losses.hard_negative(
+        images, texts, negatives, logit_scale=SCALE, negative_mask=jnp.array([[True], [False]])
+    )
+    alone = losses.hard_negative(images[:1], texts[:1], negatives[:1], logit_scale=SCALE)
+    np.testing.assert_allclose(masked, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax_contrastive", "semantic_contrastive", "visual_contrastive"])
+def test_padding_changes_neither_loss_nor_gradient_whatever_it_holds(name):
+    """The last batch is filled up: here with NaN, which a loss that only weights it with 0 would spread."""
+    pairs = unit_vectors(0, 5, 6), unit_vectors(1, 5, 6)
+    altered = () if name == "softmax_contrastive" else (unit_vectors(2, 5, 2, 6),)
+    similarities = Similarities(make_mesh(jax.devices()[:2]))
+
+    def loss(*embeddings, **settings):
+        return getattr(losses, name)(*embeddings, logit_scale=SCALE, similarities=similarities, **settings)
+
+    gradients_of = lambda **settings: jax.jit(  # noqa: E731
+        jax.value_and_grad(lambda embeddings: loss(*embeddings, **settings))
+    )
+    value, gradients = gradients_of()((*pairs, *altered))
+    padded = tuple(jnp.concatenate([array, jnp.full((3, *array.shape[1:]), jnp.nan)]) for array in (*pairs, *altered))
+    padded_value, padded_gradients = gradients_of(mask=jnp.arange(8) < 5)(padded)
+    np.testing.assert_allclose(padded_value, value, rtol=1e-6)
+    for found, right in zip(padded_gradients, gradients, strict=True):
+        np.testing.assert_allclose(found[:5], right, rtol=1e-5, atol=1e-7)
+        assert (np.asarray(found[5:]) == 0).all()
+
+
+def test_a_batch_in_which_nothing_is_a_negative_costs_nothing_and_pulls_nowhere():
+    images, texts = unit_vectors(0, 3, 4), unit_vectors(1, 3, 4)
+
+    def loss(images):
+        return losses.softmax_contrastive(images, texts, logit_scale=SCALE, ids=jnp.zeros(3, jnp.int32))
+
+    value, gradient = jax.value_and_grad(loss)(images)
+    assert value == 0 and (np.asarray(gradient) == 0).all()
+
+
+def test_a_batch_of_padding_only_costs_nothing():
+    images = unit_vectors(0, 3, 4)
+    assert losses.softmax_contrastive(images, images, logit_scale=SCALE, mask=jnp.zeros(3, bool)) == 0
+
+
+def test_a_loss_near_zero_keeps_all_its_digits():
+    """At 1e-9 the log of a float32 sum near 1 is 0; ours is the exact log(1 + 3 e^-20) to a float32 rounding or two."""
+    loss = losses.softmax_contrastive(jnp.eye(4), jnp.eye(4), logit_scale=jnp.float32(20))
+    np.testing.assert_allclose(loss, np.log1p(3 * np.exp(-20)), rtol=1e-6)
+    altered = losses.semantic_contrastive(jnp.eye(4), jnp.eye(4), -jnp.eye(4)[:, None], logit_scale=jnp.float32(10))
+    np.testing.assert_allclose(altered, np.log1p(3 * np.exp(-10) + np.exp(-20)), rtol=1e-6)
+
+
+def test_bfloat16_embeddings_are_summed_in_float32_and_get_bfloat16_gradients():
+    images, texts = unit_vectors(0, 6, 8).astype(jnp.bfloat16), unit_vectors(1, 6, 8).astype(jnp.bfloat16)
+    function = jax.value_and_grad(lambda images, texts: losses.softmax_contrastive(images, texts, logit_scale=SCALE))
+    value, gradient = function(images, texts)
+    exact, exact_gradient = function(images.astype(jnp.float32), texts.astype(jnp.float32))
+    assert value.dtype == jnp.float32 and value == exact
+    assert gradient.dtype == jnp.bfloat16 and (gradient == exact_gradient.astype(jnp.bfloat16)).all()
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_sharded_embeddings_give_a_sharded_gradient_under_an_outer_jit(axis_type):
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(axis_type,) * 2)
+    sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    pairs = unit_vectors(0, 16, 8), unit_vectors(1, 16, 8), unit_vectors(2, 16, 3, 8)
+    arguments = {"ids": jnp.arange(16) // 2, "mask": jnp.arange(16) < 15, "altered_mask": unit_vectors(3, 16, 3) > -0.5}
+
+    def loss(embeddings, arguments, similarities):
+        images, texts, altered = embeddings
+        altered_mask = arguments["altered_mask"]
+        in_batch = {key: arguments[key] for key in ("ids", "mask")}
+        everywhere = {"logit_scale": SCALE, "similarities": similarities}
+        return (
+            losses.softmax_contrastive(
+                images, texts, negative_texts=altered, negative_mask=altered_mask, **in_batch, **everywhere
+            )
+            + losses.semantic_contrastive(images, texts, altered, altered_mask=altered_mask, **everywhere)
+            + losses.visual_contrastive(images, texts, altered, mixed_mask=altered_mask, scope="own", **everywhere)
+        )
+
+    function = jax.value_and_grad(lambda similarities, *rest: loss(*rest, similarities), argnums=1)
+    value, gradients = jax.jit(function, static_argnums=0)(Similarities(), pairs, arguments)
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put((pairs, arguments), sharding)
+        sharded_value, sharded_gradients = jax.jit(function, static_argnums=0)(Similarities(mesh, "ring"), *sharded)
+    np.testing.assert_allclose(sharded_value, value, rtol=2e-6)
+    for found, right in zip(sharded_gradients, gradients, strict=True):
+        assert found.sharding.is_equivalent_to(sharding, found.ndim)
+        assert np.abs(np.asarray(found) - np.asarray(right)).max() < 2e-6 * np.abs(np.asarray(right)).max()
+
+
+def test_a_loss_of_embeddings_composes_with_the_gradient_of_a_tower_in_micro_batches():
+    """GradCache: gradients of the whole batch's embeddings first, then one micro-batch of the tower after the other."""
+    weights, inputs, texts = unit_vectors(0, 5, 8), unit_vectors(1, 12, 5), unit_vectors(2, 12, 8)
+    tower = lambda weights, inputs: inputs @ weights  # noqa: E731
+    loss = lambda images: losses.softmax_contrastive(images, texts, logit_scale=SCALE)  # noqa: E731
+    whole = jax.grad(lambda weights: loss(tower(weights, inputs)))(weights)
+    of_embeddings = jax.grad(loss)(tower(weights, inputs))
+    parts = [
+        jax.vjp(lambda weights, part=slice(at, at + 4): tower(weights, inputs[part]), weights)[1](
+            of_embeddings[at : at + 4]
+        )[0]
+        for at in range(0, 12, 4)
+    ]
+    np.testing.assert_allclose(sum(parts), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_an_unknown_scope_is_refused():
+    embeddings = jnp.eye(2)
+    with pytest.raises(InputError, match="SC loss: scope: found 'all'; wanted 'own' or 'batch'"):
+        losses.semantic_contrastive(embeddings, embeddings, embeddings[:, None], logit_scale=SCALE, scope="all")
