@@ -91,14 +91,16 @@ def test_results_agree_with_similarities_sorted_by_numpy(model, benchmark, evalu
 
 
 def test_every_query_is_in_the_parquet_file(evaluated):
+    captions = 5 * IMAGES + 1
     rows = pq.read_table(evaluated / "per_query.parquet").to_pylist()
     counts = Counter((row["task"], row["variant"]) for row in rows)
-    captions = 5 * IMAGES + 1
-    assert counts == {
+    mixed = {("text_to_image", variant): 3 * captions for variant in ("mix_0.9", "patch_0.9")}
+    assert counts == mixed | {
         ("image_to_text", "clean"): IMAGES,
         ("image_to_text", "same_concept"): IMAGES,
         ("image_to_text", "danger"): IMAGES,
         ("text_to_image", "clean"): captions,
+        ("text_to_image", "control"): captions,
     }
     results = json.loads((evaluated / "results.json").read_text())
     ranks = [row["rank"] for row in rows if (row["task"], row["variant"]) == ("image_to_text", "danger")]

@@ -185,7 +185,12 @@ def decode_jpeg(encoded: bytes) -> UInt8[np.ndarray, "height width 3"]:
 
 
 def mixed_batches(
-    plan: MixingPlan, squashed: SquashedImages, *, mesh: jax.sharding.Mesh | None = None, workers: int = 2
+    plan: MixingPlan,
+    squashed: SquashedImages,
+    *,
+    batches: Sequence[np.ndarray] | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    workers: int = 2,
 ) -> Iterator[tuple[Int[np.ndarray, " batch"], UInt8[np.ndarray, "batch 384 384 3"]]]:
     """The mixed gallery, batch by batch, in memory: (places in the plan, images as an embedder will see them).
 
@@ -194,11 +199,12 @@ def mixed_batches(
     Args:
         squashed: gives the squashed images, uint8 (n, 384, 384, 3), for a list of n indices into `plan.images`; asked
             once for each batch.
+        batches: which of `plan_batches(plan)` are wanted; all by default.
         mesh: split each batch over this mesh (a batch that does not divide is mixed on one device).
         workers: threads for JPEG, where there is any.
     """
     with ThreadPoolExecutor(workers, thread_name_prefix="jpeg") as pool:
-        for places in plan_batches(plan):
+        for places in plan_batches(plan) if batches is None else batches:
             mixed = mix_places(plan, places, squashed(plan.first[places].tolist()), mesh=mesh)
             if plan.compressed:
                 mixed = np.stack(list(pool.map(lambda image: decode_jpeg(encode_jpeg(image)), mixed)))

@@ -6,6 +6,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
+from rococo_jax.alter.published_mixing import MixingPlan
+
 IMAGE_TO_TEXT = "image_to_text"
 TEXT_TO_IMAGE = "text_to_image"
 
@@ -26,6 +28,7 @@ class RankTask:
         query_group: the image (a row of the table of images) that a query is, or belongs to.
         gallery_group: the same for gallery items; altered items have the group of the image they were made from.
         gallery_altered: True for altered captions and mixed images.
+        seed: of the alteration, where the variant is run with several and reported as their mean.
     """
 
     name: Literal["image_to_text", "text_to_image"]
@@ -35,6 +38,7 @@ class RankTask:
     query_group: Int[np.ndarray, "queries"]
     gallery_group: Int[np.ndarray, "gallery"]
     gallery_altered: Bool[np.ndarray, "gallery"]
+    seed: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +50,11 @@ class RankBenchmark:
         captions: strings as they are to be embedded.
         tasks: all rank tasks, the clean one of each name before its altered variants.
         notes: what a reader of the results must know (captions that were left out, ...), one sentence each.
+        derived: image sets made from `images`, one image for each; see `benchmarks.altered_images`.
     """
 
     images: tuple[str, ...]
     captions: tuple[str, ...]
     tasks: tuple[RankTask, ...]
     notes: tuple[str, ...] = ()
+    derived: tuple[MixingPlan, ...] = ()

@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.evaluation.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import read_inputs
     from rococo_jax.evaluation.report import write_report
-    from rococo_jax.evaluation.runner import TASKS, evaluate_all
+    from rococo_jax.evaluation.runner import evaluate_all
+    from rococo_jax.evaluation.settings import Settings
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.progress import progress
     from rococo_jax.runtime import cache_folder, keep_compiled_programs
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     results = out / run_name / arguments.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
-    all_results, _ = evaluate_all(folders, results, inputs, arguments.protocol, TASKS, cache)
+    settings = Settings(protocol=arguments.protocol)
+    all_results, _ = evaluate_all(folders, results, inputs, settings, cache)
     print_summary(all_results)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {benchmark})")

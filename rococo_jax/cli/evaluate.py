@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "models a folder for each; report.html and report.csv")  # fmt: skip
     parser.add_argument("--tasks", default="image_to_text,text_to_image", metavar="A,B", help="default: %(default)s")
     parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
+    parser.add_argument("--mixes", default="mix_0.9,patch_0.9", metavar="A,B", help="mixed galleries of text_to_image: "
+                        "mix_R, patch_R, or none (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--seeds", default="1,10,100", metavar="N,N", help="of the mixing (default: %(default)s)")
     parser.add_argument("--allow-missing-images", action="store_true", help="shrink the gallery to the images present")
     parser.add_argument("--no-report", action="store_true", help="do not write report.html and report.csv")
     add_embedding_arguments(parser)
@@ -32,19 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.cli.embed import embedding_cache
     from rococo_jax.evaluation.inputs import read_inputs
     from rococo_jax.evaluation.report import write_report
-    from rococo_jax.evaluation.runner import check_tasks, evaluate_all
+    from rococo_jax.evaluation.runner import evaluate_all
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.runtime import keep_compiled_programs
 
     keep_compiled_programs()
-    tasks = check_tasks(arguments.tasks.split(","))
+    settings = _settings(arguments)
     out = Path(arguments.out)
     folders = _folders(arguments.models, out)
     inputs = read_inputs(arguments.images, arguments.annotations, arguments.allow_missing_images)
     print(f"{len(folders)} model(s), {inputs.in_words()}; protocol {arguments.protocol}", file=sys.stderr)
-    all_results, failed = evaluate_all(
-        folders, out, inputs, arguments.protocol, tasks, embedding_cache(arguments), arguments.dtype
-    )
+    all_results, failed = evaluate_all(folders, out, inputs, settings, embedding_cache(arguments), arguments.dtype)
     if all_results:
         print_summary(all_results)
         if not arguments.no_report:
@@ -53,6 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
     if failed:
         print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _settings(arguments: argparse.Namespace):
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.settings import Settings
+
+    seeds = arguments.seeds.split(",")
+    if not all(seed.isdecimal() for seed in seeds):
+        raise InputError("--seeds", "seeds", arguments.seeds, "whole numbers with commas between them")
+    mixes = () if arguments.mixes == "none" else tuple(arguments.mixes.split(","))
+    return Settings(arguments.protocol, tuple(arguments.tasks.split(",")), mixes, tuple(map(int, seeds)))
 
 
 def _folders(models: list[str], out) -> dict:

@@ -9,7 +9,21 @@ from rococo_jax.errors import InputError
 from rococo_jax.version import __version__
 
 # In the order in which a new user meets them.
-COMMANDS = ("demo", "evaluate", "report", "convert", "join", "embed", "verify", "mix-images")
+COMMANDS = (
+    "demo",
+    "evaluate",
+    "score",
+    "report",
+    "convert",
+    "join",
+    "embed",
+    "verify",
+    "influence",
+    "lexicon",
+    "alter-captions",
+    "mix-images",
+    "corrupt-images",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

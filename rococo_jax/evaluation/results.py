@@ -5,7 +5,9 @@
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {"queries", "gallery", "images"}}}, "bootstrap": {...}, "notes": [...]}
 
-Metrics are percentages from 0 to 100. `drop` is null where the clean R@1 is 0. The queries table has one row a query.
+Metrics are percentages from 0 to 100. `drop` is null where the clean R@1 is 0. Where a variant was run with several
+seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard deviation, and `sizes` names the
+seeds. The queries table has one row a query and seed.
 """
 
 import os
@@ -46,21 +48,24 @@ def make_results(
 ) -> dict[str, Any]:
     """The contents of `results.json`. A variant's drop is against the `clean` outcome of the same task."""
     clean = {task.name: statistics for task, statistics in outcomes if task.variant == CLEAN}
-    tasks, intervals, sizes = {}, {}, {}
+    runs: dict[tuple[str, str], list[Outcome]] = {}
     for task, statistics in outcomes:
-        altered = task.variant != CLEAN and task.name in clean
-        metrics = retrieval_metrics(statistics, protocol)
+        runs.setdefault((task.name, task.variant), []).append((task, statistics))
+    tasks, intervals, sizes = {}, {}, {}
+    for (name, variant), of_variant in runs.items():
+        altered = variant != CLEAN and name in clean
+        task = of_variant[0][0]
+        statistics = [statistics for _, statistics in of_variant]
+        metrics = mean_over_seeds([retrieval_metrics(each, protocol) for each in statistics])
         if altered:
-            metrics |= drop(retrieval_metrics(clean[task.name], protocol)["r1"], metrics["r1"])
-        tasks.setdefault(task.name, {})[task.variant] = metrics
-        intervals.setdefault(task.name, {})[task.variant] = retrieval_intervals(
-            statistics, protocol, task.query_group, clean=clean[task.name] if altered else None
+            metrics |= drop(retrieval_metrics(clean[name], protocol)["r1"], metrics["r1"])
+        tasks.setdefault(name, {})[variant] = metrics
+        intervals.setdefault(name, {})[variant] = retrieval_intervals(
+            statistics, protocol, task.query_group, clean=clean[name] if altered else None
         )
-        sizes.setdefault(task.name, {})[task.variant] = {
-            "queries": len(task.queries),
-            "gallery": len(task.gallery),
-            "images": len(np.unique(task.query_group)),
-        }
+        size = {"queries": len(task.queries), "gallery": len(task.gallery), "images": len(np.unique(task.query_group))}
+        seeds = {"seeds": [task.seed for task, _ in of_variant]} if task.seed is not None else {}
+        sizes.setdefault(name, {})[variant] = size | seeds
     return {
         "model": model,
         "protocol": protocol,
@@ -71,6 +76,19 @@ def make_results(
         "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
         "notes": list(notes),
     }
+
+
+def mean_over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric; of several runs also its sample standard deviation, as `r1_std` and so on.
+
+    >>> mean_over_seeds([{"r1": 20.0}, {"r1": 24.0}])
+    {'r1': 22.0, 'r1_std': 2.8284271247461903}
+    """
+    if len(runs) == 1:
+        return dict(runs[0])
+    values = {name: np.array([run[name] for run in runs]) for name in runs[0]}
+    means = {name: float(each.mean()) for name, each in values.items()}
+    return means | {f"{name}_std": float(each.std(ddof=1)) for name, each in values.items()}
 
 
 def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], protocol: str):
@@ -91,6 +109,7 @@ def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], proto
         columns = {
             "task": [task.name] * count,
             "variant": [task.variant] * count,
+            "seed": [task.seed] * count,
             "query": np.arange(count),
             "image": images[task.query_group],
             "caption": captions[task.gallery[statistics.best_indices[:, OWN]] if to_text else task.queries],
@@ -98,7 +117,7 @@ def per_query_table(benchmark: RankBenchmark, outcomes: Sequence[Outcome], proto
             "rank_optimistic": statistics.rank_optimistic,
             "rank_pessimistic": statistics.rank_pessimistic,
             "top1_kind": np.array(KINDS, object)[kind],
-            "top1_text": (captions if to_text else images)[top],
+            "top1_text": captions[top] if to_text else images[top % len(images)],
             "top1_score": statistics.best_scores[np.arange(count), kind].astype(np.float64),
             "positive_score": statistics.positive_score.astype(np.float64),
         }
@@ -110,7 +129,7 @@ def _per_query_schema():
     import pyarrow as pa
 
     text, whole, number = pa.string(), pa.int64(), pa.float64()
-    types = {"task": text, "variant": text, "query": whole, "image": text, "caption": text}
+    types = {"task": text, "variant": text, "seed": whole, "query": whole, "image": text, "caption": text}
     types |= {"rank": whole, "rank_optimistic": whole, "rank_pessimistic": whole}
     types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
     return pa.schema(types.items())

@@ -4,84 +4,71 @@ A model's folder appears with its results or not at all; the embeddings of a mod
 """
 
 import dataclasses
-import difflib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
+from rococo_jax.benchmarks.altered_images import with_mixed_images
 from rococo_jax.benchmarks.rococo import rococo_from_set
-from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankBenchmark
+from rococo_jax.benchmarks.tasks import RankBenchmark
 from rococo_jax.checkpoints import load_model
 from rococo_jax.encoding import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.cache import EmbeddingCache
-from rococo_jax.evaluation.embedding import embed_images, embed_texts
+from rococo_jax.evaluation.embedding import embed_images, embed_mixed, embed_texts
 from rococo_jax.evaluation.inputs import EvaluationInputs
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, read_results, write_per_query
 from rococo_jax.evaluation.scoring import rank_by_embeddings
+from rococo_jax.evaluation.settings import Settings
 from rococo_jax.storage import hash_json, write_json
 
-TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
 RESULTS, PER_QUERY, JOURNAL = "results.json", "per_query.parquet", "journal.jsonl"
 
 
-def check_tasks(names: Sequence[str]) -> tuple[str, ...]:
-    """The tasks asked for, in their own order.
-
-    Raises:
-        InputError: a name is no task; it suggests the nearest.
-    """
-    for name in names:
-        if name not in TASKS:
-            near = difflib.get_close_matches(name, TASKS, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise InputError("--tasks", "task", name, f"{' or '.join(TASKS)}{hint}")
-    return tuple(task for task in TASKS if task in names)
+def make_benchmark(inputs: EvaluationInputs, settings: Settings) -> RankBenchmark:
+    """RoCOCO over the images that are present, with what the settings ask for."""
+    benchmark = rococo_from_set(inputs.annotations, settings.protocol, images=inputs.paths)
+    wanted = tuple(task for task in benchmark.tasks if task.name in settings.tasks)
+    benchmark = dataclasses.replace(benchmark, tasks=wanted)
+    return with_mixed_images(benchmark, settings.mixes, settings.seeds, settings.protocol)
 
 
-def make_benchmark(inputs: EvaluationInputs, protocol: str, tasks: Sequence[str]) -> RankBenchmark:
-    """RoCOCO over the images that are present, with the tasks asked for.
-
-    Raises:
-        InputError: the protocol is unknown, or nothing is left to rank.
-    """
-    benchmark = rococo_from_set(inputs.annotations, protocol, images=inputs.paths)
-    return dataclasses.replace(benchmark, tasks=tuple(task for task in benchmark.tasks if task.name in tasks))
-
-
-def fingerprint(encoder: Encoder, inputs: EvaluationInputs, protocol: str, tasks: Sequence[str]) -> dict[str, Any]:
+def fingerprint(encoder: Encoder, inputs: EvaluationInputs, settings: Settings) -> dict[str, Any]:
     """All that decides an evaluation's results."""
     model = {key: value for key, value in encoder.describe().items() if key != "name"}
     model = {key: hash_json(value) if isinstance(value, dict) else value for key, value in model.items()}
-    return make_fingerprint(model=model, data={**inputs.fingerprint(), "tasks": list(tasks)}, protocol=protocol)
+    data = {**inputs.fingerprint(), **settings.fingerprint()}
+    return make_fingerprint(model=model, data=data, protocol=settings.protocol)
 
 
 def evaluate_model(
-    encoder: Encoder, inputs: EvaluationInputs, protocol: str, tasks: Sequence[str], cache: EmbeddingCache
+    encoder: Encoder, inputs: EvaluationInputs, settings: Settings, cache: EmbeddingCache
 ) -> tuple[dict[str, Any], Any]:
     """One model on all tasks: the contents of `results.json`, and the per-query table.
 
     Raises:
         InputError: the model has no image or no text tower, or an image cannot be read.
     """
-    benchmark = make_benchmark(inputs, protocol, tasks)
+    benchmark = make_benchmark(inputs, settings)
     paths = [inputs.paths[name] for name in benchmark.images]
     hashes = [inputs.hashes[name] for name in benchmark.images]
     texts = embed_texts(encoder, benchmark.captions, cache)
-    images = embed_images(encoder, paths, cache, hashes=hashes)
-    outcomes = rank_by_embeddings(benchmark, images, texts, mesh=encoder.mesh)
+    images = [embed_images(encoder, paths, cache, hashes=hashes)]
+    images += [embed_mixed(encoder, plan, paths, hashes, cache) for plan in benchmark.derived]
+    outcomes = rank_by_embeddings(benchmark, np.concatenate(images), texts, mesh=encoder.mesh)
     notes = list(benchmark.notes)
     if inputs.is_partial:
         notes.insert(0, _partial_note(inputs))
-    made = make_results(encoder.name, protocol, fingerprint(encoder, inputs, protocol, tasks), outcomes, notes)
+    made = make_results(encoder.name, settings.protocol, fingerprint(encoder, inputs, settings), outcomes, notes)
     results = {**made, "data": inputs.describe()}
-    return results, per_query_table(benchmark, outcomes, protocol)
+    return results, per_query_table(benchmark, outcomes, settings.protocol)
 
 
 def _partial_note(inputs: EvaluationInputs) -> str:
@@ -96,8 +83,7 @@ def evaluate_into(
     folder: Path,
     encoder: Encoder,
     inputs: EvaluationInputs,
-    protocol: str,
-    tasks: Sequence[str],
+    settings: Settings,
     cache: EmbeddingCache,
 ) -> dict[str, Any]:
     """As `evaluate_model`, with the results written into `folder`. Results that are there already are taken as read.
@@ -105,11 +91,11 @@ def evaluate_into(
     Raises:
         InputError: `folder` holds the results of another model, protocol or data set.
     """
-    done = _results_in(folder, encoder.name, fingerprint(encoder, inputs, protocol, tasks))
+    done = _results_in(folder, encoder.name, fingerprint(encoder, inputs, settings))
     if done is not None:
         return done
     started = time.time()
-    results, table = evaluate_model(encoder, inputs, protocol, tasks, cache)
+    results, table = evaluate_model(encoder, inputs, settings, cache)
     write_per_query(folder / PER_QUERY, table)
     # Last: results.json says that the rest is there.
     write_json(folder / RESULTS, results)
@@ -121,8 +107,7 @@ def evaluate_all(
     folders: Mapping[str, Path],
     out: Path,
     inputs: EvaluationInputs,
-    protocol: str,
-    tasks: Sequence[str],
+    settings: Settings,
     cache: EmbeddingCache,
     dtype: DTypeLike = jnp.float32,
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -133,7 +118,7 @@ def evaluate_all(
     Args:
         folders: for each model, where its results go.
         out: the run's folder, for the journal.
-        inputs, protocol, tasks, cache: as in `evaluate_model`.
+        inputs, settings, cache: as in `evaluate_model`.
         dtype: of the towers' compute.
 
     Raises:
@@ -143,7 +128,7 @@ def evaluate_all(
     for source, folder in folders.items():
         try:
             encoder = load_model(source, dtype=dtype)
-            all_results.append(evaluate_into(folder, encoder, inputs, protocol, tasks, cache))
+            all_results.append(evaluate_into(folder, encoder, inputs, settings, cache))
         except InputError as error:
             if len(folders) == 1 or error.source in map(str, inputs.paths.values()):
                 raise

@@ -9,6 +9,7 @@ Images are put in the order of their group before drawing, so the order of queri
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
@@ -37,7 +38,7 @@ def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UI
 
 
 def retrieval_intervals(
-    statistics: RankStatistics,
+    statistics: RankStatistics | Sequence[RankStatistics],
     protocol: str,
     image: Int[np.ndarray, "queries"],
     *,
@@ -48,7 +49,7 @@ def retrieval_intervals(
     """`[low, high]` in percent for every metric.
 
     Args:
-        statistics: one entry per query.
+        statistics: one entry per query; or several runs over the same queries, whose mean is meant.
         protocol: `paper`, `strict` or `control`.
         image: the image that each query is, or belongs to.
         clean: statistics of the same queries on the clean gallery; adds `drop` and `drop_points`. The interval of
@@ -57,7 +58,9 @@ def retrieval_intervals(
         seed: of the draws.
     """
     _, image = np.unique(image, return_inverse=True)
-    values = _over_draws(statistics, protocol, image, resamples, seed)
+    runs = [statistics] if isinstance(statistics, RankStatistics) else statistics
+    drawn_runs = [_over_draws(run, protocol, image, resamples, seed) for run in runs]
+    values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in drawn_runs[0]}
     if clean is not None:
         clean_r1 = _over_draws(clean, protocol, image, resamples, seed)["r1"]
         points = clean_r1 - values["r1"]

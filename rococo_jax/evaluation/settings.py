@@ -1,0 +1,56 @@
+"""What an evaluation is asked to do, apart from the models and the data."""
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from rococo_jax.benchmarks.altered_images import DEFAULT_MIXES, DEFAULT_SEEDS, parse_mix
+from rococo_jax.benchmarks.rococo import PROTOCOLS
+from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from rococo_jax.errors import InputError
+
+TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The questions of an evaluation.
+
+    Attributes:
+        protocol: `paper`, `strict` or `control`.
+        tasks: `image_to_text`, `text_to_image`.
+        mixes: mixed galleries of text-to-image, such as `mix_0.9`; empty for none.
+        seeds: of the mixing; a mixed variant is the mean over them.
+
+    Raises:
+        InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
+    """
+
+    protocol: str = "paper"
+    tasks: tuple[str, ...] = TASKS
+    mixes: tuple[str, ...] = DEFAULT_MIXES
+    seeds: tuple[int, ...] = DEFAULT_SEEDS
+
+    def __post_init__(self):
+        _check_known("--protocol", "protocol", [self.protocol], PROTOCOLS)
+        _check_known("--tasks", "task", self.tasks, TASKS)
+        for mix in self.mixes:
+            parse_mix(mix)
+        if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
+            raise InputError("--seeds", "seeds", list(self.seeds), "whole numbers from 0 to 4294967295, at least one")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What of the settings decides a result; the protocol stands beside it in a fingerprint."""
+        mixing = {"mixes": list(self.mixes), "seeds": list(self.seeds)} if TEXT_TO_IMAGE in self.tasks else {}
+        return {"tasks": [task for task in TASKS if task in self.tasks], **mixing}
+
+
+def _check_known(option: str, what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if not names:
+        raise InputError(option, what, "none", f"at least one of {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise InputError(option, what, name, f"one of {', '.join(known)}{hint}")
