@@ -10,6 +10,7 @@ import pytest
 import torch
 from flax import nnx
 
+from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
 from rococo_jax.models.positions import bicubic_matrix, resize_positions
@@ -32,18 +33,13 @@ images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
 
 @functools.lru_cache
 def model_of(spec: ModelSpec, dtype: str = "float32") -> DualEncoder:
-    """Random, with every parameter moved so that no bias is zero."""
-
-    @nnx.jit
-    def make() -> DualEncoder:
-        model = DualEncoder(spec, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype))
-        graph, state = nnx.split(model)
-        leaves, tree = jax.tree.flatten(state)
-        keys = jax.random.split(jax.random.key(1), len(leaves))
-        moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-        return nnx.merge(graph, jax.tree.unflatten(tree, moved))
-
-    return make()
+    """Random parameters, no bias zero and no norm one."""
+    random = np.random.default_rng(0)
+    parameters = {}
+    for path, shape in parameter_shapes(spec).items():
+        centre = 1.0 if path.endswith("scale") else 0.0
+        parameters[path] = (centre + 0.15 * random.normal(size=shape)).astype(np.float32)
+    return build_model(spec, parameters, dtype)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 98])

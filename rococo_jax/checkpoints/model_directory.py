@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rococo_jax.checkpoints.name_table import list_differences
 from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
@@ -112,11 +113,10 @@ def restore_parameters(
 
 
 def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:
-    missing, unknown = sorted(shapes.keys() - stored.keys()), sorted(stored.keys() - shapes.keys())
-    wrong = [f"{n} of {stored[n]} instead of {s}" for n, s in shapes.items() if n in stored and stored[n] != s]
-    if missing or unknown or wrong:
-        parts = (("missing", missing), ("unknown", unknown), ("of a wrong shape", wrong))
-        found = "; ".join(f"{what}: {', '.join(names[:8])}" for what, names in parts if names)
+    missing, unknown = shapes.keys() - stored.keys(), stored.keys() - shapes.keys()
+    both = shapes.keys() & stored.keys()
+    wrong = [f"{name} of {stored[name]} instead of {shapes[name]}" for name in both if stored[name] != shapes[name]]
+    if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         raise InputError(path, "parameters", found, "those that the spec in model.json asks for")
 
 

@@ -5,9 +5,8 @@ out; and which tensors may be left aside. Whatever it does not say is an error t
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -79,13 +78,8 @@ def read_parameters(source: TensorSource, table: NameTable, shapes: Shapes) -> d
             wrong.append(f"{name} of shape {shape} instead of {wanted[name]}")
         elif kind not in ("F64", "F32", "F16", "BF16"):
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
-    problems = [
-        _listing("missing", sorted(wanted.keys() - stored.keys())),
-        _listing("unknown", sorted(stored.keys() - known)),
-        _listing("wrong", wrong),
-    ]
-    if any(problems):
-        found = "; ".join(filter(None, problems))
+    missing, unknown = wanted.keys() - stored.keys(), stored.keys() - known
+    if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         raise InputError(source.path, "tensors", found, f"the {len(wanted)} tensors that its config.json asks for")
     return {row.ours: _assemble(source, row, stored, shapes) for row in table.rows}
 
@@ -124,9 +118,11 @@ def _assemble(source: TensorSource, row: Row, stored: Mapping[str, str], shapes:
     return np.stack(layers) if row.stacked else layers[0]
 
 
-def _listing(what: str, items: list[Any]) -> str:
-    if not items:
-        return ""
-    shown = ", ".join(map(str, items[:_LISTED]))
-    more = f" and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return f"{len(items)} {what} ({shown}{more})"
+def list_differences(**named: Collection[str]) -> str:
+    """One line such as "2 missing (a, b); 1 unknown (c)", empty where there are no differences."""
+    lists = []
+    for what, names in named.items():
+        shown = ", ".join(sorted(names)[:_LISTED])
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        lists += [f"{len(names)} {what} ({shown}{more})"] if names else []
+    return "; ".join(lists)
