@@ -38,7 +38,7 @@ _NO_GROUP = -1
 
 def rank_statistics(
     queries: Float[np.ndarray, "query_rows width"] | Float[Array, "query_rows width"],
-    gallery: Float[np.ndarray, "gallery_rows width"] | Float[Array, "gallery_rows width"],
+    gallery: Float[np.ndarray, "gallery_rows gallery_width"] | Float[Array, "gallery_rows gallery_width"],
     *,
     query_group: Int[np.ndarray, "queries"],
     gallery_group: Int[np.ndarray, "gallery"],

@@ -1,0 +1,104 @@
+"""Bootstrap intervals: against SciPy, against a plain loop, and what they must not depend on."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from rococo_jax.metrics.intervals import image_draws, retrieval_intervals
+from rococo_jax.metrics.retrieval import METRICS, drop, retrieval_metrics
+from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
+
+IMAGES = 150
+
+
+def one_query_an_image(seed=0, help_own=2.0) -> RankStatistics:
+    generator = np.random.default_rng(seed)
+    scores = generator.standard_normal((IMAGES, 4 * IMAGES))
+    owner, altered = np.repeat(np.arange(IMAGES), 4), np.tile([False, False, True, True], IMAGES)
+    scores += help_own * (np.arange(IMAGES)[:, None] == owner)
+    return rank_statistics_of_matrix(
+        scores, query_group=np.arange(IMAGES), gallery_group=owner, gallery_altered=altered
+    )
+
+
+def captions_of_images(seed=0) -> tuple[RankStatistics, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(IMAGES), generator.integers(1, 7, IMAGES))
+    of_image = generator.standard_normal(IMAGES) + 1.5
+    scores = generator.standard_normal((len(owner), IMAGES))
+    scores[np.arange(len(owner)), owner] += of_image[owner]
+    groups = {"query_group": owner, "gallery_group": np.arange(IMAGES), "gallery_altered": np.zeros(IMAGES, bool)}
+    return rank_statistics_of_matrix(scores, **groups), owner
+
+
+def test_intervals_are_those_of_scipy():
+    statistics = one_query_an_image()
+    found = retrieval_intervals(statistics, "paper", np.arange(IMAGES))
+    for name, cutoff in (("r1", 1), ("r5", 5), ("r10", 10)):
+        hits = 100.0 * (statistics.rank_published <= cutoff)
+        # The same generator, asked for the same numbers of whole numbers in the same order, draws the same images.
+        expected = scipy.stats.bootstrap(
+            (hits,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=np.random.default_rng(0)
+        ).confidence_interval
+        assert found[name] == pytest.approx([expected.low, expected.high], abs=1e-9)
+
+
+def test_intervals_are_those_of_a_plain_loop():
+    statistics, owner = captions_of_images()
+    found = retrieval_intervals(statistics, "strict", owner, resamples=200, seed=3)
+    values = {name: [] for name in METRICS}
+    for draw in image_draws(IMAGES, 200, 3):
+        queries = np.concatenate([np.flatnonzero(owner == image) for image in np.repeat(np.arange(IMAGES), draw)])
+        for name, value in retrieval_metrics(statistics[queries], "strict").items():
+            values[name].append(value)
+    for name in METRICS:
+        assert found[name] == pytest.approx(list(np.percentile(values[name], [2.5, 97.5])), abs=1e-9)
+
+
+def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
+    clean, altered = one_query_an_image(0), one_query_an_image(1, help_own=1.5)
+    found = retrieval_intervals(altered, "paper", np.arange(IMAGES), clean=clean, resamples=200)
+    values = []
+    for draw in image_draws(IMAGES, 200):
+        queries = np.repeat(np.arange(IMAGES), draw)
+        r1 = [retrieval_metrics(each[queries], "paper")["r1"] for each in (clean, altered)]
+        values.append(drop(*r1))
+    for name in ("drop", "drop_points"):
+        expected = np.percentile([value[name] for value in values], [2.5, 97.5])
+        assert found[name] == pytest.approx(list(expected), abs=1e-9)
+    unchanged = retrieval_intervals(clean, "paper", np.arange(IMAGES), clean=clean)
+    assert unchanged["drop"] == unchanged["drop_points"] == [0.0, 0.0]
+
+
+def test_a_drop_that_some_draw_does_not_define_has_no_interval():
+    never = one_query_an_image(help_own=-9.0)
+    found = retrieval_intervals(never, "paper", np.arange(IMAGES), clean=never)
+    assert found["drop"] is None
+    assert found["drop_points"] == [0.0, 0.0]
+
+
+def test_intervals_do_not_depend_on_the_order_of_queries():
+    statistics, owner = captions_of_images()
+    order = np.random.default_rng(5).permutation(len(owner))
+    expected = retrieval_intervals(statistics, "paper", owner)
+    assert retrieval_intervals(statistics[order], "paper", owner[order]) == expected
+
+
+def test_captions_of_an_image_come_and_go_together():
+    statistics, owner = captions_of_images()
+    five_times = np.repeat(np.arange(len(owner)), 5)
+    together = retrieval_intervals(statistics[five_times], "paper", owner[five_times])
+    # The same captions five times over say nothing new while they stay with their image.
+    for name, interval in retrieval_intervals(statistics, "paper", owner).items():
+        assert together[name] == pytest.approx(interval, abs=1e-9)
+    apart = retrieval_intervals(statistics[five_times], "paper", np.arange(len(five_times)))
+    assert np.diff(apart["r1"]) < 0.7 * np.diff(together["r1"])
+
+
+def test_the_same_seed_draws_the_same_images():
+    image_draws.cache_clear()
+    first = image_draws(IMAGES, 300, 7).copy()
+    image_draws.cache_clear()
+    np.testing.assert_array_equal(image_draws(IMAGES, 300, 7), first)
+    assert (first.sum(axis=1) == IMAGES).all()
+    assert (image_draws(IMAGES, 300, 8) != first).any()
