@@ -17,7 +17,7 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.lexicon import VARIANTS, alter_captions
 from rococo_jax.demo.scenes import draw_scene, make_scene
-from rococo_jax.storage import file_by_rename, write_json
+from rococo_jax.storage import write_json
 
 IMAGES, ANNOTATIONS, CAPTIONS_FILE = "images", "annotations", "captions.json"
 SCENES, SEED, SIZE = 250, 1, 256
@@ -33,8 +33,11 @@ def write_benchmark(
 ) -> None:
     """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
 
+    Many pictures are drawn by several processes, so a script that calls this needs `if __name__ == "__main__":`.
+
     Args:
-        folder: made where it does not exist; files of the same names are replaced.
+        folder: made where it does not exist. For a folder that appears whole or not at all, hand over the temporary
+            one of `storage.directory_by_rename`.
         count: number of scenes.
         seed: any whole number.
         split: `test`, `validation` or `train`; their compositions do not overlap.
@@ -57,8 +60,7 @@ def write_benchmark(
 
 def _draw_to_file(folder: Path, split: str, seed: int, index: int) -> None:
     scene = make_scene(split, seed, index)
-    with file_by_rename(folder / f"{scene.name}.png") as temporary:
-        draw_scene(scene, SIZE).save(temporary, format="PNG", compress_level=3)
+    draw_scene(scene, SIZE).save(folder / f"{scene.name}.png", compress_level=3)
 
 
 def map_in_processes(function: Callable, things, chunk: int = 16):
