@@ -76,16 +76,16 @@ def test_a_folder_holds_one_run(gallery):
 
 def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
     whole = contents(mix(gallery, out="whole"))
-    from rococo_jax.alter import mixed_files
+    from rococo_jax.alter import altered_files
 
-    finished, count = mixed_files.file_by_rename, iter(range(100))
+    finished, count = altered_files.file_by_rename, iter(range(100))
 
     def stopped(path):
         if next(count) == 3:
             raise KeyboardInterrupt
         return finished(path)
 
-    monkeypatch.setattr(mixed_files, "file_by_rename", stopped)
+    monkeypatch.setattr(altered_files, "file_by_rename", stopped)
     with pytest.raises(KeyboardInterrupt):
         mix(gallery)
     partial = contents(gallery / "out")

@@ -1,0 +1,82 @@
+"""Folders of altered images: one run a folder, resumable, nothing half-written.
+
+Images appear whole, under final names; `manifest.json` appears last. Until then `.unfinished.json` says what the
+folder is going to hold, so that the same command goes on where it stopped and another one is refused.
+"""
+
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import file_by_rename, read_json, write_json
+
+MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished.json"
+
+
+def begin(out: str | os.PathLike, manifest: dict[str, Any]) -> Path:
+    """Claims the folder `out` for the run that `manifest` describes, or goes on with it.
+
+    Raises:
+        InputError: `out` is a file, or holds another run, finished or not (the first field that differs is named).
+    """
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(out, "output folder", "a file", "a folder")
+    for name in (MANIFEST, _UNFINISHED):
+        if (out / name).exists():
+            _check_same_run(out / name, manifest)
+            return out
+    write_json(out / _UNFINISHED, manifest)
+    return out
+
+
+def _check_same_run(path: Path, manifest: dict[str, Any]) -> None:
+    found = read_json(path, "a manifest of altered images")
+    found = found if isinstance(found, dict) else {}
+    for field, wanted in manifest.items():
+        if found.get(field) == wanted:
+            continue
+        simple = isinstance(wanted, str | int | float)
+        had, asked = (found.get(field), wanted) if simple else ("others", "those of this run")
+        raise InputError(path, field, had, f"{asked}, or another --out: a folder holds one run")
+
+
+def finish(out: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest: from now on the folder is whole."""
+    write_json(out / MANIFEST, manifest)
+    (out / _UNFINISHED).unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """A file by rename."""
+    with file_by_rename(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def names_without_suffix(images: Sequence[str]) -> list[str]:
+    """Image names without their suffix, except where two would then be the same (`a.jpg` and `a.png` stay)."""
+    stems = [str(PurePosixPath(image).with_suffix("")) for image in images]
+    count = Counter(stems)
+    return [image if count[stem] > 1 else stem for image, stem in zip(images, stems, strict=True)]
+
+
+def encode_image(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
+    """The bytes of a file of `kind` PNG or JPEG; `options` are Pillow's, its defaults otherwise."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def versions() -> dict[str, str]:
+    """Of everything that the bytes of an altered image may depend on."""
+    return {name: version(name) for name in ("rococo_jax", "jax", "numpy", "pillow")}

@@ -1,0 +1,12 @@
+"""The nineteen image corruptions of ImageNet-C, jitted, batched and sharded."""
+
+from rococo_jax.alter.corruptions.registry import (
+    CORRUPTIONS,
+    SEVERITIES,
+    Corruption,
+    check_severity,
+    corrupt,
+    find_corruption,
+)
+
+__all__ = ["CORRUPTIONS", "SEVERITIES", "Corruption", "check_severity", "corrupt", "find_corruption"]

@@ -1,0 +1,181 @@
+"""What several corruptions are made of: Gaussian and small 2-D filters, linear zoom, motion. One image at a time.
+
+Images are float32 of shape (height, width, channels), borders follow the reference: "edge" repeats the last pixel,
+"symmetric" mirrors with it, "reflect" mirrors without it.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Up to this radius a sum of shifted images is faster on a CPU than a product with a banded matrix.
+_LARGEST_SHIFTED_RADIUS = 8
+_BAND = 64
+
+
+def gaussian_weights(sigma: float, truncate: float = 4.0) -> Float[np.ndarray, " taps"]:
+    """A sampled Gaussian, cut at `truncate` standard deviations, that sums to 1."""
+    radius = int(truncate * sigma + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    return weights / weights.sum()
+
+
+def gaussian(
+    image: Float[Array, "height width channels"],
+    sigma: float | tuple[float, float],
+    *,
+    truncate: float = 4.0,
+    border: str = "edge",
+) -> Float[Array, "height width channels"]:
+    """Gaussian filter along rows and columns; `sigma` in pixels, one for both or (down, across)."""
+    down, across = (sigma, sigma) if isinstance(sigma, float | int) else sigma
+    height, width, channels = image.shape
+    image = _correlate_down(image.reshape(height, width * channels), gaussian_weights(down, truncate), border)
+    # Channels go beside the rows, so that the second pass runs along unbroken lines.
+    image = image.reshape(height, width, channels).transpose(0, 2, 1).reshape(height * channels, width)
+    image = _correlate_across(image, gaussian_weights(across, truncate), border)
+    return image.reshape(height, channels, width).transpose(0, 2, 1)
+
+
+def _correlate_down(image: Array, weights: np.ndarray, border: str) -> Array:
+    radius, (height, _) = len(weights) // 2, image.shape
+    weights = weights.astype(np.float32)
+    if radius <= _LARGEST_SHIFTED_RADIUS:
+        padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
+        total = padded[radius : radius + height] * weights[radius]
+        for tap in range(1, radius + 1):
+            pair = padded[radius - tap : radius - tap + height] + padded[radius + tap : radius + tap + height]
+            total += pair * weights[radius + tap]
+        return total
+    bands = -(-height // _BAND)
+    padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
+    padded = jnp.pad(padded, ((0, bands * _BAND - height), (0, 0)))
+    matrix = _banded(weights)
+    parts = [
+        jnp.dot(matrix, padded[band * _BAND : (band + 1) * _BAND + 2 * radius], precision=jax.lax.Precision.HIGHEST)
+        for band in range(bands)
+    ]
+    return jnp.concatenate(parts)[:height]
+
+
+def _correlate_across(image: Array, weights: np.ndarray, border: str) -> Array:
+    radius, (_, width) = len(weights) // 2, image.shape
+    weights = weights.astype(np.float32)
+    if radius <= _LARGEST_SHIFTED_RADIUS:
+        padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
+        total = padded[:, radius : radius + width] * weights[radius]
+        for tap in range(1, radius + 1):
+            pair = padded[:, radius - tap : radius - tap + width] + padded[:, radius + tap : radius + tap + width]
+            total += pair * weights[radius + tap]
+        return total
+    bands = -(-width // _BAND)
+    padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
+    padded = jnp.pad(padded, ((0, 0), (0, bands * _BAND - width)))
+    matrix = _banded(weights).T
+    parts = [
+        jnp.dot(padded[:, band * _BAND : (band + 1) * _BAND + 2 * radius], matrix, precision=jax.lax.Precision.HIGHEST)
+        for band in range(bands)
+    ]
+    return jnp.concatenate(parts, axis=1)[:, :width]
+
+
+def _banded(weights: np.ndarray) -> np.ndarray:
+    """The matrix that takes a band of lines and its surroundings to the filtered band."""
+    matrix = np.zeros((_BAND, _BAND + len(weights) - 1), np.float32)
+    for line in range(_BAND):
+        matrix[line, line : line + len(weights)] = weights
+    return matrix
+
+
+def correlate_symmetric(
+    image: Float[Array, "height width channels"], kernel: Float[np.ndarray, "taps taps"]
+) -> Float[Array, "height width channels"]:
+    """Correlation with a kernel that is its own mirror image both ways, at a "reflect" border.
+
+    Rows at the same distance are added before they are multiplied, and so are columns: a quarter of the products.
+    """
+    radius = len(kernel) // 2
+    height, width, channels = image.shape
+    padded = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
+    padded = padded.reshape(height + 2 * radius, -1)
+    total = jnp.zeros((height, width * channels), jnp.float32)
+    for row in range(radius + 1):
+        lines = padded[radius - row : radius - row + height]
+        if row:
+            lines += padded[radius + row : radius + row + height]
+        # Computed once, not again for every column of the kernel.
+        lines = jax.lax.optimization_barrier(lines)
+        for column in range(radius + 1):
+            weight = np.float32(kernel[radius + row, radius + column])
+            if abs(weight) < 1e-9:
+                continue
+            left, right = (radius - column) * channels, (radius + column) * channels
+            taps = lines[:, left : left + width * channels]
+            if column:
+                taps += lines[:, right : right + width * channels]
+            total += taps * weight
+    return total.reshape(height, width, channels)
+
+
+def zoom_taps(side: int, zoom: float) -> tuple[Int[np.ndarray, "zoomed 2"], Float[np.ndarray, "zoomed 2"]]:
+    """Where each line of a linearly zoomed axis comes from: two source lines and their weights.
+
+    The corners of source and result coincide. A coordinate that rounding carries past the last line counts as outside
+    and gets the weight 0, as in the reference (SciPy's `zoom` of order 1).
+    """
+    zoomed = round(side * zoom)
+    step = (side - 1) / (zoomed - 1) if zoomed > 1 else 1.0
+    coordinate = np.arange(zoomed) * step
+    low = np.floor(coordinate).astype(int)
+    share = coordinate - low
+    weights = np.stack([1 - share, share], axis=1) * (coordinate <= side - 1)[:, None]
+    return np.clip(np.stack([low, low + 1], axis=1), 0, side - 1), weights
+
+
+def crop_of_zoom(side: int, zoom: float) -> tuple[int, int]:
+    """(first line, number of lines) of the centre that fills the frame when zoomed."""
+    kept = int(np.ceil(side / float(zoom)))
+    return (side - kept) // 2, kept
+
+
+def zoom_lines(
+    image: Float[Array, "lines rest"], lines: Int[np.ndarray, "zoomed 2"], weights: Float[np.ndarray, "zoomed 2"]
+) -> Float[Array, "zoomed rest"]:
+    """The weighted sum of two lines each."""
+    weights = weights.astype(np.float32)
+    return image[lines[:, 0]] * weights[:, :1] + image[lines[:, 1]] * weights[:, 1:]
+
+
+def motion_offsets(angle: Float[Array, ""], taps: int) -> Int[Array, "taps 2"]:
+    """(rows, columns) by which each of `taps` steps along the direction `angle` (degrees) moves the picture."""
+    radians = angle * np.float32(np.pi / 180)
+    direction = jnp.stack([jnp.sin(radians), jnp.cos(radians)])
+    return -jnp.ceil(jnp.arange(taps, dtype=jnp.float32)[:, None] * direction[None] - 0.5).astype(jnp.int32)
+
+
+def motion_blur(
+    image: Float[Array, "height width channels"], offsets: Int[Array, "taps 2"], sigma: float
+) -> Float[Array, "height width channels"]:
+    """The picture drawn along a line with Gaussian weights that fall from its start; borders repeat.
+
+    From the first step on that would leave the picture nothing is added.
+    """
+    height, width, channels = image.shape
+    reach = offsets.shape[0] - 1
+    weights = np.exp(-(np.arange(reach + 1) ** 2) / (2 * sigma**2))
+    weights = (weights / weights.sum()).astype(np.float32)
+    inside = (jnp.abs(offsets[:, 0]) < height) & (jnp.abs(offsets[:, 1]) < width)
+    inside = jnp.cumprod(inside.astype(jnp.int32)).astype(jnp.float32)
+    padded = jnp.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge").reshape(height + 2 * reach, -1)
+    total = jnp.zeros((height, width * channels), jnp.float32)
+    for tap in range(reach + 1):
+        start = (reach - offsets[tap, 0], (reach - offsets[tap, 1]) * channels)
+        moved = jax.lax.dynamic_slice(padded, start, (height, width * channels))
+        total += moved * (weights[tap] * inside[tap])
+    return total.reshape(height, width, channels)
+
+
+def to_bytes(image: Float[Array, "..."]) -> Array:
+    """Clipped to 0..255 and cut (not rounded) to uint8, as the reference does."""
+    return jnp.clip(image, 0, 255).astype(jnp.uint8)

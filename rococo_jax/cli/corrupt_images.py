@@ -1,0 +1,48 @@
+"""`rococo corrupt-images`: one of the nineteen corruptions of ImageNet-C on every image of a folder."""
+
+import argparse
+
+HELP = "Corrupt every image of a folder (the 19 kinds and 5 severities of ImageNet-C), with a manifest."
+EXAMPLES = """\
+  rococo corrupt-images --images coco/images --corruption gaussian_noise --severity 3 --out noisy
+  rococo corrupt-images --images coco/images --corruption fog --severity 5 --seed 7 --size 224 --out foggy
+  rococo corrupt-images --images coco/images --corruption defocus_blur --severity 1 --format jpeg --out blurred
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--images", required=True, metavar="DIR", help="every image below this folder")
+    parser.add_argument("--corruption", required=True, metavar="NAME", help="gaussian_noise, fog, pixelate, ...")
+    parser.add_argument("--severity", required=True, type=int, metavar="1..5", help="1 is mild, 5 is strong")
+    parser.add_argument("--out", required=True, metavar="DIR", help="images and manifest.json; one folder a run")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
+    parser.add_argument(
+        "--size",
+        type=int,
+        metavar="N",
+        help="resize the shorter side to N and cut the centre first; the constants were chosen for 224",
+    )
+    parser.add_argument("--format", choices=("png", "jpeg"), default="png", help="png loses nothing (default)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from rococo_jax.alter.corrupted_files import write_corrupted
+    from rococo_jax.alter.corruptions import find_corruption
+    from rococo_jax.runtime import keep_compiled_programs
+
+    corruption = find_corruption(arguments.corruption)
+    keep_compiled_programs()
+    written, there = write_corrupted(
+        arguments.images,
+        corruption,
+        arguments.severity,
+        arguments.out,
+        seed=arguments.seed,
+        size=arguments.size,
+        kind=arguments.format,
+    )
+    print(
+        f"{written} images written, {there} already there; {corruption.name}, severity {arguments.severity}, "
+        f"seed {arguments.seed}; {arguments.out}/manifest.json"
+    )
+    return 0

@@ -1,0 +1,105 @@
+"""The reference corruptions (imagecorruptions-imaug), made to use draws that are handed to them.
+
+With its random numbers replaced by ours every kind becomes deterministic, so the nineteen can be compared pixel by
+pixel and not only by their statistics.
+"""
+
+from contextlib import ExitStack
+from unittest import mock
+
+import numpy as np
+import pytest
+
+
+def reference(name: str, image: np.ndarray, severity: int, draws=None) -> np.ndarray:
+    """The reference's corruption of one uint8 image; `draws` as `Corruption.draw` gives them, in NumPy."""
+    corrupt = pytest.importorskip("imagecorruptions").corrupt
+    with ExitStack() as stack:
+        if draws is not None:
+            _INJECT[name](stack, image, severity, draws)
+        return corrupt(image, severity, name)
+
+
+def _patch(stack: ExitStack, target: str, replacement) -> None:
+    stack.enter_context(mock.patch(target, replacement))
+
+
+def _normal(stack, image, severity, draws):
+    _patch(stack, "numpy.random.normal", lambda size, scale=1.0, loc=0.0: loc + scale * np.asarray(draws, np.float64))
+
+
+def _poisson(stack, image, severity, draws):
+    stats = pytest.importorskip("scipy.stats")
+    _patch(stack, "numpy.random.poisson", lambda mean: np.maximum(stats.poisson.ppf(np.float64(draws), mean), 0))
+
+
+def _impulse(stack, image, severity, draws):
+    amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
+    # The reference draws twice: what flips, and whether it turns white.
+    answers = iter([draws, np.where(draws < amount / 2, 0.0, 1.0)])
+    generator = mock.Mock(random=lambda shape: next(answers))
+    _patch(stack, "skimage.util.noise.np.random.default_rng", lambda seed: generator)
+
+
+def _glass(stack, image, severity, draws):
+    import numba
+
+    @numba.njit
+    def walk(x, offsets, reach):
+        height, width = x.shape[:2]
+        for round_ in range(offsets.shape[0]):
+            for h in range(height - reach, reach, -1):
+                for w in range(width - reach, reach, -1):
+                    dy, dx = offsets[round_, h, w]
+                    h_prime, w_prime = h + dy, w + dx
+                    x[h, w], x[h_prime, w_prime] = x[h_prime, w_prime], x[h, w]
+        return x
+
+    _patch(
+        stack,
+        "imagecorruptions.corruptions._shuffle_pixels_njit_glass_blur",
+        lambda height, width, x, constants, seed: walk(x, draws, constants[1]),
+    )
+
+
+def _motion(stack, image, severity, draws):
+    _patch(stack, "numpy.random.uniform", lambda low, high: float(draws))
+
+
+def _snow(stack, image, severity, draws):
+    flakes, angle = draws
+    whole = np.zeros(image.shape[:2])
+    top, left = ((side - kept) // 2 for side, kept in zip(whole.shape, flakes.shape, strict=True))
+    whole[top : top + flakes.shape[0], left : left + flakes.shape[1]] = flakes
+    _normal(stack, image, severity, whole)
+    _motion(stack, image, severity, angle)
+
+
+def _fog(stack, image, severity, draws):
+    parts = iter([part for level in draws for part in level])
+    _patch(stack, "numpy.random.uniform", lambda low, high, shape: low + (high - low) * (next(parts) + 1.0) / 2)
+
+
+def _frost(stack, image, severity, draws):
+    pane = np.pad(draws, ((0, 1), (0, 1), (0, 0)))[..., ::-1]  # the reference reads blue first and crops at random
+    _patch(stack, "cv2.resize", lambda *_, **__: pane)
+
+
+def _elastic(stack, image, severity, draws):
+    fields = iter([draws[1], draws[0]])  # across first
+    _patch(stack, "numpy.random.uniform", lambda low, high, size: np.asarray(next(fields), np.float64))
+
+
+_INJECT = {
+    "gaussian_noise": _normal,
+    "speckle_noise": _normal,
+    "shot_noise": _poisson,
+    "impulse_noise": _impulse,
+    "glass_blur": _glass,
+    "motion_blur": _motion,
+    "snow": _snow,
+    "fog": _fog,
+    "frost": _frost,
+    "elastic_transform": _elastic,
+    "spatter": _normal,
+}

@@ -1,0 +1,91 @@
+"""The corruptions as a user meets them: same key, same bytes; names, severities and sizes checked; severities apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.alter.corruptions import CORRUPTIONS, SEVERITIES, corrupt, find_corruption
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+
+RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
+# One of each way of working: per value, sums of many shifted images, loops until nothing changes.
+REPRESENTATIVE = ["gaussian_noise", "snow", "spatter"]
+
+
+def images(count: int, side: int = 40) -> np.ndarray:
+    smooth = np.random.default_rng(0).integers(0, 256, (count, side // 8, side // 8, 3), dtype=np.uint8)
+    return smooth.repeat(8, axis=1).repeat(8, axis=2)
+
+
+def check_batches_and_devices(name: str) -> None:
+    batch, key = images(64), jax.random.key(11)
+    whole = np.asarray(corrupt(batch, name, 3, key))
+    for count in (1, 7):  # the last ones of the 64, so that their places differ too
+        some = np.arange(64)[-count:]
+        np.testing.assert_array_equal(corrupt(batch[some], name, 3, key, ids=some), whole[some])
+    for devices, count in ((2, 64), (8, 7)):
+        mesh = make_mesh(jax.devices()[:devices])
+        np.testing.assert_array_equal(corrupt(batch[:count], name, 3, key, mesh=mesh), whole[:count])
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
+    check_batches_and_devices(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in REPRESENTATIVE])
+def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kinds(name):
+    check_batches_and_devices(name)
+
+
+def test_another_key_or_id_draws_anew():
+    batch = images(2)
+    one = np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(0)))
+    assert (one != np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(1)))).mean() > 0.5
+    same_picture = np.stack([batch[0], batch[0]])
+    twice = np.asarray(corrupt(same_picture, "gaussian_noise", 1, jax.random.key(0)))
+    assert (twice[0] != twice[1]).mean() > 0.5
+
+
+def test_nineteen_kinds_in_four_groups():
+    assert len(CORRUPTIONS) == 19
+    assert sum(kind.extra for kind in CORRUPTIONS.values()) == 4
+    assert {kind.group for kind in CORRUPTIONS.values()} == {"noise", "blur", "weather", "digital"}
+    names = pytest.importorskip("imagecorruptions").get_corruption_names
+    assert list(CORRUPTIONS) == names("all")
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match="'gaussian_noise', perhaps"):
+        find_corruption("Gaussian Nois")
+    with pytest.raises(InputError, match="found 'zzz'; wanted one of gaussian_noise, "):
+        find_corruption("zzz")
+
+
+@pytest.mark.parametrize("severity", [0, 6, -1, True])
+def test_a_severity_outside_one_to_five_is_refused(severity):
+    with pytest.raises(InputError, match="severity"):
+        CORRUPTIONS["fog"](images(1), severity, jax.random.key(0))
+
+
+def test_images_under_32_pixels_are_refused():
+    with pytest.raises(InputError, match="at least 32"):
+        corrupt(np.zeros((1, 31, 64, 3), np.uint8), "contrast", 1, jax.random.key(0))
+
+
+def test_black_images_survive_every_kind_that_divides():
+    black = np.zeros((1, 32, 32, 3), np.uint8)
+    for name in ("brightness", "saturate", "fog"):
+        out = np.asarray(corrupt(black, name, 3, jax.random.key(0)))
+        expected = {"brightness": 76, "saturate": 0, "fog": 0}[name]  # 0.3 of white; no colour; dimmed to nothing
+        assert (out == expected).all()
+
+
+def test_devices_keep_their_images(device_count):
+    mesh = make_mesh(jax.devices()[:device_count])
+    out = corrupt(jnp.asarray(images(8)), "contrast", 2, jax.random.key(0), mesh=mesh)
+    assert out.sharding.num_devices == device_count
+    assert set(SEVERITIES) == {1, 2, 3, 4, 5}

@@ -1,0 +1,83 @@
+"""The random kinds against the reference's own randomness: mean, deviation and spectrum, severity by severity."""
+
+import jax
+import numpy as np
+import pytest
+
+from rococo_jax.alter.corruptions import CORRUPTIONS, corrupt
+
+RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
+SIDE, PICTURES = 96, 48
+BANDS = ((1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 48))
+# Frost is drawn here and photographed there: its mean and deviation are asked for within these, its spectrum falls
+# as a power of the frequency in both.
+FROST_LEVEL, FROST_DEVIATION = 12.0, 8.0
+
+
+def picture() -> np.ndarray:
+    """Mid-gray bars and a gradient: room for noise on both sides, edges for blurs to move."""
+    down, across = np.mgrid[:SIDE, :SIDE] / SIDE
+    image = np.stack([0.3 + 0.4 * across, 0.3 + 0.4 * down, np.full_like(down, 0.5)], axis=-1)
+    image += 0.1 * (np.floor(across * 12) % 2)[..., None]
+    return (image * 255).astype(np.uint8)
+
+
+def features(batch: np.ndarray) -> np.ndarray:
+    """(pictures, 3 + bands): of the change, the mean, log variance and log power in octaves of frequency; and how high
+    the bars of the picture still stand."""
+    bars = batch.astype(float).mean(axis=(1, 3))
+    edges = np.arange(SIDE // 12, SIDE, SIDE // 12)
+    height = ((bars[:, edges] - bars[:, edges - 1]) * np.where(np.arange(len(edges)) % 2, -1, 1)).mean(axis=1)
+    gray = (batch.astype(float) - picture()).mean(axis=-1)
+    power = np.abs(np.fft.fft2(gray - gray.mean(axis=(1, 2), keepdims=True))) ** 2
+    frequency = np.hypot(*np.meshgrid(*[np.fft.fftfreq(SIDE) * SIDE] * 2))
+    bands = [power[:, (frequency >= low) & (frequency < high)].mean(axis=1) for low, high in BANDS]
+    logs = np.log(np.stack([gray.std(axis=(1, 2)) ** 2, *bands], axis=1) + 1e-9)
+    return np.concatenate([gray.mean(axis=(1, 2))[:, None], logs, height[:, None]], axis=1)
+
+
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Root mean square over the features of the difference of means in standard errors."""
+    error = np.sqrt(one.var(axis=0) / len(one) + other.var(axis=0) / len(other)) + 1e-6
+    return float(np.sqrt((((one.mean(axis=0) - other.mean(axis=0)) / error) ** 2).mean()))
+
+
+def ours(name: str, severity: int) -> np.ndarray:
+    return features(np.asarray(corrupt(np.stack([picture()] * PICTURES), name, severity, jax.random.key(severity))))
+
+
+def theirs(name: str, severity: int) -> np.ndarray:
+    corrupt_one = pytest.importorskip("imagecorruptions").corrupt
+    np.random.seed(severity)
+    return features(np.stack([corrupt_one(picture(), severity, name) for _ in range(PICTURES)]))
+
+
+def check_severity(name: str, severity: int) -> None:
+    found = ours(name, severity)
+    expected = distance(found, theirs(name, severity))
+    # The root mean square of nine standard scores is near 1; above 2.5 the draws are not of one kind.
+    assert expected < 2.5
+    for neighbour in {severity - 1, severity + 1} & {1, 2, 3, 4, 5}:
+        assert distance(found, theirs(name, neighbour)) > max(3.5, 1.5 * expected)
+
+
+@pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
+def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum(name):
+    check_severity(name, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("severity", [1, 2, 4, 5])
+@pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
+def test_every_severity_is_told_from_its_neighbours(name, severity):
+    check_severity(name, severity)
+
+
+def test_drawn_frost_has_the_level_and_falling_spectrum_of_photographed_frost():
+    for severity in (1, 5):
+        found, expected = ours("frost", severity), theirs("frost", severity)
+        assert abs(found[:, 0].mean() - expected[:, 0].mean()) < FROST_LEVEL
+        deviation = np.exp(found[:, 1].mean() / 2), np.exp(expected[:, 1].mean() / 2)
+        assert abs(deviation[0] - deviation[1]) < FROST_DEVIATION
+        slopes = [np.polyfit(np.arange(len(BANDS)), part[:, 2:-1].mean(axis=0), 1)[0] for part in (found, expected)]
+        assert slopes[0] < -0.7 and slopes[1] < -0.7  # log power falls in every octave by more than a factor of two
