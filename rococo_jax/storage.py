@@ -59,6 +59,17 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
+def require_room(path: str | os.PathLike, size: int) -> None:
+    """Raises InputError where the disk that will hold `path` has fewer than `size` bytes left."""
+    folder = Path(path).absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        found = f"{free:,} bytes free (no space left on device)"
+        raise InputError(path, "disk", found, f"{size:,} bytes")
+
+
 def _flush_to_disk(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())

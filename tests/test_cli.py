@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,9 +124,18 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_behind(model, captio
         assert [path.name for path in disk.iterdir()] == ["ballast"]
 
 
-def test_a_model_directory_on_a_full_disk_does_not_appear(model, tmp_path):
+def test_a_model_on_a_full_disk_is_said_in_one_line_and_does_not_appear(captioned, model, tmp_path):
     with small_disk(tmp_path / "disk", "64k") as disk:
-        code = f"from rococo_jax.checkpoints import *; save_model({str(disk / 'copy')!r}, load_model({str(model)!r}))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode != 0
+        (tmp_path / "images").symlink_to(captioned / "images")
+        items = json.loads((captioned / "captions.json").read_text())
+        names = [f"{number}.png" for number in range(12)]
+        for name in names[4:]:
+            shutil.copy(captioned / "images" / "0.png", captioned / "images" / name)
+        (tmp_path / "more.json").write_text(json.dumps([{**items[0], "image": name} for name in names]))
+        images, captions = tmp_path / "images", tmp_path / "more.json"
+        done = run_rococo(
+            "join", model, model, disk / "m", "--images", images, "--captions", captions, "--dim", "2", "--no-cache"
+        )
+        assert done.returncode == 2, done.stderr
+        assert "no space left on device" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
         assert list(disk.iterdir()) == []

@@ -19,7 +19,7 @@ from rococo_jax.checkpoints.name_table import list_differences
 from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.storage import directory_by_rename, read_json, write_json
+from rococo_jax.storage import directory_by_rename, read_json, require_room, write_json
 from rococo_jax.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
     """Writes a model directory: the encoder's module, preprocessing, tokenizer and provenance.
 
     Raises:
-        InputError: `path` is there already and is not an empty folder.
+        InputError: `path` is there already and is not an empty folder, or the disk has no room for the parameters.
     """
     path = Path(path)
     parameters = parameters_of(encoder.model)
@@ -47,6 +47,8 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.spec.to_json(),
         "provenance": provenance,
     }
+    # Asked beforehand: Orbax writes from many threads, and a full disk stops them in many voices.
+    require_room(path, sum(array.nbytes for array in parameters.values()))
     with directory_by_rename(path) as folder:
         with _quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / PARAMETERS).absolute(), parameters)
