@@ -147,7 +147,7 @@ def test_strict_takes_no_ops_out_and_says_so(model, benchmark, tmp_path):
     assert main([*command, "--out", str(tmp_path / "out"), "--protocol", "strict"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["sizes"]["image_to_text"]["same_concept"]["gallery"] == 9
-    assert any("1 altered captions" in note for note in results["notes"])
+    assert any("(strict): 1" in note for note in results["notes"])
 
 
 def test_missing_images_are_refused_or_left_out_and_counted(model, benchmark, tmp_path, capsys):
@@ -200,6 +200,23 @@ def test_broken_annotations_are_refused_in_one_line(name, content, named, model,
     error = capsys.readouterr().err.strip().splitlines()
     assert named in error[-1] and name in error[-1]
     assert not (tmp_path / "o").exists()
+
+
+def test_corruptions_are_measured_against_the_same_cut_without_one(model, benchmark, tmp_path):
+    options = ["--corruptions", "fog,pixelate", "--severities", "2,5", "--mixes", "none", "--no-report"]
+    assert evaluate(model, benchmark, tmp_path, *options) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    for task in ("image_to_text", "text_to_image"):
+        found = results["tasks"][task]
+        kinds = {"fog_2", "fog_5", "pixelate_2", "pixelate_5", "corruptions_2", "corruptions_5"}
+        assert {"clean", "uncorrupted"} | kinds <= set(found)
+        assert found["fog_5"]["drop_points"] == pytest.approx(found["uncorrupted"]["r1"] - found["fog_5"]["r1"])
+        assert found["corruptions_5"]["r5"] == pytest.approx((found["fog_5"]["r5"] + found["pixelate_5"]["r5"]) / 2)
+        assert "r5_std" in found["corruptions_5"]
+    rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
+    ranks = {variant: [row["rank"] for row in rows if row["variant"] == variant] for variant in ("clean", "fog_5")}
+    assert ranks["clean"] != ranks["fog_5"]
+    assert not any(row["variant"].startswith("corruptions") for row in rows)
 
 
 def test_an_unknown_task_suggests_the_nearest(model, benchmark, tmp_path, capsys):

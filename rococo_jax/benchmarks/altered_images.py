@@ -8,16 +8,20 @@ image tower.
   for each seed.
 - control: the same with the ratio 1, so the "mixed" images are the originals, squashed and compressed. It tells the
   effect of mixing from that of preprocessing.
+- corrupted: the images themselves are corrupted, nothing joins the gallery; both directions. Images are first cut to
+  squares of 224 pixels, for which the corruptions were made; `uncorrupted` is the same cut alone, and what drops are
+  measured against.
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from rococo_jax.alter.published_mixing import PUBLISHED_SEEDS, MixingPlan, make_plan
-from rococo_jax.benchmarks.tasks import TEXT_TO_IMAGE, RankBenchmark, RankTask
+from rococo_jax.benchmarks.tasks import TEXT_TO_IMAGE, UNCORRUPTED, CorruptedImages, RankBenchmark, RankTask
 from rococo_jax.errors import InputError
 
 DEFAULT_MIXES = ("mix_0.9", "patch_0.9")
@@ -61,8 +65,7 @@ def with_mixed_images(
             plans += [make_plan(benchmark.images, method, ratio, seed, protocol) for seed in seeds]
     if protocol != "strict":
         plans.append(make_plan(benchmark.images, "mix", 1.0, seeds[0], CONTROL))
-    first = len(benchmark.images) * (1 + len(benchmark.derived))
-    tasks = [_mixed_task(clean, plan, first + k * len(benchmark.images)) for k, plan in enumerate(plans)]
+    tasks = [_mixed_task(clean, plan, row) for plan, row in zip(plans, _first_rows(benchmark), strict=False)]
     return dataclasses.replace(benchmark, tasks=(*benchmark.tasks, *tasks), derived=(*benchmark.derived, *plans))
 
 
@@ -76,3 +79,34 @@ def _mixed_task(clean: RankTask, plan: MixingPlan, first_row: int) -> RankTask:
         gallery_group=np.concatenate([clean.gallery_group, clean.gallery_group]),
         gallery_altered=np.repeat([False, True], len(clean.gallery)),
     )
+
+
+def with_corrupted_images(benchmark: RankBenchmark, kinds: Sequence[str], severities: Sequence[int]) -> RankBenchmark:
+    """The benchmark with its clean tasks asked again on corrupted images, and on uncorrupted ones of the same cut."""
+    if not kinds:
+        return benchmark
+    sets = [CorruptedImages(None, 0)]
+    sets += [CorruptedImages(kind, severity) for kind in kinds for severity in severities]
+    clean = [task for task in benchmark.tasks if task.variant == "clean"]
+    tasks = [
+        _corrupted_task(task, of, row, pooled=len(kinds) > 1)
+        for of, row in zip(sets, _first_rows(benchmark), strict=False)
+        for task in clean
+    ]
+    return dataclasses.replace(benchmark, tasks=(*benchmark.tasks, *tasks), derived=(*benchmark.derived, *sets))
+
+
+def _corrupted_task(clean: RankTask, images: CorruptedImages, first_row: int, pooled: bool) -> RankTask:
+    """The clean task with every image replaced."""
+    side = "gallery" if clean.name == TEXT_TO_IMAGE else "queries"
+    task = dataclasses.replace(clean, variant=images.variant, **{side: first_row + getattr(clean, side)})
+    if images.kind is None:
+        return task
+    pool = f"corruptions_{images.severity}" if pooled else None
+    return dataclasses.replace(task, baseline=UNCORRUPTED, pooled=pool)
+
+
+def _first_rows(benchmark: RankBenchmark) -> Iterator[int]:
+    """The rows of the table of images where the next sets begin."""
+    count = len(benchmark.images)
+    return itertools.count(count * (1 + len(benchmark.derived)), count)

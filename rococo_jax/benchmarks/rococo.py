@@ -94,7 +94,11 @@ def _kept_in_strict(item: AlteredCaptions) -> list[bool]:
 
 def _note_on_no_ops(variant: str, items: Iterable[AlteredCaptions], protocol: Protocol) -> list[str]:
     count = sum(_kept_in_strict(item).count(False) for item in items) if protocol == "strict" else 0
-    return [f"{variant}: {count} altered captions equal to their original were left out (strict)"] if count else []
+    return (
+        [f"{variant}: altered captions left out because they say what their original says (strict): {count}"]
+        if count
+        else []
+    )
 
 
 def _image_to_text(

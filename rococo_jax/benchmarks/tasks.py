@@ -10,6 +10,7 @@ from rococo_jax.alter.published_mixing import MixingPlan
 
 IMAGE_TO_TEXT = "image_to_text"
 TEXT_TO_IMAGE = "text_to_image"
+UNCORRUPTED = "uncorrupted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,8 @@ class RankTask:
         gallery_group: the same for gallery items; altered items have the group of the image they were made from.
         gallery_altered: True for altered captions and mixed images.
         seed: of the alteration, where the variant is run with several and reported as their mean.
+        baseline: the variant that its drop is measured against.
+        pooled: the variant in whose mean it is counted beside its own, such as all corruptions of one severity.
     """
 
     name: Literal["image_to_text", "text_to_image"]
@@ -39,6 +42,28 @@ class RankTask:
     gallery_group: Int[np.ndarray, "gallery"]
     gallery_altered: Bool[np.ndarray, "gallery"]
     seed: int | None = None
+    baseline: str = "clean"
+    pooled: str | None = None
+
+
+@dataclass(frozen=True)
+class CorruptedImages:
+    """The benchmark's images after one corruption of ImageNet-C; `kind=None` is the same images without one.
+
+    Attributes:
+        kind: a name of `alter.corruptions.CORRUPTIONS`, or None.
+        severity: 1 to 5; 0 without a corruption.
+        seed: of what is random.
+    """
+
+    kind: str | None
+    severity: int
+    seed: int = 0
+
+    @property
+    def variant(self) -> str:
+        """The name under which results are reported: `fog_3`, `uncorrupted`."""
+        return UNCORRUPTED if self.kind is None else f"{self.kind}_{self.severity}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,4 +82,4 @@ class RankBenchmark:
     captions: tuple[str, ...]
     tasks: tuple[RankTask, ...]
     notes: tuple[str, ...] = ()
-    derived: tuple[MixingPlan, ...] = ()
+    derived: tuple["MixingPlan | CorruptedImages", ...] = ()

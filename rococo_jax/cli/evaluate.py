@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixes", default="mix_0.9,patch_0.9", metavar="A,B", help="mixed galleries of text_to_image: "
                         "mix_R, patch_R, or none (default: %(default)s)")  # fmt: skip
     parser.add_argument("--seeds", default="1,10,100", metavar="N,N", help="of the mixing (default: %(default)s)")
+    parser.add_argument("--corruptions", default="none", metavar="A,B", help="also ask the clean tasks on corrupted "
+                        "images: kinds of ImageNet-C, or all (default: none)")  # fmt: skip
+    parser.add_argument("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
     parser.add_argument("--allow-missing-images", action="store_true", help="shrink the gallery to the images present")
     parser.add_argument("--no-report", action="store_true", help="do not write report.html and report.csv")
     add_embedding_arguments(parser)
@@ -57,14 +60,31 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace):
-    from rococo_jax.errors import InputError
+    from rococo_jax.alter.corruptions import CORRUPTIONS
     from rococo_jax.evaluation.settings import Settings
 
-    seeds = arguments.seeds.split(",")
-    if not all(seed.isdecimal() for seed in seeds):
-        raise InputError("--seeds", "seeds", arguments.seeds, "whole numbers with commas between them")
-    mixes = () if arguments.mixes == "none" else tuple(arguments.mixes.split(","))
-    return Settings(arguments.protocol, tuple(arguments.tasks.split(",")), mixes, tuple(map(int, seeds)))
+    corruptions = tuple(CORRUPTIONS) if arguments.corruptions == "all" else _names(arguments.corruptions)
+    return Settings(
+        protocol=arguments.protocol,
+        tasks=_names(arguments.tasks),
+        mixes=_names(arguments.mixes),
+        seeds=_numbers("--seeds", arguments.seeds),
+        corruptions=corruptions,
+        severities=_numbers("--severities", arguments.severities),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(text.split(","))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    from rococo_jax.errors import InputError
+
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise InputError(option, "numbers", text, "whole numbers with commas between them")
+    return tuple(map(int, numbers))
 
 
 def _folders(models: list[str], out) -> dict:

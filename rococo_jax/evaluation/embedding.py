@@ -4,17 +4,13 @@ A part holds a few hundred items; a run that is stopped goes on after the last w
 vector, so they tie exactly, as they should.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 from jaxtyping import Float
-from PIL import Image
 
-from rococo_jax.alter.mixed_files import squash_files
-from rococo_jax.alter.published_mixing import MixingPlan, mixed_batches, plan_batches
 from rococo_jax.data.images import load_images
 from rococo_jax.encoding import Encoder
 from rococo_jax.evaluation.cache import EmbeddingCache
@@ -22,9 +18,8 @@ from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file
 from rococo_jax.version import __version__
 
-_IMAGES_PER_PART = 512
+IMAGES_PER_PART = 512
 _TEXTS_PER_PART = 4096
-_BATCHES_PER_PART = 8
 
 
 def embed_images(
@@ -50,40 +45,8 @@ def embed_images(
 
     kind = "image features" if features else "images"
     contents = [bytes.fromhex(each) for each in hashes or map(hash_file, paths)]
-    parts, of_parts = _cut(list(paths), _IMAGES_PER_PART), _cut(contents, _IMAGES_PER_PART)
-    return _embed_parts(encoder, kind, parts, of_parts, encode, cache)
-
-
-def embed_mixed(
-    encoder: Encoder, plan: MixingPlan, paths: Sequence[Path], hashes: Sequence[str], cache: EmbeddingCache
-) -> Float[np.ndarray, "images dim"]:
-    """Unit vectors of a mixed gallery, in the order of `plan.images`. The images are mixed on the way and never kept.
-
-    Args:
-        encoder: the model.
-        plan: who is mixed with whom.
-        paths: the files of `plan.images`.
-        hashes: their SHA-256.
-        cache: where parts are kept.
-    """
-    squashed = squash_files(dict(zip(plan.images, paths, strict=True)), plan.images)
-    batches = plan_batches(plan)
-    parts = [batches[start : start + _BATCHES_PER_PART] for start in range(0, len(batches), _BATCHES_PER_PART)]
-
-    def content(place: int) -> bytes:
-        pair = [hashes[plan.first[place]], hashes[plan.partner[place]]]
-        box = plan.boxes[plan.batch[place]].tolist()
-        return json.dumps([*pair, plan.method, plan.ratio, box, plan.compressed]).encode()
-
-    def encode(part: list[np.ndarray], advance: Callable[[int], None]) -> np.ndarray:
-        mixed = mixed_batches(plan, squashed, batches=part)
-        return encoder.encode_image((Image.fromarray(image) for _, images in mixed for image in images), advance)
-
-    contents = [[content(place) for places in part for place in places.tolist()] for part in parts]
-    vectors = _embed_parts(encoder, f"images ({plan.variant}, seed {plan.seed})", parts, contents, encode, cache)
-    in_order = np.empty_like(vectors)
-    in_order[plan.first] = vectors
-    return in_order
+    parts, of_parts = cut(list(paths), IMAGES_PER_PART), cut(contents, IMAGES_PER_PART)
+    return embed_parts(encoder, kind, parts, of_parts, encode, cache)
 
 
 def embed_texts(
@@ -95,19 +58,20 @@ def embed_texts(
     """
     distinct = sorted(set(texts), key=lambda text: (len(text), text))
     place = {text: index for index, text in enumerate(distinct)}
-    parts = _cut(distinct, _TEXTS_PER_PART)
+    parts = cut(distinct, _TEXTS_PER_PART)
     contents = [[text.encode() for text in part] for part in parts]
     method = encoder.text_features if features else encoder.encode_text
     kind = "caption features" if features else "captions"
-    vectors = _embed_parts(encoder, kind, parts, contents, method, cache)
+    vectors = embed_parts(encoder, kind, parts, contents, method, cache)
     return vectors[[place[text] for text in texts]]
 
 
-def _cut(items: list, size: int) -> list[list]:
+def cut(items: list, size: int) -> list[list]:
+    """Runs of `size` items; the last may be shorter."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _embed_parts(
+def embed_parts(
     encoder: Encoder,
     kind: str,
     parts: Sequence[list],

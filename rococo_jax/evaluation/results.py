@@ -7,7 +7,8 @@
 
 Metrics are percentages from 0 to 100. `drop` is null where the clean R@1 is 0. Where a variant was run with several
 seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard deviation, and `sizes` names the
-seeds. The queries table has one row a query and seed.
+seeds; `corruptions_3` is the mean over all corruptions of severity 3 in the same way. The queries table has one row a
+query and seed.
 """
 
 import os
@@ -26,7 +27,6 @@ from rococo_jax.similarity.statistics import KINDS, OWN, RankStatistics
 from rococo_jax.storage import file_by_rename, hash_json, read_json
 from rococo_jax.version import __version__
 
-CLEAN = "clean"
 Outcome = tuple[RankTask, RankStatistics]
 
 
@@ -46,22 +46,24 @@ def make_fingerprint(*, model: Mapping[str, Any], data: Mapping[str, Any], proto
 def make_results(
     model: str, protocol: str, fingerprint: Mapping[str, Any], outcomes: Sequence[Outcome], notes: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The contents of `results.json`. A variant's drop is against the `clean` outcome of the same task."""
-    clean = {task.name: statistics for task, statistics in outcomes if task.variant == CLEAN}
+    """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most."""
+    baselines = {(task.name, task.variant): statistics for task, statistics in outcomes if task.seed is None}
     runs: dict[tuple[str, str], list[Outcome]] = {}
     for task, statistics in outcomes:
         runs.setdefault((task.name, task.variant), []).append((task, statistics))
+        if task.pooled is not None:
+            runs.setdefault((task.name, task.pooled), []).append((task, statistics))
     tasks, intervals, sizes = {}, {}, {}
     for (name, variant), of_variant in runs.items():
-        altered = variant != CLEAN and name in clean
         task = of_variant[0][0]
+        baseline = None if variant == task.baseline else baselines.get((name, task.baseline))
         statistics = [statistics for _, statistics in of_variant]
         metrics = mean_over_seeds([retrieval_metrics(each, protocol) for each in statistics])
-        if altered:
-            metrics |= drop(retrieval_metrics(clean[name], protocol)["r1"], metrics["r1"])
+        if baseline is not None:
+            metrics |= drop(retrieval_metrics(baseline, protocol)["r1"], metrics["r1"])
         tasks.setdefault(name, {})[variant] = metrics
         intervals.setdefault(name, {})[variant] = retrieval_intervals(
-            statistics, protocol, task.query_group, clean=clean[name] if altered else None
+            statistics, protocol, task.query_group, clean=baseline
         )
         size = {"queries": len(task.queries), "gallery": len(task.gallery), "images": len(np.unique(task.query_group))}
         seeds = {"seeds": [task.seed for task, _ in of_variant]} if task.seed is not None else {}

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from rococo_jax.benchmarks.altered_images import with_mixed_images
+from rococo_jax.benchmarks.altered_images import with_corrupted_images, with_mixed_images
 from rococo_jax.benchmarks.rococo import rococo_from_set
-from rococo_jax.benchmarks.tasks import RankBenchmark
+from rococo_jax.benchmarks.tasks import CorruptedImages, RankBenchmark
 from rococo_jax.checkpoints import load_model
 from rococo_jax.encoding import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.cache import EmbeddingCache
-from rococo_jax.evaluation.embedding import embed_images, embed_mixed, embed_texts
+from rococo_jax.evaluation.embedding import embed_images, embed_texts
+from rococo_jax.evaluation.embedding_altered import embed_corrupted, embed_mixed
 from rococo_jax.evaluation.inputs import EvaluationInputs
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, read_results, write_per_query
 from rococo_jax.evaluation.scoring import rank_by_embeddings
@@ -37,7 +38,8 @@ def make_benchmark(inputs: EvaluationInputs, settings: Settings) -> RankBenchmar
     benchmark = rococo_from_set(inputs.annotations, settings.protocol, images=inputs.paths)
     wanted = tuple(task for task in benchmark.tasks if task.name in settings.tasks)
     benchmark = dataclasses.replace(benchmark, tasks=wanted)
-    return with_mixed_images(benchmark, settings.mixes, settings.seeds, settings.protocol)
+    benchmark = with_mixed_images(benchmark, settings.mixes, settings.seeds, settings.protocol)
+    return with_corrupted_images(benchmark, settings.corruptions, settings.severities)
 
 
 def fingerprint(encoder: Encoder, inputs: EvaluationInputs, settings: Settings) -> dict[str, Any]:
@@ -61,7 +63,11 @@ def evaluate_model(
     hashes = [inputs.hashes[name] for name in benchmark.images]
     texts = embed_texts(encoder, benchmark.captions, cache)
     images = [embed_images(encoder, paths, cache, hashes=hashes)]
-    images += [embed_mixed(encoder, plan, paths, hashes, cache) for plan in benchmark.derived]
+    for derived in benchmark.derived:
+        if isinstance(derived, CorruptedImages):
+            images.append(embed_corrupted(encoder, derived, benchmark.images, paths, hashes, cache))
+        else:
+            images.append(embed_mixed(encoder, derived, paths, hashes, cache))
     outcomes = rank_by_embeddings(benchmark, np.concatenate(images), texts, mesh=encoder.mesh)
     notes = list(benchmark.notes)
     if inputs.is_partial:

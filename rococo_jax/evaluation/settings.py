@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from rococo_jax.alter.corruptions import check_severity, find_corruption
 from rococo_jax.benchmarks.altered_images import DEFAULT_MIXES, DEFAULT_SEEDS, parse_mix
 from rococo_jax.benchmarks.rococo import PROTOCOLS
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE
@@ -22,6 +23,8 @@ class Settings:
         tasks: `image_to_text`, `text_to_image`.
         mixes: mixed galleries of text-to-image, such as `mix_0.9`; empty for none.
         seeds: of the mixing; a mixed variant is the mean over them.
+        corruptions: kinds of ImageNet-C; empty for none.
+        severities: of the corruptions, 1 to 5.
 
     Raises:
         InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
@@ -31,6 +34,8 @@ class Settings:
     tasks: tuple[str, ...] = TASKS
     mixes: tuple[str, ...] = DEFAULT_MIXES
     seeds: tuple[int, ...] = DEFAULT_SEEDS
+    corruptions: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 3, 5)
 
     def __post_init__(self):
         _check_known("--protocol", "protocol", [self.protocol], PROTOCOLS)
@@ -39,11 +44,17 @@ class Settings:
             parse_mix(mix)
         if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
             raise InputError("--seeds", "seeds", list(self.seeds), "whole numbers from 0 to 4294967295, at least one")
+        for kind in self.corruptions:
+            find_corruption(kind)
+        for severity in self.severities:
+            check_severity(severity)
 
     def fingerprint(self) -> dict[str, Any]:
         """What of the settings decides a result; the protocol stands beside it in a fingerprint."""
         mixing = {"mixes": list(self.mixes), "seeds": list(self.seeds)} if TEXT_TO_IMAGE in self.tasks else {}
-        return {"tasks": [task for task in TASKS if task in self.tasks], **mixing}
+        corrupting = {"corruptions": list(self.corruptions), "severities": list(self.severities)}
+        asked = {"tasks": [task for task in TASKS if task in self.tasks], **mixing}
+        return asked | (corrupting if self.corruptions else {})
 
 
 def _check_known(option: str, what: str, names: Sequence[str], known: Sequence[str]) -> None:
