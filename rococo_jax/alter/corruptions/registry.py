@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int, Key, UInt8
+from jaxtyping import Array, Integer, Key, UInt8
 
 from rococo_jax.alter.corruptions import blur, digital, noise, spatter, weather
 from rococo_jax.errors import InputError
@@ -62,7 +62,7 @@ class Corruption:
         severity: int,
         key: Key[Array, ""],
         *,
-        ids: Int[Array | np.ndarray, " batch"] | None = None,
+        ids: Integer[Array | np.ndarray, " batch"] | None = None,
         mesh: Mesh | None = None,
     ) -> UInt8[Array, "batch height width 3"]:
         """Corrupts a batch.
@@ -166,7 +166,7 @@ def corrupt(
     severity: int,
     key: Key[Array, ""],
     *,
-    ids: Int[Array | np.ndarray, " batch"] | None = None,
+    ids: Integer[Array | np.ndarray, " batch"] | None = None,
     mesh: Mesh | None = None,
 ) -> UInt8[Array, "batch height width 3"]:
     """`find_corruption(name)(images, severity, key, ids=ids, mesh=mesh)`."""
