@@ -132,11 +132,14 @@ def _alter(caption: str, originals: Sequence[str], variant: str, seed: int) -> t
     old = nouns()[parts[index].lower()]
     present = {word for original in originals for word in _words(original)}
     meanings = {nouns()[word].meaning for word in present if word in nouns()}
-    pool = _pool(old, variant)
-    choices = [word for word, meaning in pool if word not in present and meaning not in meanings]
-    if index > 1 and parts[index - 1] == " " and parts[index - 2].lower() in ("a", "an"):
-        # Only an article right before the noun has to agree with it.
-        choices = [word for word in choices if article_of(word) == parts[index - 2].lower()]
+    # Only an article right before the noun has to agree with it.
+    before = parts[index - 2].lower() if index > 1 and parts[index - 1] == " " else ""
+    article = before if before in ("a", "an") else None
+    choices = [
+        word
+        for word, meaning, its_article in _pool(old.group, old.is_plural, variant)
+        if word not in present and meaning not in meanings and article in (None, its_article)
+    ]
     if not choices:
         return None, None
     new = Dice("word", seed, variant, caption).choose(choices)
@@ -146,13 +149,14 @@ def _alter(caption: str, originals: Sequence[str], variant: str, seed: int) -> t
 
 
 @functools.cache
-def _pool(old: Noun, variant: str) -> tuple[tuple[str, str], ...]:
-    """All (word, meaning) that a variant may put in the place of `old`, whatever the captions say."""
+def _pool(group: str, is_plural: bool, variant: str) -> tuple[tuple[str, str, str], ...]:
+    """All (word, meaning, article) that a variant may put in the place of such a noun, whatever the captions say."""
     if variant == "danger":
-        words = [plural_of(word) if old.is_plural else word for word in _DANGER.get(old.group, _DANGER[""])]
+        words = [plural_of(word) if is_plural else word for word in _DANGER.get(group, _DANGER[""])]
     elif variant == "rand_voca":
         words = list(dict.fromkeys((*ORDINARY_WORDS, *nouns())))
     else:
-        agreeing = [noun for noun in nouns().values() if noun.is_plural == old.is_plural]
-        words = [noun.word for noun in agreeing if (noun.group == old.group) == (variant == "same_concept")]
-    return tuple((word, nouns()[word].meaning if word in nouns() else word) for word in words)
+        agreeing = [noun for noun in nouns().values() if noun.is_plural == is_plural]
+        words = [noun.word for noun in agreeing if (noun.group == group) == (variant == "same_concept")]
+    meanings = [nouns()[word].meaning if word in nouns() else word for word in words]
+    return tuple(zip(words, meanings, map(article_of, words), strict=True))
