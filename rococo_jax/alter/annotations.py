@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.alter.captions import VARIANTS, AlteredSet, CaptionAlterer, Select, Style, alter_images, find_candidates
-from rococo_jax.alter.influence import Method, word_influence
+from rococo_jax.alter.captions import VARIANTS, AlteredSet, CaptionAlterer, alter_images, find_candidates
+from rococo_jax.alter.influence import word_influence
 from rococo_jax.alter.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.alter.vocabulary import vocabulary_words
 from rococo_jax.alter.words import split_words
@@ -25,7 +25,7 @@ def candidate_influence(
     images: Sequence[CaptionedImage],
     lexicon: Lexicon,
     *,
-    method: Method = "remove",
+    method: str = "remove",
     advance: Advance | None = None,
 ) -> list[np.ndarray]:
     """For every caption the influence of its candidates, NaN for the other words."""
@@ -41,9 +41,9 @@ def alter_captions(
     *,
     lexicon: Lexicon | None = None,
     seed: int = 0,
-    select: Select = "lowest",
-    style: Style = "plain",
-    method: Method = "remove",
+    select: str = "lowest",
+    style: str = "plain",
+    method: str = "remove",
     any_number: bool = False,
     influences: Sequence[np.ndarray] | None = None,
     advance: Advance | None = None,

@@ -16,10 +16,11 @@ caption, the other captions of its image and the influence of its words; not on 
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +31,7 @@ from rococo_jax.data.annotations import AlteredCaptions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
 
-Variant = Literal["same_concept", "diff_concept", "rand_voca", "danger"]
-Select = Literal["lowest", "highest", "random"]
-Style = Literal["plain", "paper"]
-VARIANTS: tuple[Variant, ...] = ("same_concept", "diff_concept", "rand_voca", "danger")
+VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
 DANGER = {"person": "criminal", "place": "minefield", "action": "committing crime", "thing": "weapon"}
 # The published list has this misspelling.
 _PAPER_DANGER = {**DANGER, "action": "commiting crime"}
@@ -100,11 +98,11 @@ class CaptionAlterer:
         InputError: an unknown choice, or rand_voca without a vocabulary.
     """
 
-    variant: Variant
+    variant: str
     lexicon: Lexicon
     seed: int = 0
-    select: Select = "lowest"
-    style: Style = "plain"
+    select: str = "lowest"
+    style: str = "plain"
     vocabulary: Sequence[str] = ()
     any_number: bool = False
     _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
@@ -145,7 +143,7 @@ class CaptionAlterer:
         present = _words_in(originals)
         alterations = []
         for candidate in self._ranked(candidates, caption, influence, draw):
-            value = None if influence is None or np.isnan(influence[candidate.index]) else influence[candidate.index]
+            value = None if influence is None else float(influence[candidate.index])
             for new in self._replacements(candidate, caption, present, draw):
                 alterations.append(self._write(caption, words[candidate.index], candidate, new, value))
                 if len(alterations) == count:
@@ -196,7 +194,7 @@ class CaptionAlterer:
         altered = caption[: word.start] + new + caption[word.end :]
         if self.style == "paper":
             altered = in_paper_style(altered, keep_case=self.variant == "danger")
-        value = None if influence is None else round(float(influence), _DECIMALS + 2)
+        value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
 
 

@@ -14,7 +14,7 @@ computed once (`shared_prefix.py`). Rows of one length share a batch; memory is 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ from rococo_jax.encoding.buckets import text_batches
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import AXES
 
-Method = Literal["remove", "mask", "mean"]
+METHODS = ("remove", "mask", "mean")
 # With ten words a caption and 512 dimensions about 40 MB of vectors.
 _CAPTIONS_AT_ONCE = 2048
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
@@ -52,7 +52,7 @@ def word_influence(
     encoder: Encoder,
     captions: Iterable[str],
     *,
-    method: Method = "remove",
+    method: str = "remove",
     wanted: Iterable[Sequence[int]] | None = None,
     share_prefix: bool = True,
     captions_at_once: int = _CAPTIONS_AT_ONCE,
@@ -93,11 +93,11 @@ def _in_chunks(
 class _Engine:
     """A text tower on its mesh, and the tokenizer that knows its words."""
 
-    def __init__(self, encoder: Encoder, method: Method, share_prefix: bool):
+    def __init__(self, encoder: Encoder, method: str, share_prefix: bool):
         if encoder.spec.text is None:
             raise InputError(encoder.name, "text tower", "none", "a model with a text tower")
-        if method not in get_args(Method):
-            raise InputError(encoder.name, "method", repr(method), f"one of {', '.join(get_args(Method))}")
+        if method not in METHODS:
+            raise InputError(encoder.name, "method", repr(method), f"one of {', '.join(METHODS)}")
         self.encoder, self.method, self.mesh = encoder, method, encoder.mesh
         self.spec, self.words = encoder.tokenizer.spec, WordTokenizer(encoder.tokenizer)
         self.mask_id = _mask_id(encoder) if method == "mask" else -1

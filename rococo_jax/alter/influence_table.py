@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.alter.influence import Method, word_influence
+from rococo_jax.alter.influence import word_influence
 from rococo_jax.alter.words import split_words
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.encoding import Encoder
@@ -29,7 +29,7 @@ def write_influence_table(
     images: Sequence[CaptionedImage],
     path: str | os.PathLike,
     *,
-    method: Method = "remove",
+    method: str = "remove",
     advance: Callable[[int], None] | None = None,
 ) -> int:
     """Writes the table of all captions. Returns how many lines an earlier run had left.

@@ -40,8 +40,8 @@ class WordTokens:
 
 
 def without_word(caption: str, word: Word) -> str:
-    """The caption with a space in the word's place."""
-    return f"{caption[: word.start]} {caption[word.end :]}"
+    """The caption with a space in the word's place, and none before or after it."""
+    return f"{caption[: word.start]} {caption[word.end :]}".strip()
 
 
 class WordTokenizer:
@@ -95,6 +95,8 @@ class WordTokenizer:
     def _learn(self, pieces: set[str]) -> None:
         if len(self._pieces) > _KEPT_PIECES:
             self._pieces.clear()
+        # Some sentencepiece tokenizers give a lone space a token that it has nowhere else.
+        self._pieces.update((piece, []) for piece in pieces if not piece.strip())
         new = sorted(pieces - self._pieces.keys())
         self._pieces.update(zip(new, self._bodies(new), strict=True))
 
