@@ -9,6 +9,11 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from rococo_jax.data.images import open_image
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.report.examples import Fooled, words_that_count
 
@@ -36,12 +41,15 @@ class Archive:
 
     def picture(self, data: dict[str, Any], name: str) -> Picture | None:
         """The image `name` as the model saw it (no EXIF rotation), made small; None where it cannot be had."""
+        key = (str(data.get("images")), name)
+        if key not in self._pictures:
+            self._pictures[key] = _small_picture(self.file(data, name))
+        return self._pictures[key]
+
+    def file(self, data: dict[str, Any], name: str) -> Path | None:
+        """The file of the image `name`; None where there is none, or where it lies outside the run's folder."""
         folder = data.get("images")
-        if not isinstance(folder, str) or not name:
-            return None
-        if (folder, name) not in self._pictures:
-            self._pictures[folder, name] = _small_picture(folder, name)
-        return self._pictures[folder, name]
+        return _find_file(folder, name) if isinstance(folder, str) and name else None
 
     def source_caption(self, data: dict[str, Any], example: Fooled) -> str | None:
         """The original that the chosen caption was made from, one of the query's own image where several match."""
@@ -55,22 +63,33 @@ class Archive:
         return next(iter(own or [original for _, original in places]), None)
 
 
-def _small_picture(folder: str, name: str) -> Picture | None:
+def small_jpeg(pixels: UInt8[np.ndarray, "height width 3"], side: int = _LONGEST_SIDE) -> Picture:
+    """RGB pixels as a JPEG with a longest side of at most `side` px, inside a data URI."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_JPEG_QUALITY, optimize=True)
+    return Picture("data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), image.width, image.height)
+
+
+def _find_file(folder: str, name: str) -> Path | None:
     from rococo_jax.data.captions import find_images
-    from rococo_jax.data.images import open_image
 
     try:
         path = find_images([name], folder)[0].get(name)
         # A name comes from a results file, which may come from anybody: it must not fetch a picture from elsewhere.
-        if path is None or not path.resolve().is_relative_to(Path(folder).resolve()):
-            return None
-        image = open_image(path).convert("RGB")
-        image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+        return path if path is not None and path.resolve().is_relative_to(Path(folder).resolve()) else None
     except (InputError, OSError, ValueError):
         return None
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_JPEG_QUALITY, optimize=True)
-    return Picture("data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), image.width, image.height)
+
+
+def _small_picture(path: Path | None) -> Picture | None:
+    if path is None:
+        return None
+    try:
+        return small_jpeg(np.asarray(open_image(path).convert("RGB")))
+    except (InputError, OSError, ValueError):
+        return None
 
 
 def _read_origins(folder: str) -> dict[str, _Origins]:

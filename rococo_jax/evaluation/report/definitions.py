@@ -4,8 +4,17 @@ from collections.abc import Sequence
 
 from rococo_jax.evaluation.report.collection import Section
 from rococo_jax.evaluation.report.markup import Markup, element
-from rococo_jax.evaluation.report.scores import tasks_of
-from rococo_jax.evaluation.report.vocabulary import ALTERED, METRICS, PROTOCOLS, QUERIES, TASK_QUESTIONS, task_label
+from rococo_jax.evaluation.report.scores import Run, corrupted_by, tasks_of, variants_of
+from rococo_jax.evaluation.report.variant_families import variant_note
+from rococo_jax.evaluation.report.vocabulary import (
+    ALTERED,
+    METRICS,
+    PROTOCOLS,
+    QUERIES,
+    TASK_QUESTIONS,
+    task_label,
+    variant_label,
+)
 
 _ORIGINS = {"ours": "ours", "benchmark": "benchmark's code"}
 
@@ -26,6 +35,23 @@ def false_recall_caption(task: str) -> str:
 def split_caption(task: str) -> str:
     """Caption of the chart of first choices."""
     return f"Every one of the {QUERIES.get(task, 'queries')} has one first choice; the four parts sum to 100 %."
+
+
+def spread_note(runs: Sequence[Run], task: str) -> str | None:
+    """What "sd" means in a table, with the seeds; None where no figure is a mean over seeds."""
+    if all(run.figure(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
+        return None
+    sizes = [run.results.get("sizes", {}).get(task, {}).get(name, {}) for run in runs for name in run.variants(task)]
+    seeds = dict.fromkeys(seed for size in sizes for seed in size.get("seeds") or [])
+    which = f" {', '.join(map(str, seeds))}" if seeds else ""
+    return f" Mixed variants are means over seeds{which}; sd is the sample standard deviation over them."
+
+
+def variant_notes(runs: Sequence[Run], task: str) -> Markup | None:
+    """What the variants of images are, the control above all."""
+    told = [(name, variant_note(name)) for name in variants_of(runs, task)]
+    lines = [element("li", element("b", variant_label(name)), f": {note}.") for name, note in told if note is not None]
+    return element("ul", lines, class_="notes") if lines else None
 
 
 def how_to_read(sections: Sequence[Section]) -> Markup:
@@ -64,6 +90,13 @@ def how_to_read(sections: Sequence[Section]) -> Markup:
                 "95 % bootstrap intervals, resampled by image, since the captions of one image are not independent. "
                 "They say what another draw of images would change, not what another training run would.",
             ),
+            _entry(
+                "Corrupted images",
+                "Images are cut to squares of 224 pixels, for which ImageNet-C chose its constants, then corrupted, "
+                "then prepared as the model prepares any image. Drops are against the same squares uncorrupted.",
+            )
+            if any(corrupted_by(section.runs)[0] for section in sections)
+            else None,
             _entry(
                 "Sections",
                 "Results stand in one table only if nothing but the model differs between their fingerprints.",

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.report.vocabulary import order_variants
+from rococo_jax.evaluation.report.vocabulary import CLEAN, order_variants
 
 PER_QUERY_FILE = "per_query.parquet"
 _COLUMNS = ("task", "variant", "query", "image", "caption", "top1_kind", "top1_text", "top1_score", "positive_score")
+_SOMETIMES = ("seed",)
 _FOOLED = ("own_altered", "other_altered")
 # Two captions that share less than this are different sentences, and marking their words would mark nearly all.
 _SAME_SENTENCE = 0.5
@@ -33,6 +34,7 @@ class Fooled:
         kind: "own_altered" or "other_altered".
         chosen_score: its similarity.
         true_score: similarity of the best right answer.
+        seed: of the mixing, where the variant was run with several.
     """
 
     variant: str
@@ -42,6 +44,7 @@ class Fooled:
     kind: str
     chosen_score: float
     true_score: float
+    seed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,8 @@ def read_fooled(path: Path) -> dict[str, list[Fooled]] | None:
     if missing:
         raise InputError(path, "columns", f"no {', '.join(missing)}", wanted)
     kinds = compute.cast(table["top1_kind"], pyarrow.string())
-    rows = table.filter(compute.is_in(kinds, pyarrow.array(_FOOLED))).select(list(_COLUMNS)).to_pylist()
+    columns = [*_COLUMNS, *(name for name in _SOMETIMES if name in table.column_names)]
+    rows = table.filter(compute.is_in(kinds, pyarrow.array(_FOOLED))).select(columns).to_pylist()
     fooled: dict[str, list[Fooled]] = {}
     for row in rows:
         fooled.setdefault(row["task"], []).append(_fooled(row))
@@ -82,14 +86,33 @@ def read_fooled(path: Path) -> dict[str, list[Fooled]] | None:
 
 def _fooled(row: dict[str, Any]) -> Fooled:
     texts = (str(row[name] or "") for name in ("variant", "image", "caption", "top1_text", "top1_kind"))
-    return Fooled(*texts, float(row["top1_score"]), float(row["positive_score"]))
+    return Fooled(*texts, float(row["top1_score"]), float(row["positive_score"]), row.get("seed"))
+
+
+def read_image_order(path: Path) -> list[str]:
+    """The images of a run in the order in which it had them, which decides who was mixed with whom.
+
+    Queries are images, or captions image by image; so it is the order of first appearance. Empty without a table.
+    """
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(path, columns=["task", "image"], filters=[("variant", "=", CLEAN)])
+    except (pyarrow.ArrowException, OSError):
+        return []
+    rows = zip(table["task"].to_pylist(), table["image"].to_pylist(), strict=True)
+    images: dict[str, dict[str, None]] = {}
+    for task, name in rows:
+        images.setdefault(task, {})[name] = None
+    return list(next(iter(images.values()), {}))
 
 
 def choose_examples(fooled: Iterable[Fooled], count: int) -> list[Fooled]:
     """At most `count` examples by the rule at the top of this file, grouped by variant in reading order."""
 
-    def place(one: Fooled) -> tuple[float, str, str, str]:
-        return (one.true_score - one.chosen_score, one.image, one.caption, one.chosen)
+    def place(one: Fooled) -> tuple[float, str, str, str, int]:
+        return (one.true_score - one.chosen_score, one.image, one.caption, one.chosen, one.seed or 0)
 
     waiting: dict[str, list[Fooled]] = {}
     for one in sorted(fooled, key=place, reverse=True):  # the most confident last, where pop() finds it

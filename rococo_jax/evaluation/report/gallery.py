@@ -1,20 +1,39 @@
 """Examples of fooled queries as cards: the picture, the altered caption that won, the true one, both scores."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rococo_jax.evaluation.report.archive import Archive, Picture
+from rococo_jax.evaluation.report.charts import short_labels
 from rococo_jax.evaluation.report.examples import Fooled, Word, compare_words
 from rococo_jax.evaluation.report.markup import Markup, element, isolated
-from rococo_jax.evaluation.report.vocabulary import variant_label
+from rococo_jax.evaluation.report.mixed_pictures import Mixed
+from rococo_jax.evaluation.report.vocabulary import percent, variant_label
 
 _LONGEST_CAPTION = 400  # letters
+_LONGEST_FILE = 20
 
 
-def cards(examples: Sequence[Fooled], task: str, data: dict[str, Any], archive: Archive) -> Markup:
-    """The examples side by side, and a word on the pictures that could not be had."""
-    draw = _caption_card if task == "image_to_text" else _image_card
-    drawn = [draw(example, data, archive) for example in examples]
+def cards(
+    examples: Sequence[Fooled],
+    task: str,
+    data: dict[str, Any],
+    archive: Archive,
+    mixed: Callable[[Fooled], Mixed | None] = lambda _: None,
+) -> Markup:
+    """The examples side by side, and a word on the pictures that could not be had.
+
+    Args:
+        examples: what to show.
+        task: `image_to_text` or `text_to_image`.
+        data: what the run says of its data.
+        archive: where pictures and originals come from.
+        mixed: makes the mixed image that an example chose.
+    """
+    if task == "image_to_text":
+        drawn = [_caption_card(example, data, archive) for example in examples]
+    else:
+        drawn = [_image_card(example, data, archive, mixed(example)) for example in examples]
     missing = sum(archive.picture(data, example.image) is None for example in examples)
     note = None
     if missing:
@@ -41,18 +60,35 @@ def _caption_card(example: Fooled, data: dict[str, Any], archive: Archive) -> Ma
     return _card([_picture(example.image, archive.picture(data, example.image))], example.variant, kind, lines)
 
 
-def _image_card(example: Fooled, data: dict[str, Any], archive: Archive) -> Markup:
-    kind = "own image, altered" if example.kind == "own_altered" else "another image, altered"
-    lines = [
-        _line("caption", isolated(_cut(example.caption)), None, "true"),
-        _line("chosen", ["altered ", isolated(example.chosen)], example.chosen_score, "chosen"),
-        _line("true", isolated(example.image), example.true_score, "true"),
-    ]
+def _image_card(example: Fooled, data: dict[str, Any], archive: Archive, mixed: Mixed | None) -> Markup:
+    own = example.kind == "own_altered"
+    kind = "its own image, with another mixed in" if own else "another image, mixed"
     shown = [_picture(example.image, archive.picture(data, example.image))]
-    chosen = archive.picture(data, example.chosen) if example.chosen != example.image else None
-    if chosen is not None:
-        shown.append(_picture(example.chosen, chosen, "the chosen image before it was altered"))
-    return _card(shown, example.variant, kind, lines)
+    chosen: list = ["mixed ", _file(example.chosen)]
+    if mixed is not None:
+        shown.append(_picture(example.chosen, mixed.picture, "the mixed image that came first"))
+        own_share, other_share = percent(mixed.own_share), percent(100 - mixed.own_share)
+        chosen = [f"{own_share} % ", _file(example.chosen), f" + {other_share} % ", _file(mixed.partner)]
+    elif not own and (before := archive.picture(data, example.chosen)) is not None:
+        shown.append(_picture(example.chosen, before, "the chosen image before it was mixed"))
+    seed = f" (seed {example.seed})" if example.seed is not None else ""
+    lines = [
+        _line("caption", isolated(_cut(example.caption)), None, "query"),
+        _line(f"chosen{seed}", chosen, example.chosen_score, "chosen file"),
+        _line("true", _file(example.image), example.true_score, "true file"),
+    ]
+    labels = ["true", "chosen"] if len(shown) > 1 else [None]
+    pictures = [_labelled(picture, label) for picture, label in zip(shown, labels, strict=True)]
+    return _card(pictures, example.variant, kind, lines)
+
+
+def _file(name: str) -> Markup:
+    """A file's name without its folders and its middle; the whole of it is told on demand."""
+    return element("bdi", short_labels([name.rpartition("/")[2]], _LONGEST_FILE)[0], title=name)
+
+
+def _labelled(picture: Markup, label: str | None) -> Markup:
+    return picture if label is None else element("figure", picture, element("figcaption", label))
 
 
 def _card(pictures: list[Markup], variant: str, kind: str, lines: list[Markup]) -> Markup:

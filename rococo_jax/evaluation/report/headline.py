@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+from rococo_jax.benchmarks.altered_images import CONTROL
 from rococo_jax.evaluation.report.collection import Section
 from rococo_jax.evaluation.report.markup import Markup, element, isolated
 from rococo_jax.evaluation.report.scores import Figure, Run, altered_variants
@@ -91,7 +92,7 @@ def sizes(run: Run, task: str) -> str | None:
         return None
     queries = next(iter(said.values())).get("queries")
     galleries = {name: each.get("gallery") for name, each in said.items() if isinstance(each.get("gallery"), int)}
-    altered = sorted(size for name, size in galleries.items() if name != CLEAN)
+    altered = sorted(galleries[name] for name in run.variants(task) if name != CLEAN and name in galleries)
     parts = [f"{count(galleries[CLEAN])} items clean"] if CLEAN in galleries else []
     if altered:
         span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"
@@ -101,16 +102,16 @@ def sizes(run: Run, task: str) -> str | None:
 
 def tiles(runs: Sequence[Run], task: str) -> Markup | None:
     """Clean R@1, R@1 where it is lowest, the largest drop and the largest FR@1: a number each, or a range of models."""
-    altered = altered_variants(runs, task)
-    shown = [_tile("Clean R@1", runs, [_at(run, task, [CLEAN], "r1", max) for run in runs], first=True)]
+    altered = [name for name in altered_variants(runs, task) if name != CONTROL]
+    shown = [tile("Clean R@1", runs, [_at(run, task, [CLEAN], "r1", max) for run in runs], first=True)]
     if altered:
         hardest = [_at(run, task, altered, "r1", min) for run in runs]
-        shown.append(_tile("R@1, hardest variant", runs, hardest))
-        shown.append(_tile("Largest drop", runs, [_at(run, task, altered, "drop", max) for run in runs], ours=True))
-        shown.append(_tile("Largest FR@1", runs, [_at(run, task, altered, "fr1", max) for run in runs]))
+        shown.append(tile("R@1, hardest variant", runs, hardest))
+        shown.append(tile("Largest drop", runs, [_at(run, task, altered, "drop", max) for run in runs], ours=True))
+        shown.append(tile("Largest FR@1", runs, [_at(run, task, altered, "fr1", max) for run in runs]))
     else:
         for label, metric in (("Clean R@5", "r5"), ("Clean R@10", "r10")):
-            shown.append(_tile(label, runs, [_at(run, task, [CLEAN], metric, max) for run in runs]))
+            shown.append(tile(label, runs, [_at(run, task, [CLEAN], metric, max) for run in runs]))
     return element("div", shown, class_="tiles") if any(shown) else None
 
 
@@ -121,7 +122,18 @@ def _at(run: Run, task: str, variants: Sequence[str], metric: str, end) -> tuple
     return end(figures, key=lambda pair: pair[1].value) if figures else None
 
 
-def _tile(label: str, runs: Sequence[Run], found: Sequence[tuple[str, Figure] | None], first=False, ours=False):
+def tile(
+    label: str, runs: Sequence[Run], found: Sequence[tuple[str, Figure] | None], first: bool = False, ours: bool = False
+) -> Markup | None:
+    """One number and what it is of, or the range over several models; None where no model has it.
+
+    Args:
+        label: what the number is.
+        runs: the models.
+        found: for each, the variant and its figure.
+        first: the tile stands first.
+        ours: the formula is ours, not the benchmark's.
+    """
     known = [(run, *pair) for run, pair in zip(runs, found, strict=True) if pair is not None]
     if not known:
         return None
@@ -132,6 +144,8 @@ def _tile(label: str, runs: Sequence[Run], found: Sequence[tuple[str, Figure] | 
         notes = [None if variant == CLEAN else variant_label(variant)]
         if figure.has_interval:
             notes.append(f"95 % interval {percent(figure.low)} to {percent(figure.high)}")
+        if figure.spread is not None:
+            notes.append(f"standard deviation {percent(figure.spread)}")
     elif percent(low[2].value) == percent(high[2].value):
         number, notes = [percent(low[2].value), element("span", " %", class_="unit")], ["all models"]
     else:

@@ -10,14 +10,17 @@ import importlib.resources
 import string
 from collections.abc import Sequence
 
+from rococo_jax.benchmarks.altered_images import CONTROL
 from rococo_jax.evaluation.report import definitions, headline, provenance, tables
 from rococo_jax.evaluation.report.archive import Archive
 from rococo_jax.evaluation.report.collection import Section
+from rococo_jax.evaluation.report.corruptions import corrupted_section
 from rococo_jax.evaluation.report.examples import PER_QUERY_FILE, choose_examples, read_fooled
 from rococo_jax.evaluation.report.gallery import cards
 from rococo_jax.evaluation.report.markup import Markup, element, isolated, join
+from rococo_jax.evaluation.report.mixed_pictures import MixedPictures
 from rococo_jax.evaluation.report.panels import interval_panels, split_panels
-from rococo_jax.evaluation.report.scores import Run, by_clean_recall, tasks_of
+from rococo_jax.evaluation.report.scores import Run, by_clean_recall, corrupted_by, tasks_of
 from rococo_jax.evaluation.report.vocabulary import ALTERED, QUERIES, TASK_QUESTIONS, task_label
 from rococo_jax.progress import progress
 from rococo_jax.version import __version__
@@ -71,6 +74,11 @@ def _masthead(sections: Sequence[Section], csv_name: str) -> Markup:
         for index, section in enumerate(sections, 1)
         for task in tasks_of(section.runs)
     ]
+    links += [
+        element("li", element("a", f"{_number(index, sections)}Corrupted images", href=f"#s{index}-corruptions"))
+        for index, section in enumerate(sections, 1)
+        if corrupted_by(section.runs)[0]
+    ]
     links.append(element("li", element("a", "How to read this page", href="#how-to-read")))
     links.append(element("li", element("a", "All figures as CSV", href=f"./{csv_name}", download=True)))
     return element(
@@ -80,7 +88,7 @@ def _masthead(sections: Sequence[Section], csv_name: str) -> Markup:
         element(
             "p",
             "Image-text models under stress: what happens to retrieval when captions with a wrong word, or images with "
-            "another mixed in, join the gallery.",
+            "another mixed in, join the gallery, or when images are corrupted.",
             class_="lede",
         ),
         element("nav", element("ul", links), aria_label="On this page"),
@@ -100,6 +108,7 @@ def _section(section: Section, index: int, many: bool, archive: Archive) -> Mark
         headline.coverage_warning(section),
         headline.notes(section),
         [_task(section, task, f"s{index}-{task}", archive) for task in tasks_of(section.runs)],
+        corrupted_section(section.runs, f"s{index}-corruptions", archive),
         provenance.fingerprints(section.runs),
         class_="group",
         id=f"s{index}",
@@ -122,7 +131,13 @@ def _task(section: Section, task: str, anchor: str, archive: Archive) -> Markup:
         element("p", TASK_QUESTIONS[task], class_="question") if task in TASK_QUESTIONS else None,
         element("p", said, class_="note") if (said := headline.sizes(runs[0], task)) else None,
         headline.tiles(runs, task),
-        _figure("Results", _table_note(single), table, None if single else _all_figures(runs, task)),
+        _figure(
+            "Results",
+            join(_table_note(single), definitions.spread_note(runs, task)),
+            definitions.variant_notes(runs, task),
+            table,
+            None if single else _all_figures(runs, task),
+        ),
         element(
             "div",
             _chart("Drop in R@1", definitions.DROP_CAPTION, interval_panels(runs, task, "drop", "drop")),
@@ -151,7 +166,7 @@ def _all_figures(runs: Sequence[Run], task: str) -> Markup:
     return element("details", element("summary", "Every figure, model by model"), element("div", shown))
 
 
-def _figure(title: str, note: str, *content: Markup | None) -> Markup:
+def _figure(title: str, note: str | Markup, *content: Markup | None) -> Markup:
     return element("section", element("h4", title), element("p", note, class_="note"), content, class_="figure")
 
 
@@ -167,9 +182,11 @@ def _examples(runs: Sequence[Run], task: str, archive: Archive) -> Markup | None
             fooled = read_fooled(run.path.parent / PER_QUERY_FILE)
             if fooled is None:
                 without.append(run.label)
-            chosen = choose_examples((fooled or {}).get(task, []), count)
+            # The control's copy shows the same as its original: whoever takes it is not fooled.
+            of_task = [one for one in (fooled or {}).get(task, []) if one.variant != CONTROL]
+            chosen = choose_examples(of_task, count)
             if chosen:
-                drawn = cards(chosen, task, run.data, archive)
+                drawn = cards(chosen, task, run.data, archive, MixedPictures(run, archive).find)
                 summary = element("summary", isolated(run.label))
                 shown.append(drawn if len(runs) == 1 else element("details", summary, drawn, open=not shown))
             advance(1)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.evaluation.report.variant_families import corruption_of, is_about_corruption, pooled_severity
 from rococo_jax.evaluation.report.vocabulary import CLEAN, SPREAD_SUFFIXES, TASKS, in_reading_order, order_variants
 
 
@@ -49,8 +50,12 @@ class Run:
         return data if isinstance(data, dict) else {}
 
     def variants(self, task: str) -> list[str]:
-        """The variants measured for a task, `clean` first."""
-        return order_variants(self.tasks.get(task, {}))
+        """The variants measured for a task, `clean` first; corruptions stand apart."""
+        return [variant for variant in order_variants(self.tasks.get(task, {})) if not is_about_corruption(variant)]
+
+    def corruptions(self, task: str) -> list[str]:
+        """The corrupted variants measured for a task, with their baseline and means."""
+        return [variant for variant in self.tasks.get(task, {}) if is_about_corruption(variant)]
 
     def figure(self, task: str, variant: str, metric: str) -> Figure:
         """One number; a figure of `None`s where it was not measured."""
@@ -67,18 +72,34 @@ def tasks_of(runs: Iterable[Run]) -> list[str]:
 
 
 def variants_of(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
-    """Every variant of `task` that any of the runs measured, `clean` first; with `metric`, those that have it."""
+    """Every variant of `task` that any of the runs measured, `clean` first; with `metric`, those that have it.
+
+    Corruptions are left out: nineteen kinds would swamp the others, and they have a place of their own.
+    """
     return order_variants(
         variant
         for run in runs
-        for variant, numbers in run.tasks.get(task, {}).items()
-        if metric is None or numbers.get(metric) is not None
+        for variant in run.variants(task)
+        if metric is None or run.tasks[task][variant].get(metric) is not None
     )
 
 
 def altered_variants(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
     """`variants_of` without `clean`."""
     return [variant for variant in variants_of(runs, task, metric) if variant != CLEAN]
+
+
+def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
+    """Kinds and severities of all corruptions that any of the runs measured."""
+    pairs = [corruption_of(name) for run in runs for task in run.tasks for name in run.corruptions(task)]
+    kinds = dict.fromkeys(pair[0] for pair in pairs if pair is not None)
+    return list(kinds), sorted({pair[1] for pair in pairs if pair is not None})
+
+
+def pooled_severities(runs: Iterable[Run]) -> list[int]:
+    """The severities for which any of the runs has a mean over kinds."""
+    found = {pooled_severity(name) for run in runs for task in run.tasks for name in run.corruptions(task)}
+    return sorted(found - {None})
 
 
 def by_clean_recall(runs: Iterable[Run], task: str) -> list[Run]:

@@ -33,9 +33,11 @@ def leaderboard(runs: Sequence[Run], task: str) -> Markup:
         element("tr", element("td"), [_group_header(variant, len(names)) for variant, names in groups]),
         element(
             "tr",
-            _header("Model", first=True),
+            header_cell("Model", first=True),
             [
-                _header(metric(name).label, metric(name).definition, new, sorted_now=(variant, name) == (CLEAN, "r1"))
+                header_cell(
+                    metric(name).label, metric(name).definition, new, sorted_now=(variant, name) == (CLEAN, "r1")
+                )
                 for variant, name, new in _with_borders(groups)
             ],
         ),
@@ -45,37 +47,37 @@ def leaderboard(runs: Sequence[Run], task: str) -> Markup:
             "tr",
             element("th", element("bdi", run.label), scope="row"),
             [
-                _cell(run.figure(task, variant, name), new, run.label in best[variant, name])
+                figure_cell(run.figure(task, variant, name), new, run.label in best[variant, name])
                 for variant, name, new in _with_borders(groups)
             ],
         )
         for run in runs
     ]
-    return _table(f"Models, {task}", head, rows, sortable=True)
+    return scrolling_table(f"Models, {task}", head, rows, sortable=True)
 
 
-def model_table(run: Run, task: str) -> Markup:
-    """Every figure of one model: one row a variant, one column a metric, known or not."""
-    variants = run.variants(task)
+def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Markup:
+    """Every figure of one model: one row a variant (all but corruptions by default), one column a metric."""
+    variants = run.variants(task) if variants is None else variants
     names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
     names = [name for name in names if _has_any([run], task, variants, name)]
     head = element(
         "thead",
         element(
             "tr",
-            _header("Variant", first=True),
-            [_header(metric(name).label, metric(name).definition) for name in names],
+            header_cell("Variant", first=True),
+            [header_cell(metric(name).label, metric(name).definition) for name in names],
         ),
     )
     rows = [
         element(
             "tr",
             element("th", element("bdi", variant_label(variant)), scope="row", title=variant),
-            [_cell(run.figure(task, variant, name)) for name in names],
+            [figure_cell(run.figure(task, variant, name)) for name in names],
         )
         for variant in variants
     ]
-    return _table(f"{run.label}, {task}", head, rows, sortable=len(rows) > 1)
+    return scrolling_table(f"{run.label}, {task}", head, rows, sortable=len(rows) > 1)
 
 
 def _long_table(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Markup:
@@ -85,9 +87,9 @@ def _long_table(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Mark
         "thead",
         element(
             "tr",
-            _header("Model", first=True),
-            _header("Variant"),
-            [_header(metric(name).label, metric(name).definition) for name in names],
+            header_cell("Model", first=True),
+            header_cell("Variant"),
+            [header_cell(metric(name).label, metric(name).definition) for name in names],
         ),
     )
     rows = [
@@ -95,12 +97,12 @@ def _long_table(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Mark
             "tr",
             element("th", element("bdi", run.label), scope="row"),
             element("td", variant_label(variant), class_="words"),
-            [_cell(run.figure(task, variant, name)) for name in names],
+            [figure_cell(run.figure(task, variant, name)) for name in names],
         )
         for run in runs
         for variant in run.variants(task)
     ]
-    return _table(f"Models, {task}", head, rows, sortable=True)
+    return scrolling_table(f"Models, {task}", head, rows, sortable=True)
 
 
 def _has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
@@ -131,16 +133,18 @@ def _group_header(variant: str, columns: int) -> Markup:
     return element("th", variant_label(variant), colspan=columns, scope="colgroup", class_="group edge", title=variant)
 
 
-def _header(
+def header_cell(
     label: str, title: str | None = None, new_group: bool = False, first: bool = False, sorted_now: bool = False
 ) -> Markup:
+    """The heading of a column; a button, so that a sortable table can be sorted by keyboard too."""
     classes = " ".join(name for name, on in (("edge", new_group), ("words", first)) if on) or None
     order = "descending" if sorted_now else None
     button = element("button", label, type="button", title=title)
     return element("th", button, scope="col", class_=classes, aria_sort=order)
 
 
-def _cell(figure: Figure, new_group: bool = False, leads: bool = False) -> Markup:
+def figure_cell(figure: Figure, new_group: bool = False, leads: bool = False) -> Markup:
+    """A number with its interval and its spread over seeds or kinds below."""
     number = percent(figure.value)
     content = [element("strong", number) if leads else number]
     if figure.has_interval:
@@ -152,7 +156,8 @@ def _cell(figure: Figure, new_group: bool = False, leads: bool = False) -> Marku
     return element("td", content, data_value=figure.value, class_="edge" if new_group else None)
 
 
-def _table(caption: str, head: Markup, rows: list[Markup], sortable: bool) -> Markup:
+def scrolling_table(caption: str, head: Markup, rows: list[Markup], sortable: bool) -> Markup:
+    """A table of figures that scrolls sideways where it is wider than the screen."""
     table = element(
         "table",
         element("caption", caption, class_="heard"),

@@ -50,6 +50,8 @@ _VARIANTS = {
     "rand_voca": "Random vocabulary",
     "danger": "Danger",
 }
+# Read after the variants that they are to be compared with.
+_LAST = {"control": "Control", "uncorrupted": "Uncorrupted"}
 
 TASKS = {
     "image_to_text": "Image to text",
@@ -58,11 +60,11 @@ TASKS = {
 
 TASK_QUESTIONS = {
     "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
-    "text_to_image": "Each caption looks for its own image among all images, altered ones included.",
+    "text_to_image": "Each caption looks for its own image among all images, mixed ones included.",
 }
 
 QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
-ALTERED = {"image_to_text": "an altered caption", "text_to_image": "an altered image"}
+ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
 
 PROTOCOLS = {
     "paper": "the published files and the published way of mixing; a tie counts as the published code has it, as near "
@@ -82,9 +84,11 @@ def metric(name: str) -> Metric:
 def variant_label(name: str) -> str:
     """A variant as the page prints it.
 
-    >>> variant_label("same_concept"), variant_label("mix_0.9"), variant_label("gaussian_noise")
-    ('Same concept', 'Mix 0.9', 'Gaussian noise')
+    >>> variant_label("same_concept"), variant_label("mix_0.9"), variant_label("corruptions_3")
+    ('Same concept', 'Mix 0.9', 'All kinds, severity 3')
     """
+    if name.startswith("corruptions_"):
+        return f"All kinds, severity {name.removeprefix('corruptions_')}"
     spaced = name.replace("_", " ").strip()
     return _VARIANTS.get(name) or (spaced[:1].upper() + spaced[1:])
 
@@ -101,8 +105,8 @@ def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
-    """Variants in reading order, `clean` first."""
-    return in_reading_order(names, _VARIANTS)
+    """Variants in reading order: `clean` first, the control last."""
+    return sorted(in_reading_order(names, _VARIANTS), key=lambda name: name in _LAST)
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:
