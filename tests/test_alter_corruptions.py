@@ -50,6 +50,16 @@ def test_another_key_or_id_draws_anew():
     assert (twice[0] != twice[1]).mean() > 0.5
 
 
+def test_the_draws_are_those_of_jax_random():
+    from rococo_jax.alter.corruptions import draws
+
+    key, shape = jax.random.key(7), (30, 41, 3)
+    np.testing.assert_array_equal(draws.bits(key, shape), jax.random.bits(key, shape))
+    np.testing.assert_array_equal(draws.uniform(key, shape, -2.0, 3.0), jax.random.uniform(key, shape, None, -2.0, 3.0))
+    # The logarithm inside may be rounded differently when it is compiled into another pass.
+    np.testing.assert_allclose(draws.normal(key, shape), jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
+
+
 def test_nineteen_kinds_in_four_groups():
     assert len(CORRUPTIONS) == 19
     assert sum(kind.extra for kind in CORRUPTIONS.values()) == 4

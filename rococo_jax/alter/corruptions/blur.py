@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
+from rococo_jax.alter.corruptions.draws import bits
 from rococo_jax.alter.corruptions.filters import (
-    correlate_symmetric,
+    correlate,
     crop_of_zoom,
     gaussian,
     motion_blur,
@@ -39,7 +40,7 @@ def gaussian_blur(image: Image, severity: int, draws: None) -> Image:
 
 def defocus_blur(image: Image, severity: int, draws: None) -> Image:
     """A disk with a soft edge."""
-    return to_bytes(correlate_symmetric(image.astype(jnp.float32), _disk(*DEFOCUS[severity - 1])))
+    return to_bytes(correlate(image.astype(jnp.float32), _disk(*DEFOCUS[severity - 1])))
 
 
 @functools.cache
@@ -59,9 +60,11 @@ def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
 
 
 def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "rounds height width 2"]:
-    """For each round and pixel, how many (rows, columns) away its new content is."""
+    """For each round and pixel, how many (rows, columns) away its new content is: from -reach to reach - 1."""
     _, reach, rounds = GLASS[severity - 1]
-    return jax.random.randint(key, (rounds, height, width, 2), -reach, reach)
+    words = bits(key, (rounds, height, width))
+    both = jnp.stack([words >> np.uint32(16), words & np.uint32(0xFFFF)], axis=-1).astype(jnp.int32)
+    return ((both * (2 * reach)) >> 16) - reach
 
 
 def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height width 2"]) -> Image:

@@ -88,34 +88,32 @@ def _banded(weights: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def correlate_symmetric(
+def correlate(
     image: Float[Array, "height width channels"], kernel: Float[np.ndarray, "taps taps"]
 ) -> Float[Array, "height width channels"]:
-    """Correlation with a kernel that is its own mirror image both ways, at a "reflect" border.
-
-    Rows at the same distance are added before they are multiplied, and so are columns: a quarter of the products.
-    """
+    """Correlation with an odd square kernel at a "reflect" border, by Fourier transform."""
     radius = len(kernel) // 2
-    height, width, channels = image.shape
-    padded = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
-    padded = padded.reshape(height + 2 * radius, -1)
-    total = jnp.zeros((height, width * channels), jnp.float32)
-    for row in range(radius + 1):
-        lines = padded[radius - row : radius - row + height]
-        if row:
-            lines += padded[radius + row : radius + row + height]
-        # Computed once, not again for every column of the kernel.
-        lines = jax.lax.optimization_barrier(lines)
-        for column in range(radius + 1):
-            weight = np.float32(kernel[radius + row, radius + column])
-            if abs(weight) < 1e-9:
-                continue
-            left, right = (radius - column) * channels, (radius + column) * channels
-            taps = lines[:, left : left + width * channels]
-            if column:
-                taps += lines[:, right : right + width * channels]
-            total += taps * weight
-    return total.reshape(height, width, channels)
+    height, width, _ = image.shape
+    lines, columns = (_next_smooth(side + 2 * radius) for side in (height, width))
+    padded = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode="reflect").transpose(2, 0, 1)
+    padded = jnp.pad(padded, ((0, 0), (0, lines - height - 2 * radius), (0, columns - width - 2 * radius)))
+    placed = np.zeros((lines, columns))
+    placed[: len(kernel), : len(kernel)] = kernel
+    response = np.conj(np.fft.rfft2(placed)).astype(np.complex64)[None]
+    filtered = jnp.fft.irfft2(jnp.fft.rfft2(padded) * response, s=(lines, columns))
+    return filtered[:, :height, :width].transpose(1, 2, 0)
+
+
+def _next_smooth(side: int) -> int:
+    """The least length from `side` on without prime factors above 5: transforms of such lengths are fast."""
+
+    def rest(length: int) -> int:
+        for factor in (2, 3, 5):
+            while length % factor == 0:
+                length //= factor
+        return length
+
+    return next(length for length in range(side, 2 * side) if rest(length) == 1)
 
 
 def zoom_taps(side: int, zoom: float) -> tuple[Int[np.ndarray, "zoomed 2"], Float[np.ndarray, "zoomed 2"]]:

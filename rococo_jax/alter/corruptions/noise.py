@@ -10,11 +10,11 @@ Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
+from rococo_jax.alter.corruptions import draws
 from rococo_jax.alter.corruptions.filters import to_bytes
 
 GAUSSIAN = (0.08, 0.12, 0.18, 0.26, 0.38)
@@ -28,23 +28,23 @@ PerValue = Float[Array, "height width 3"]
 
 def draw_normal(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A standard normal for each value."""
-    return jax.random.normal(key, (height, width, 3))
+    return draws.normal(key, (height, width, 3))
 
 
 def draw_uniform(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A uniform number in [0, 1) for each value."""
-    return jax.random.uniform(key, (height, width, 3))
+    return draws.uniform(key, (height, width, 3))
 
 
-def gaussian_noise(image: Image, severity: int, normal: PerValue) -> Image:
+def gaussian_noise(image: Image, severity: int, noise: PerValue) -> Image:
     """Adds the same noise everywhere."""
-    return to_bytes(image.astype(jnp.float32) + 255 * GAUSSIAN[severity - 1] * normal)
+    return to_bytes(image.astype(jnp.float32) + 255 * GAUSSIAN[severity - 1] * noise)
 
 
-def speckle_noise(image: Image, severity: int, normal: PerValue) -> Image:
+def speckle_noise(image: Image, severity: int, noise: PerValue) -> Image:
     """Adds noise in proportion to the value."""
     image = image.astype(jnp.float32)
-    return to_bytes(image + image * (SPECKLE[severity - 1] * normal))
+    return to_bytes(image + image * (SPECKLE[severity - 1] * noise))
 
 
 def impulse_noise(image: Image, severity: int, uniform: PerValue) -> Image:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
+from rococo_jax.alter.corruptions.draws import normal
 from rococo_jax.alter.corruptions.filters import gaussian, to_bytes
 
 # mean and deviation of the liquid, smoothing, threshold, strength of the water or smoothing of the mud
@@ -40,13 +41,13 @@ Plane = Int[Array, "height width"]
 
 def draw_spatter(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "height width"]:
     """A standard normal for each pixel."""
-    return jax.random.normal(key, (height, width))
+    return normal(key, (height, width))
 
 
-def spatter(image: Image, severity: int, normal: Float[Array, "height width"]) -> Image:
+def spatter(image: Image, severity: int, thickness: Float[Array, "height width"]) -> Image:
     """Lays drops of water or mud over the image."""
     mean, deviation, smoothing, threshold, last = SPATTER[severity - 1]
-    liquid = gaussian((mean + deviation * normal)[..., None], smoothing)
+    liquid = gaussian((mean + deviation * thickness)[..., None], smoothing)
     liquid = jnp.where(liquid < threshold, 0, liquid)
     pixels = image.astype(jnp.float32)
     if severity < MUD_FROM:

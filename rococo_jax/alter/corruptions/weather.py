@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
+from rococo_jax.alter.corruptions.draws import normal, uniform
 from rococo_jax.alter.corruptions.filters import (
     crop_of_zoom,
     motion_blur,
@@ -53,7 +54,7 @@ def draw_snow(key: Key[Array, ""], height: int, width: int, severity: int) -> Sn
     """Standard normals for the part of the flakes that is zoomed into view, and the steps of their fall."""
     zoom, radius = SNOW[severity - 1][2], SNOW[severity - 1][4]
     flakes_key, angle_key = jax.random.split(key)
-    flakes = jax.random.normal(flakes_key, (crop_of_zoom(height, zoom)[1], crop_of_zoom(width, zoom)[1]))
+    flakes = normal(flakes_key, (crop_of_zoom(height, zoom)[1], crop_of_zoom(width, zoom)[1]))
     angle = jax.random.uniform(angle_key, (), minval=-135.0, maxval=-45.0)
     return flakes, motion_offsets(angle, 2 * radius + 1)
 
@@ -95,10 +96,10 @@ def fog(image: Image, severity: int, draws: FractalDraws) -> Image:
 def draw_fractal(key: Key[Array, ""], side: int) -> FractalDraws:
     """Uniform numbers in [-1, 1) for squares and both kinds of diamonds, for each doubling up to `side`."""
     levels = int(np.ceil(np.log2(side)))
-    keys = jax.random.split(key, levels)
-    return tuple(
-        jax.random.uniform(keys[level], (3, 2**level, 2**level), minval=-1.0, maxval=1.0) for level in range(levels)
-    )
+    ends = np.cumsum([3 * 4**level for level in range(levels)])
+    # One draw cut into pieces: a draw for each level would be compiled for each.
+    pieces = jnp.split(uniform(key, (int(ends[-1]),), -1.0, 1.0), ends[:-1])
+    return tuple(piece.reshape(3, 2**level, 2**level) for level, piece in enumerate(pieces))
 
 
 def diamond_square(draws: FractalDraws, wibble: float, decay: float) -> Float[Array, "side side"]:
@@ -116,7 +117,8 @@ def diamond_square(draws: FractalDraws, wibble: float, decay: float) -> Float[Ar
         top = (middle + jnp.roll(middle, 1, axis=0) + grid + jnp.roll(grid, -1, axis=1)) / 4 + scale * tops
         side = (middle + jnp.roll(middle, 1, axis=1) + grid + jnp.roll(grid, -1, axis=0)) / 4 + scale * sides
         upper, lower = jnp.stack([grid, top], axis=-1), jnp.stack([side, middle], axis=-1)
-        grid = jnp.stack([upper, lower], axis=1).reshape(2 * size, 2 * size)
+        # One level at a time: compiled as one expression, each level would be computed again for the next.
+        grid = jax.lax.optimization_barrier(jnp.stack([upper, lower], axis=1).reshape(2 * size, 2 * size))
         wibble /= decay
     return grid
 
