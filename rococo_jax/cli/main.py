@@ -23,6 +23,7 @@ COMMANDS = (
     "alter-captions",
     "mix-images",
     "corrupt-images",
+    "attention",
 )
 
 

@@ -42,13 +42,20 @@ class AttentionPooling(nnx.Module):
         self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, dtype=dtype, rngs=rngs)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
+        mixed, _ = self._look(tokens)
+        x = self.out(mixed.reshape(tokens.shape[0], tokens.shape[2]))
+        return x + self.mlp(self.norm(x))
+
+    def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
+        """How much of each token the probe takes in; sums to 1 over the tokens."""
+        return self._look(tokens)[1][:, :, 0]
+
+    def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
         batch, count, width = tokens.shape
         query = self.qkv.columns(0, width)(self.probe[...]).reshape(1, 1, self.heads, -1)
         key_value = self.qkv.columns(width, 3 * width)(tokens).reshape(batch, count, 2, self.heads, -1)
         query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
-        mixed, _ = attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
-        x = self.out(mixed.reshape(batch, width))
-        return x + self.mlp(self.norm(x))
+        return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
 
 
 class VisionTower(nnx.Module):

@@ -65,7 +65,8 @@ def _tiles(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
         for severity in dict.fromkeys(severities[:1] + severities[-1:]):
             variant = pooled(severity)
             found = [_known(variant, run.figure(task, variant, "drop")) for run in runs]
-            shown.append(headline.tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, found, ours=True))
+            label = f"Mean drop, {task_label(task).lower()}, severity {severity}"
+            shown.append(headline.tile(label, runs, found, ours=True))
     return element("div", shown, class_="tiles") if any(shown) else None
 
 

@@ -1,13 +1,5 @@
-"""The page: sections of comparable results, each with its tables, charts and examples, in one file without a network.
+"""The page: sections of comparable results, each with its tables, charts and examples, in one self-contained file."""
 
-A content security policy inside the page forbids every load and every script but our own (by its hash), so that
-neither a caption nor a file name can do what the escaping should already have prevented.
-"""
-
-import base64
-import hashlib
-import importlib.resources
-import string
 from collections.abc import Sequence
 
 from rococo_jax.benchmarks.altered_images import CONTROL
@@ -15,6 +7,7 @@ from rococo_jax.evaluation.report import definitions, headline, provenance, tabl
 from rococo_jax.evaluation.report.archive import Archive
 from rococo_jax.evaluation.report.collection import Section
 from rococo_jax.evaluation.report.corruptions import corrupted_section
+from rococo_jax.evaluation.report.document import document
 from rococo_jax.evaluation.report.examples import PER_QUERY_FILE, choose_examples, read_fooled
 from rococo_jax.evaluation.report.gallery import cards
 from rococo_jax.evaluation.report.markup import Markup, element, isolated, join
@@ -23,7 +16,6 @@ from rococo_jax.evaluation.report.panels import interval_panels, split_panels
 from rococo_jax.evaluation.report.scores import Run, by_clean_recall, corrupted_by, tasks_of
 from rococo_jax.evaluation.report.vocabulary import ALTERED, QUERIES, TASK_QUESTIONS, task_label
 from rococo_jax.progress import progress
-from rococo_jax.version import __version__
 
 # Examples of one model, by how many models share the page: twenty models must not make a page of 50 MB.
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
@@ -47,20 +39,7 @@ def render_page(sections: Sequence[Section], csv_name: str) -> str:
         ),
         definitions.how_to_read(sections),
     )
-    script = _asset("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return string.Template(_asset("page.html")).substitute(
-        title=join(_title(sections)),
-        style=_asset("page.css"),
-        script=script,
-        script_hash=digest,
-        body=body,
-        version=join(__version__),
-    )
-
-
-def _asset(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+    return document(_title(sections), body, "rococo report")
 
 
 def _title(sections: Sequence[Section]) -> str:
