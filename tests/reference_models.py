@@ -7,8 +7,10 @@ parameter gets noise of its own.
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -59,22 +61,6 @@ def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
 def bert(seed: int = 0, **changes) -> transformers.BertModel:
     sizes = {key: value for key, value in TEXT.items() if key not in ("bos_token_id", "eos_token_id")}
     return perturbed(transformers.BertModel(transformers.BertConfig(**{**sizes, **changes})), seed)
-
-
-def random_pixels(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
-    """Pixels as after normalisation, (count, size, size, 3)."""
-    return np.random.default_rng(seed).normal(size=(count, size, size, 3)).astype(np.float32)
-
-
-def random_texts(length: int, vocabulary: int, end: int, padding: int = 0, count: int = 5, seed: int = 0):
-    """Ids (count, length) that end with `end` at different places, the last row full, and the mask of their tokens."""
-    random = np.random.default_rng(seed)
-    counts = np.append(random.integers(2, length, count - 1), length)
-    words = np.array([word for word in range(vocabulary) if word != end])
-    ids = random.choice(words, (count, length)).astype(np.int32)
-    mask = np.arange(length)[None] < counts[:, None]
-    ids[np.arange(count), counts - 1] = end
-    return np.where(mask, ids, padding).astype(np.int32), mask
 
 
 def torch_pixels(pixels: np.ndarray) -> torch.Tensor:

@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
-import transformers
 from flax import nnx
 
 from rococo_jax.checkpoints import convert_huggingface
@@ -19,7 +16,9 @@ from rococo_jax.checkpoints.huggingface_config import FAMILIES, spec_from_config
 from rococo_jax.checkpoints.name_table import write_tensors
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.errors import InputError
-from tests.reference_models import bert, clip, dinov2, saved, siglip
+from tests.reference_models import bert, clip, dinov2, saved, siglip, torch, transformers
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 MAKERS = {"clip": clip, "siglip": siglip, "dinov2": dinov2, "bert": bert}
 
@@ -41,9 +40,9 @@ def clip_copy(folders, tmp_path):
 def change_tensors(folder, change):
     """Rewrites the folder's tensors through `change(dict)`."""
     path = folder / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
+    tensors = safetensors_torch.load_file(path)
     change(tensors)
-    safetensors.torch.save_file(tensors, path)
+    safetensors_torch.save_file(tensors, path)
 
 
 def change_config(folder, change):
@@ -69,7 +68,7 @@ def test_the_table_backwards_gives_the_checkpoint_bit_for_bit(folders, name):
     model = convert_huggingface(folder)[0]
     prefixes = ("vision_model.", "text_model.") if family in ("clip", "siglip") else ("", "")
     written = write_tensors(parameters(folder), table_of(model.spec, family, *prefixes))
-    stored = safetensors.torch.load_file(folder / "model.safetensors")
+    stored = safetensors_torch.load_file(folder / "model.safetensors")
     unused = {"embeddings.mask_token", "pooler.dense.weight", "pooler.dense.bias"}
     assert written.keys() == stored.keys() - unused
     for key, tensor in written.items():

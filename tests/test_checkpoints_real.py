@@ -5,13 +5,11 @@ import json
 import jax
 import numpy as np
 import pytest
-import torch
-import transformers
 from PIL import Image
 
 from rococo_jax.checkpoints import load_model
 from rococo_jax.runtime import make_mesh
-from tests.reference_models import assert_same_vectors, unit
+from tests.reference_models import assert_same_vectors, torch, transformers, unit
 
 pytestmark = pytest.mark.real_data
 MESH = make_mesh(jax.devices()[:1])

@@ -3,13 +3,12 @@
 import jax
 import numpy as np
 import pytest
-import torch
-import transformers
 from flax import nnx
 
 from rococo_jax.checkpoints import convert_huggingface, load_model, save_model
 from rococo_jax.encoding import Encoder
 from rococo_jax.runtime import make_mesh
+from tests.random_inputs import random_pixels, random_texts
 from tests.reference_models import (
     TEXT,
     VISION,
@@ -18,12 +17,12 @@ from tests.reference_models import (
     clip,
     dinov2,
     perturbed,
-    random_pixels,
-    random_texts,
     saved,
     siglip,
+    torch,
     torch_ids,
     torch_pixels,
+    transformers,
     unit,
 )
 

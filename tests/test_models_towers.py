@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from flax import nnx
 
 from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
 from rococo_jax.models.positions import bicubic_matrix, resize_positions
-from tests.reference_models import random_pixels, random_texts
+from tests.random_inputs import random_pixels, random_texts
 
 VISION = VisionSpec(
     image_size=30, patch_size=10, width=24, layers=3, heads=3, mlp_width=40, activation="gelu", norm_eps=1e-5,
@@ -107,6 +106,7 @@ def test_bfloat16_compute_keeps_float32_parameters_and_vectors_close():
 
 @pytest.mark.parametrize(("size_in", "size_out"), [(7, 16), (16, 7), (16, 15), (5, 5), (1, 3), (2, 9), (37, 16)])
 def test_bicubic_matrices_equal_torch(size_in, size_out):
+    torch = pytest.importorskip("torch")
     signal = np.random.default_rng(0).normal(size=(size_in, size_in, 4))
     matrix = bicubic_matrix(size_in, size_out)
     ours = np.einsum("ya,xb,abc->yxc", matrix, matrix, signal)
