@@ -1,0 +1,92 @@
+"""Does it matter which word is altered? Captions altered at the word of lowest, random and highest influence.
+
+    python experiments/sensitivity.py MODEL --images DIR --captions FILE [--influence-model M] [--variants V ...]
+
+For every seed and choice of word the captions are altered and the model evaluated (image-to-text, protocol strict). It
+prints R@1, its drop from the clean captions and FR@1: means over the seeds, with 95 % intervals over images (the seeds'
+runs resampled together). `--influence-model` takes the influence from another tower than the evaluated model's.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rococo_jax.alter.annotations import alter_captions, candidate_influence
+from rococo_jax.alter.lexicon import shipped_lexicon
+from rococo_jax.benchmarks.rococo import rococo_from_set
+from rococo_jax.checkpoints import load_model
+from rococo_jax.data.annotations import Annotation, AnnotationSet
+from rococo_jax.data.captions import find_images, read_captions
+from rococo_jax.evaluation.cache import EmbeddingCache
+from rococo_jax.evaluation.embedding import embed_images, embed_texts
+from rococo_jax.evaluation.scoring import rank_by_embeddings
+from rococo_jax.metrics.intervals import retrieval_intervals
+from rococo_jax.metrics.retrieval import drop, retrieval_metrics
+from rococo_jax.runtime import cache_folder, keep_compiled_programs
+
+SELECTIONS = ("lowest", "random", "highest")
+PROTOCOL = "strict"
+
+
+def altered_sets(encoder, images, variants, seeds, tower) -> AnnotationSet:
+    """Clean captions, and a variant named `VARIANT/SELECTION/SEED` for every choice."""
+    influences = candidate_influence(tower, images, shipped_lexicon())
+    annotations = {}
+    for selection in SELECTIONS:
+        for seed in seeds:
+            made = alter_captions(encoder, images, variants, seed=seed, select=selection, influences=influences)
+            for variant, altered in made.items():
+                name = f"{variant}/{selection}/{seed}"
+                annotations[name] = Annotation(name, altered.items, Path(name), "own")
+    return AnnotationSet(tuple(images), annotations, (), None)
+
+
+def main() -> None:
+    """Prints one JSON line for each variant and choice of word."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a dual encoder: model directory, Hugging Face folder, or hub name")
+    parser.add_argument("--images", required=True, help="folder of images")
+    parser.add_argument("--captions", required=True, help="captions file")
+    parser.add_argument("--influence-model", help="whose influence chooses the word (default: the model's)")
+    parser.add_argument("--variants", nargs="+", default=["same_concept", "diff_concept"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments = parser.parse_args()
+    keep_compiled_programs()
+    images = read_captions(arguments.captions)
+    paths, missing = find_images([image.image for image in images], arguments.images)
+    images = [image for image in images if image.image not in set(missing)]
+    encoder = load_model(arguments.model)
+    tower = load_model(arguments.influence_model) if arguments.influence_model else encoder
+    annotations = altered_sets(encoder, images, arguments.variants, arguments.seeds, tower)
+    benchmark = rococo_from_set(annotations, PROTOCOL)
+    cache = EmbeddingCache(cache_folder() / "embeddings")
+    pixels = embed_images(encoder, [paths[name] for name in benchmark.images], cache)
+    texts = embed_texts(encoder, benchmark.captions, cache)
+    outcomes = {
+        task.variant: (task, statistics)
+        for task, statistics in rank_by_embeddings(benchmark, pixels, texts, mesh=encoder.mesh)
+        if task.name == "image_to_text"
+    }
+    _, clean = outcomes["clean"]
+    clean_r1 = retrieval_metrics(clean, PROTOCOL)["r1"]
+    print(json.dumps({"images": len(images), "clean r1": round(clean_r1, 2)}))
+    rows = np.arange(len(images))
+    for variant in arguments.variants:
+        for selection in SELECTIONS:
+            runs = [outcomes[f"{variant}/{selection}/{seed}"][1] for seed in arguments.seeds]
+            metrics = [retrieval_metrics(run, PROTOCOL) for run in runs]
+            intervals = retrieval_intervals(runs, PROTOCOL, rows, clean=clean)
+            line = {"variant": variant, "altered word": selection}
+            for name in ("r1", "fr1"):
+                line[name] = round(float(np.mean([each[name] for each in metrics])), 2)
+                line[f"{name} interval"] = [round(value, 2) for value in intervals[name]]
+            points = drop(clean_r1, line["r1"])
+            line |= {name: None if value is None else round(value, 2) for name, value in points.items()}
+            line["drop interval"] = intervals.get("drop")
+            print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Influence of every word with a CLIP B/32-sized text tower: ours beside the plain loop and our own encoder.
+
+    python perf/influence.py --captions coco_karpathy_test.json [--count 2000] [--cores 2]
+
+Three ways to the same scores, which must agree within 1e-4:
+
+    shared      `word_influence`: tokens before the removed word computed once, whole rows packed
+    separate    our own encoder, `encode_text` on the captions and on every shortened caption, in length buckets
+    plain loop  the reference library on the same texts, padded to 77 tokens, in batches, on as many threads as cores
+
+Random weights; a made-up tokenizer that gives a word or a punctuation mark one token, as CLIP's own mostly does.
+"""
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+
+import beside_transformers
+import numpy as np
+from text_tower import CONTEXT, END, START, encode_with_reference, make_reference, read_captions
+
+
+def main() -> None:
+    """Prints seconds, ratios and the largest difference as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
+    parser.add_argument("--count", type=int, default=2000, help="captions, spread over the file")
+    parser.add_argument("--reference-count", type=int, default=32, help="of these, how many the plain loop does")
+    parser.add_argument("--batch", type=int, default=32, help="texts of a batch of the plain loop")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--cores", type=int, default=2)
+    arguments = parser.parse_args()
+    beside_transformers.use_cores(arguments.cores)
+    captions = read_captions(arguments.captions, arguments.count)
+    some = captions[:: max(1, len(captions) // arguments.reference_count)]
+    theirs = make_reference(arguments.cores)
+    ours = beside_transformers.converted(theirs)
+    ours.tokenizer = word_level_tokenizer(captions)
+    ways: dict[str, tuple[Callable, list[str]]] = {
+        "shared": (lambda texts: shared(ours, texts), captions),
+        "separate": (lambda texts: by_texts(ours.encode_text, texts), captions),
+        "plain loop": (lambda texts: by_texts(lambda t: reference(theirs, ours, t, arguments.batch), texts), some),
+    }
+    for way in ("shared", "separate"):
+        ways[way][0](captions)  # compiles
+    seconds, scores = {}, {}
+    for name, (way, texts) in ways.items():
+        taken = []
+        for _ in range(arguments.rounds):
+            start = time.perf_counter()
+            scores[name] = dict(zip(texts, way(texts), strict=True))
+            taken.append(time.perf_counter() - start)
+        seconds[name] = min(taken) / len(texts)
+    difference = max(
+        float(np.abs(scores["shared"][text] - values).max(initial=0))
+        for name in ("separate", "plain loop")
+        for text, values in scores[name].items()
+    )
+    if not difference < 1e-4:
+        raise SystemExit(f"the scores differ by {difference}")
+    words = float(np.mean([len(values) for values in scores["shared"].values()]))
+    beside_transformers.print_report(
+        {
+            "captions": len(captions),
+            "words_per_caption": round(words, 2),
+            "milliseconds_per_caption": {name: round(1000 * value, 2) for name, value in seconds.items()},
+            "times_the_plain_loop": round(seconds["plain loop"] / seconds["shared"], 2),
+            "times_our_encoder": round(seconds["separate"] / seconds["shared"], 2),
+            "largest_difference": difference,
+            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+    )
+
+
+def word_level_tokenizer(captions: list[str]):
+    """One token for each word or punctuation mark of the captions."""
+    import tokenizers
+
+    from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+
+    split = tokenizers.pre_tokenizers.BertPreTokenizer()
+    words = sorted({word for caption in captions for word, _ in split.pre_tokenize_str(caption.lower())})
+    vocabulary = {"<start>": START, "<end>": END, "<unknown>": 0, **{word: 1 + i for i, word in enumerate(words)}}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<unknown>"))
+    rust.normalizer, rust.pre_tokenizer = tokenizers.normalizers.Lowercase(), split
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", START), ("<end>", END)]
+    )
+    return Tokenizer(rust, TokenizerSpec("clip", "none", context_length=CONTEXT, pad_id=END, eos_id=END))
+
+
+def shared(encoder, captions: list[str]) -> list[np.ndarray]:
+    """Our influence."""
+    from rococo_jax.alter.influence import word_influence
+
+    return list(word_influence(encoder, captions))
+
+
+def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
+    """The definition: every caption and every shortened caption encoded as a text of its own."""
+    from rococo_jax.alter.word_tokens import without_word
+    from rococo_jax.alter.words import split_words
+
+    groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
+    vectors = encode([text for group in groups for text in group])
+    parts = np.split(vectors, np.cumsum([len(group) for group in groups])[:-1])
+    return [1 - part[1:] @ part[0] for part in parts]
+
+
+def reference(model, encoder, texts: list[str], batch: int) -> np.ndarray:
+    """The reference library on padded texts."""
+    return encode_with_reference(model, encoder.tokenizer.encode(texts), batch)
+
+
+if __name__ == "__main__":
+    main()
