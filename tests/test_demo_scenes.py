@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.checkpoints import load_model
 from rococo_jax.data.annotations import no_ops, read_annotation_folder
 from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.demo import shipped_models
 from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, plural_of
 from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush
@@ -273,3 +275,21 @@ def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captio
     )
     (spelled,) = tokenizer.encode(["Zyzzyva 42?"])
     assert unknown not in spelled and len(spelled) == 2 + 7 + 2 + 1
+
+
+def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(tmp_path):
+    count = 100
+    write_benchmark(tmp_path, count, seed=11, split="validation")
+    annotations = read_annotation_folder(tmp_path / "annotations")
+    encoder = load_model(shipped_models()["plain"])
+    images = encoder.encode_image([Image.open(tmp_path / "images" / item.image) for item in annotations.clean])
+    originals = encoder.encode_text([text for item in annotations.clean for text in item.captions])
+    owner = np.repeat(np.arange(count), 5)
+    similarities = images @ originals.T
+    # Chance is 1 %; the bounds leave room for another machine's arithmetic and another release of Pillow.
+    assert (owner[similarities.argmax(axis=1)] == np.arange(count)).mean() > 0.4
+    assert (similarities.argmax(axis=0) == owner).mean() > 0.3
+    for variant in annotations.variants.values():
+        altered = encoder.encode_text([text for item in variant.items for text in item.altered])
+        fooled = (images @ altered.T).max(axis=1) > similarities.max(axis=1)
+        assert 0.05 < fooled.mean() < 0.9, variant.variant

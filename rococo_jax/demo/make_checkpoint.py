@@ -1,4 +1,8 @@
-"""Makes the demo's model: `python -m rococo_jax.demo.make_checkpoint OUT`.
+"""Makes the demo's model. The one that comes with the package was made with
+
+    python -m rococo_jax.demo.make_checkpoint rococo_jax/demo/assets/plain
+
+in 1,360 s of processor time, the drawing of the 20,000 scenes not counted.
 
 A dual encoder of about a million parameters, trained from nothing on drawn scenes with the plain contrastive loss
 
