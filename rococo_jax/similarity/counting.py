@@ -19,7 +19,7 @@ from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTE
 # What a pair of tiles needs.
 SKIP, POSITIVES, PLAIN, CAREFUL = range(4)
 # Gallery items of a strip, and queries at a time in the careful path; tiles are whole numbers of both.
-_STRIP, _FEW = 64, 64
+_STRIP, _FEW = 64, 128
 _OWN, _ALTERED = (OWN, OWN_ALTERED), (OWN_ALTERED, OTHER_ALTERED)
 
 
