@@ -52,6 +52,8 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
     with directory_by_rename(path) as folder:
         with _quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / PARAMETERS).absolute(), parameters)
+        # It names the temporary folder; the rename says that the model is whole.
+        (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
         if encoder.tokenizer is not None:
             encoder.tokenizer.save(folder / TOKENIZER_FILE)
         write_json(folder / MODEL_FILE, description)
