@@ -104,7 +104,7 @@ def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Cal
 
     def several(images: Array, key: Array, ids: Array) -> Array:
         if at_a_time == 1:
-            # Noise as flat rows: a loop over a last axis of three channels would not be vectorised (seven times slower).
+            # Noise as flat rows: a loop over a last axis of three channels is not vectorised (seven times slower).
             rows = images.reshape(len(images), -1) if kind.group == "noise" else images
 
             def row(item: tuple[Array, Array]) -> Array:

@@ -1,0 +1,111 @@
+"""Times the published gallery of mixed images beside the published script's own torch loop; prints one JSON object.
+
+    python perf/mixing.py [--images 5000] [--method mix] [--repeats 3]
+
+In memory on both sides, no file is read or written, nothing is compressed. Squashed 384-pixel images of random bytes
+(a few hundred, taken in turn) are cut into the plan's batches of 64, in one process, one after the other, the fastest
+run of each (compilation is done before, and reported apart):
+
+- `ours`: `mix_places`, from a batch of bytes in NumPy to a batch of bytes in NumPy;
+- `torch`: bytes to float pixels in [0, 1], mixed with the permuted batch, times 255 plus a half, clamped, to bytes;
+- `torch_from_floats`: the same from pixels that are floats already, which the script's loader hands over;
+- `copy`: the same bytes copied once by NumPy: what the memory allows.
+"""
+
+import argparse
+import json
+import time
+
+import jax
+import numpy as np
+
+from rococo_jax.alter.published_mixing import SIDE, MixingPlan, make_plan, mix_places, plan_batches
+from rococo_jax.progress import progress
+
+DISTINCT = 320
+
+
+def batches_of(plan: MixingPlan, images: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(places, first images) of every batch; the images are made once, the list holds references to few batches."""
+    return [(places, np.arange(len(places)) + 64 * (number % (DISTINCT // 64)))
+            for number, places in enumerate(plan_batches(plan))]  # fmt: skip
+
+
+def ours(plan: MixingPlan, images: np.ndarray) -> None:
+    for places, which in batches_of(plan, images):
+        mix_places(plan, places, images[which[0] : which[0] + len(which)])
+
+
+def torch_loop(plan: MixingPlan, images: np.ndarray, floats: np.ndarray | None = None) -> None:
+    """The script's arithmetic on each batch; from `floats` where they are given."""
+    import torch
+
+    for places, which in batches_of(plan, images):
+        part = slice(which[0], which[0] + len(which))
+        if floats is None:
+            pixels = torch.from_numpy(images[part]).to(torch.float32).div(255)
+        else:
+            pixels = torch.from_numpy(floats[part])
+        order = {int(image): place for place, image in enumerate(plan.first[places])}
+        permutation = torch.tensor([order[int(image)] for image in plan.partner[places]])
+        if plan.method == "mix":
+            mixed = plan.ratio * pixels + (1 - plan.ratio) * pixels[permutation]
+        else:
+            x1, y1, x2, y2 = plan.boxes[plan.batch[places[0]]].tolist()
+            mixed = pixels.clone()
+            mixed[:, x1:x2, y1:y2] = pixels[permutation, x1:x2, y1:y2]
+        mixed.mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8).numpy()
+
+
+def copy(plan: MixingPlan, images: np.ndarray) -> None:
+    for _, which in batches_of(plan, images):
+        images[which[0] : which[0] + len(which)].copy()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--method", choices=("mix", "patch"), default="mix")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+
+    images = np.random.default_rng(0).integers(0, 256, (DISTINCT, SIDE, SIDE, 3), dtype=np.uint8)
+    floats = images.astype(np.float32) / 255
+    plan = make_plan([str(number) for number in range(arguments.images)], arguments.method, 0.9, 1)
+    ways = {
+        "ours": lambda: ours(plan, images),
+        "torch": lambda: torch_loop(plan, images),
+        "torch_from_floats": lambda: torch_loop(plan, images, floats),
+        "copy": lambda: copy(plan, images),
+    }
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        ways = {name: way for name, way in ways.items() if not name.startswith("torch")}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    start = time.perf_counter()
+    ours(make_plan(plan.images[: 64 + arguments.images % 64], arguments.method, 0.9, 1), images)
+    compiled = time.perf_counter() - start
+    with progress("mixing", arguments.repeats * len(ways), "runs") as advance:
+        for _ in range(arguments.repeats):
+            for name, way in ways.items():
+                start = time.perf_counter()
+                way()
+                seconds[name].append(time.perf_counter() - start)
+                advance(1)
+    speed = {name: round(arguments.images / min(taken), 1) for name, taken in seconds.items()}
+    figures = {
+        "images": arguments.images,
+        "side": SIDE,
+        "method": arguments.method,
+        "device": jax.devices()[0].device_kind,
+        "compile_seconds": round(compiled, 2),
+        "images_per_second": speed,
+        "gigabytes_moved_per_second": round(3 * SIDE * SIDE * 3 * speed["ours"] / 1e9, 2),
+        "ratio": {name: round(speed["ours"] / other, 2) for name, other in speed.items() if name != "ours"},
+    }
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
