@@ -117,21 +117,21 @@ def _setting(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Marku
 def _tiles(pairs: Sequence[Pair]) -> Markup:
     """The few numbers that matter, as means over the images shown."""
     boxed = [pair for pair in pairs if pair.has_box]
-    over = f"mean over {len(boxed or pairs)} images"
     tiles = []
     if boxed:
         ratios = np.array([pair.ratios for pair in boxed])
         shares = 100 * np.array([[*pair.shares, pair.area] for pair in boxed]).mean(0)
         more = int((ratios[:, 1] > ratios[:, 0]).sum())
         tiles += [
-            _tile("Ratio, mixed-in box", _times(ratios[:, 1].mean()), over),
-            _tile("Ratio, same place before", _times(ratios[:, 0].mean()), over),
+            _tile("Ratio, mixed-in box", _times(ratios[:, 1].mean()), f"mean over {len(boxed)} images"),
+            _tile(
+                "Ratio, same place before", _times(ratios[:, 0].mean()), f"more with the box: {more} of {len(boxed)}"
+            ),
             _tile(
                 "Share on the box",
                 _with_unit(shares[1]),
                 f"{percent(shares[0])} % before; {percent(shares[2])} % of the area",
             ),
-            _tile("Looked at more than before", f"{more} of {len(boxed)}", "boxes"),
         ]
     overlaps = [100 * pair.overlap for pair in pairs]
     spread = f"{percent(min(overlaps))} to {percent(max(overlaps))} %"
@@ -159,9 +159,7 @@ def _times(value: float) -> str:
 
 def _legend() -> Markup:
     glow = element("span", class_="glow", aria_hidden="true")
-    note = (
-        "The scale is one for the maps of an image; its end is said with each. Means of so few images are no statistic."
-    )
+    note = "Both maps of an image share one scale, whose end is said with each. So few images make no statistic."
     return join(element("p", "no attention ", glow, " most", class_="scale"), element("p", note, class_="note"))
 
 
@@ -179,7 +177,9 @@ def _pair(pair: Pair, number: int, caption: str | None) -> Markup:
     return element(
         "article",
         element("h3", isolated(caption or pair.image)),
-        element("p", isolated(pair.image), " with ", isolated(pair.partner), " mixed in", class_="note"),
+        element(
+            "p", isolated(pair.image) if caption else None, " with ", isolated(pair.partner), " mixed in", class_="note"
+        ),
         element("div", [_view(label, pixels, pair, box) for label, pixels, box in views], class_="four"),
         element("p", _verdict(pair), class_="verdict"),
         element("p", f"Brightest from {top:.1f} times the average patch{kept}.", class_="note"),

@@ -64,7 +64,7 @@ class Pair:
     @property
     def has_box(self) -> bool:
         """Whether a box was mixed in of which the model sees anything."""
-        return self.coverage is not None and self.coverage.any()
+        return self.coverage is not None and bool(self.coverage.any())
 
 
 def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], count: int) -> list[Pair]:
