@@ -11,7 +11,7 @@ from rococo_jax.encoding import Encoder
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.runtime import make_mesh
 
-WORDS = ["a", "the", "on", "in", "of", "two", "red", "blue", "green", "dog", "cat", "car", "man", "woman", "tree", "house", "ball", "boat", "sits", "runs", "near", "big", "small"]
+WORDS = "a the on in of two red blue green dog cat car man woman tree house ball boat sits runs near big small".split()
 
 
 def tiny_spec(width: int = 32, attention: str = "causal") -> ModelSpec:
