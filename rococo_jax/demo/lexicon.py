@@ -68,7 +68,7 @@ ORDINARY_WORDS: tuple[str, ...] = tuple(
     topic towel tower traffic travel treasure trouble trumpet trust uncle uniform urgent useful vacation valley
     value village violin voice volume vote wagon wallet warm water weak wealth weather wedding weekend wheel
     whisper window wine winter wisdom wonderful wool word worker writer yard yellow young zebra zipper
-    """.split()  # noqa: SIM905 (a list of quoted words would be no easier to read)
+    """.split()
 )
 
 
