@@ -14,6 +14,7 @@ Chance is a hash of (seed, variant, caption, word, draw): what becomes of a capt
 caption, the other captions of its image and the influence of its words; not on order, batch or machine.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -140,7 +141,7 @@ class CaptionAlterer:
         candidates = find_candidates(words, self.lexicon)
         if not candidates:
             return []
-        present = _words_in(originals)
+        present = _words_in(tuple(originals))
         alterations = []
         for candidate in self._ranked(candidates, caption, influence, draw):
             value = None if influence is None else float(influence[candidate.index])
@@ -245,7 +246,8 @@ def alter_images(
     return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
 
 
-def _words_in(captions: Iterable[str]) -> frozenset[str]:
+@functools.lru_cache(maxsize=256)
+def _words_in(captions: tuple[str, ...]) -> frozenset[str]:
     return frozenset(plain(word.text) for caption in captions for word in split_words(caption))
 
 

@@ -163,6 +163,7 @@ LEFT_OUT = _nouns(
     midair compartment curbside sheet wrapper dryer cot parasol accessory class banquet blow attempt design delivery
     practice repair construction craft transport cargo freight campaign scuba halter button greens herd flock cell
     wheel receiver cab collie pug peer peek marine
+    ride hug jump kick leap pose throw gaze hike travel cruise gesture exercise surf swing slide orange brush
     """
 )
 _LEAST_COUNT, _LEAST_NOUN_SHARE, _LEAST_GROUP = 3, 0.5, 4

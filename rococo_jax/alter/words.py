@@ -17,6 +17,7 @@ Punctuation, symbols and spaces are no words. HTML entities are read as the char
 is one word, "&amp;" is none), and the span covers the entity as written.
 """
 
+import functools
 import html
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class Word(NamedTuple):
     end: int
 
 
+@functools.lru_cache(maxsize=4096)
 def split_words(caption: str) -> tuple[Word, ...]:
     """The words of a caption in order, with their spans. An empty caption has none.
 
