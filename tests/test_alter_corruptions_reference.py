@@ -18,6 +18,9 @@ BOUND = 1
 # How many pixels that concerns: kinds whose values are often exactly whole are given their measured share with room.
 OFTEN_WHOLE = {"defocus_blur": 0.2, "brightness": 0.2, "saturate": 0.3}
 SELDOM_WHOLE = 0.01
+# Share of values that may be further apart: a draw within float32's rounding of a step of the distribution function
+# counts one photon more or less.
+FURTHER_APART = {"shot_noise": 1e-5}
 
 # Directions that leave no tie in the rounding of a step, one for each image in turn.
 ACROSS, FALLING = (17.3, -31.4, 44.1), (-63.7, -91.2, -128.9)
@@ -50,7 +53,7 @@ def differences(name: str, severity: int, images: list[np.ndarray]) -> np.ndarra
 
 def check(name: str, severity: int, images: list[np.ndarray]) -> None:
     found = differences(name, severity, images)
-    assert found.max() <= BOUND
+    assert (found > BOUND).mean() <= FURTHER_APART.get(name, 0)
     assert (found > 0).mean() <= OFTEN_WHOLE.get(name, SELDOM_WHOLE)
 
 

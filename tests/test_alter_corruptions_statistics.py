@@ -8,7 +8,11 @@ from rococo_jax.alter.corruptions import CORRUPTIONS, corrupt
 
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 SIDE, PICTURES = 96, 48
+# Clouds differ so much from one another that their severities take more of them to tell apart.
+MORE = {"fog": 128}
 BANDS = ((1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 48))
+# Differences of a feature under this are not looked at: float32 here and float64 there cut some values differently.
+FLOOR = 3e-3
 # Frost is drawn here and photographed there: its mean and deviation are asked for within these, its spectrum falls
 # as a power of the frequency in both.
 FROST_LEVEL, FROST_DEVIATION = 12.0, 8.0
@@ -37,29 +41,32 @@ def features(batch: np.ndarray) -> np.ndarray:
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Root mean square over the features of the difference of means in standard errors."""
-    error = np.sqrt(one.var(axis=0) / len(one) + other.var(axis=0) / len(other)) + 1e-6
-    return float(np.sqrt((((one.mean(axis=0) - other.mean(axis=0)) / error) ** 2).mean()))
+    """Mahalanobis distance of the means in standard errors, by the root of the number of features: near 1 by chance."""
+    error = np.cov(one.T) / len(one) + np.cov(other.T) / len(other)
+    error += np.eye(one.shape[1]) * FLOOR**2
+    apart = one.mean(axis=0) - other.mean(axis=0)
+    return float(np.sqrt(apart @ np.linalg.solve(error, apart) / len(apart)))
 
 
-def ours(name: str, severity: int, pictures: int = PICTURES) -> np.ndarray:
+def ours(name: str, severity: int, pictures: int) -> np.ndarray:
     batch = np.stack([picture()] * pictures)
     return features(np.asarray(corrupt(batch, name, severity, jax.random.key(severity))))
 
 
-def theirs(name: str, severity: int, pictures: int = PICTURES) -> np.ndarray:
+def theirs(name: str, severity: int, pictures: int) -> np.ndarray:
     corrupt_one = pytest.importorskip("imagecorruptions").corrupt
     np.random.seed(severity)
     return features(np.stack([corrupt_one(picture(), severity, name) for _ in range(pictures)]))
 
 
 def check_severity(name: str, severity: int) -> None:
-    found = ours(name, severity)
-    expected = distance(found, theirs(name, severity))
-    # The root mean square of nine standard scores is near 1; above 2.5 the draws are not of one kind.
-    assert expected < 2.5
+    pictures = MORE.get(name, PICTURES)
+    found = ours(name, severity, pictures)
+    expected = distance(found, theirs(name, severity, pictures))
+    # The reference is up to 2 away from itself with another seed, as covariances are estimated from the pictures too.
+    assert expected < 3.0
     for neighbour in {severity - 1, severity + 1} & {1, 2, 3, 4, 5}:
-        assert distance(found, theirs(name, neighbour)) > max(3.0, 1.5 * expected)
+        assert distance(found, theirs(name, neighbour, pictures)) > max(3.5, 1.5 * expected)
 
 
 @pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
