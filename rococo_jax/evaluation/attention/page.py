@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from rococo_jax.alter.published_mixing import MixingPlan
 from rococo_jax.encoding import Encoder
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.attention.definitions import how_to_read
 from rococo_jax.evaluation.attention.maps import vision_spec, whose_attention
 from rococo_jax.evaluation.attention.overlay import overlay, top_of_maps
 from rococo_jax.evaluation.attention.pairs import Pair
@@ -19,33 +20,6 @@ from rococo_jax.evaluation.report.vocabulary import percent
 from rococo_jax.storage import file_by_rename
 
 _SIDE = 448  # px, at most; small images are enlarged by the browser alone
-
-_DEFINITIONS = (
-    (
-        "Share on the box",
-        "The part of the attention over patches that falls on the mixed-in box; a patch that the box covers in part "
-        "counts in part.",
-    ),
-    (
-        "Ratio",
-        "That share by the box's share of the area that the model sees. 1: the model looks at the box no more than "
-        "elsewhere; 2: twice as much.",
-    ),
-    (
-        "Same place before",
-        "The ratio for the same patches of the unmixed image: what the place alone attracts. A box matters by how far "
-        "it leaves this figure.",
-    ),
-    (
-        "Overlap",
-        "The sum over patches of the smaller of the two weights, before and after mixing: 100 % where the model looks "
-        "exactly where it did.",
-    ),
-)
-_CAUTION = (
-    "Attention says what the last layer takes in, not what decides the vector: earlier layers have mixed the patches "
-    "already, and a few patches without content can serve as a store and draw much attention."
-)
 
 
 def write_attention_page(
@@ -87,7 +61,7 @@ def render_attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pa
     title = f"Where does {encoder.name} look?"
     shown = [_pair(pair, number, captions.get(pair.image)) for number, pair in enumerate(pairs, 1)]
     intro = element("section", _setting(encoder, plan, pairs), _tiles(pairs), _legend(), class_="group")
-    body = join(_masthead(title), element("main", intro, shown, id="main"), _how_to_read(pairs))
+    body = join(_masthead(title), element("main", intro, shown, id="main"), how_to_read(pairs))
     return document(title, body, "rococo attention", ("page.css", "attention.css"), script=None)
 
 
@@ -230,24 +204,3 @@ def _extent(covered: Float[np.ndarray, " grid"]) -> tuple[float, float]:
     if first == last:
         return float(first), round(first + float(covered[first]), 3)
     return round(first + 1 - float(covered[first]), 3), round(last + float(covered[last]), 3)
-
-
-def _how_to_read(pairs: Sequence[Pair]) -> Markup:
-    wanted = _DEFINITIONS if any(pair.has_box for pair in pairs) else _DEFINITIONS[-1:]
-    entries = [
-        element("div", element("dt", term, " ", element("span", "ours", class_="ours")), element("dd", text))
-        for term, text in wanted
-    ]
-    squashed = (
-        "Both images are squashed to the square of the published mixing first (and compressed where that is), then "
-        "resized and cropped as the model does it, so that they differ in what was mixed in and in nothing else."
-    )
-    entries.append(element("div", element("dt", "Images"), element("dd", squashed)))
-    entries.append(element("div", element("dt", "Caution"), element("dd", _CAUTION)))
-    return element(
-        "section",
-        element("h2", "How to read this page"),
-        element("dl", entries, class_="reading"),
-        id="how-to-read",
-        class_="group",
-    )

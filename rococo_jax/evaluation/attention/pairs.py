@@ -80,7 +80,7 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
         InputError: the model has no image tower, no image of the plan has a partner, or a file cannot be read.
     """
     spec, preprocessing = vision_spec(encoder), encoder.preprocessing
-    places = [place for place in map(lambda name: place_of(plan, name), plan.images[: 4 * count + 64])]
+    places = [place_of(plan, name) for name in plan.images[: 4 * count + 64]]
     places = [place for place in places if plan.first[place] != plan.partner[place]][:count]
     if not places:
         raise InputError("mixing", "images", f"{len(plan.images)}, all mixed with themselves", "images with a partner")
