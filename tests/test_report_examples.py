@@ -113,7 +113,7 @@ def test_text_to_image_shows_the_true_image_and_the_one_that_was_mixed(tmp_path)
     one = fooled("a.png", 0.1, "mix_0.9", chosen="b.png", kind="other_altered")
     drawn = cards([one], "text_to_image", {"images": str(tmp_path)}, Archive())
     assert drawn.count("<img ") == 2
-    assert "before it was altered" in drawn
+    assert "before it was mixed" in drawn
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1", "I;16", "LA"])

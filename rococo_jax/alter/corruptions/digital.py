@@ -100,9 +100,18 @@ def pixelate(image: Image, severity: int, draws: None) -> Image:
     if small_height != height:
         small = _shrink(small, small_height)
     small = small.astype(jnp.uint8)
-    rows = ((np.arange(height) + 0.5) * (small_height / height)).astype(int)
-    columns = ((np.arange(width) + 0.5) * (small_width / width)).astype(int)
-    return small[rows][:, columns]
+    return small[_nearest_lines(small_height, height)][:, _nearest_lines(small_width, width)]
+
+
+def _nearest_lines(small: int, size: int) -> Int[np.ndarray, " size"]:
+    """The source line of each line when `small` of them grow to `size`.
+
+    Pillow adds one step after the other in double precision; where a place is a whole number but for rounding, only the
+    same sum falls on the same side.
+    """
+    steps = np.full(size, small / size)
+    steps[0] *= 0.5
+    return np.minimum(np.cumsum(steps).astype(int), small - 1)
 
 
 def _shrink(image: Int[Array, "lines rest channels"], size: int) -> Int[Array, "size rest channels"]:
