@@ -79,7 +79,9 @@ def test_every_kind_is_within_one_of_the_reference(name, severity):
 @pytest.mark.parametrize("severity", SEVERITIES)
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_every_kind_is_within_one_of_the_reference_on_the_48_originals(real_data, name, severity):
-    check(name, severity, originals(real_data))
+    images = originals(real_data)
+    # Draws handed to both make every image a test of the same arithmetic: six of them do for the random kinds.
+    check(name, severity, images if CORRUPTIONS[name].draw is None else images[::8])
 
 
 @functools.cache
