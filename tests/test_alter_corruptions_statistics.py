@@ -74,7 +74,7 @@ def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum
     check_severity(name, 3)
 
 
-# An open question: over 48 pictures its features lie 3.5 standard errors from the reference's, though pixel by pixel the
+# An open question: over 48 pictures its features lie 3.5 standard errors from the reference, though pixel by pixel the
 # two agree for the same draws.
 UNEXPLAINED = pytest.mark.xfail(reason="glass_blur 1 differs in its statistics from the reference; cause not found")
 
