@@ -19,11 +19,16 @@ FROST_LEVEL, FROST_DEVIATION = 12.0, 8.0
 
 
 def picture() -> np.ndarray:
-    """Mid-gray bars and a gradient: room for noise on both sides, edges for blurs to move."""
+    """Bars over a gradient, grainy: room for noise on both sides, edges for blurs to move.
+
+    The grain matters: in flat regions filtered values are exactly whole, float32 here and float64 there fall on them or
+    just under, and cutting to bytes makes a difference of 1 of that (at 6 % of the values of the first filter of
+    glass_blur on bars without grain, at none with it).
+    """
     down, across = np.mgrid[:SIDE, :SIDE] / SIDE
     image = np.stack([0.3 + 0.4 * across, 0.3 + 0.4 * down, np.full_like(down, 0.5)], axis=-1)
     image += 0.1 * (np.floor(across * 12) % 2)[..., None]
-    return (image * 255).astype(np.uint8)
+    return (image * 255 + np.random.default_rng(3).integers(-6, 7, image.shape)).astype(np.uint8)
 
 
 def features(batch: np.ndarray) -> np.ndarray:
@@ -74,21 +79,9 @@ def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum
     check_severity(name, 3)
 
 
-# An open question: over 48 pictures its features lie 3.5 standard errors from the reference, though pixel by pixel the
-# two agree for the same draws.
-UNEXPLAINED = pytest.mark.xfail(reason="glass_blur 1 differs in its statistics from the reference; cause not found")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "severity"),
-    [
-        pytest.param(name, severity, marks=[UNEXPLAINED] if (name, severity) == ("glass_blur", 1) else [])
-        for name in RANDOM
-        if name != "frost"
-        for severity in (1, 2, 4, 5)
-    ],
-)
+@pytest.mark.parametrize("severity", [1, 2, 4, 5])
+@pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
 def test_every_severity_is_told_from_its_neighbours(name, severity):
     check_severity(name, severity)
 
