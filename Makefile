@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 TESTS ?= tests
+EXTRAS ?= dev,reference
 PIP = $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test test-thorough test-quick lint clean
@@ -39,8 +40,8 @@ $(VENV)/.installed: $(VENV)/bin/python setup.cfg pyproject.toml
 
 # torch first, by its exact version, so that nothing else brings in another build of it.
 $(VENV)/.installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
-	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(PIP) install torch==2.13.0; fi
-	$(PIP) install --editable '.[dev,reference]'
+	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(PIP) install --no-compile torch==2.13.0; fi
+	$(PIP) install --no-compile --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
 
 clean:

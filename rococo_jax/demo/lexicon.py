@@ -22,6 +22,11 @@ _FURTHER = {
     "thing": "bottle hat book ladder guitar drum envelope basket",
     "vehicle": "taxi ambulance rocket van",
 }
+# Words that stay true of what the noun names: a duck called a bird would leave the caption right.
+_MORE_GENERAL = {
+    **dict.fromkeys(("duck", "owl", "penguin"), ("bird",)),
+    **dict.fromkeys(("pine", "fir"), ("tree",)),
+}
 # For people, for places, and for all else; one of each for either article.
 _DANGER = {
     "person": ("criminal", "intruder", "murderer", "outlaw"),
@@ -107,4 +112,5 @@ def demo_lexicon():
         Group(name, name if name in ("person", "place") else "thing", tuple(members))
         for name, members in by_group.items()
     ]
-    return Lexicon(groups, [words for words in meanings.values() if len(words) > 1], name="demo")
+    synonyms = [words for words in meanings.values() if len(words) > 1]
+    return Lexicon(groups, synonyms, _MORE_GENERAL, name="demo")
