@@ -571,7 +571,7 @@ def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ROCOCO_THOROUGH" not in os.environ, reason="minutes of compiling; set ROCOCO_THOROUGH=1")
+@pytest.mark.thorough
 def test_launched_processes_train_as_one_with_eight_devices(tmp_path):
     overrides = {
         "data.images": "scenes:64",

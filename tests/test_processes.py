@@ -78,7 +78,7 @@ def test_two_processes_evaluate_as_one(data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ROCOCO_THOROUGH" not in os.environ, reason="half a minute; set ROCOCO_THOROUGH=1")
+@pytest.mark.thorough
 def test_two_processes_write_the_influence_table_of_one(data, tmp_path):
     captions = data / "annotations" / "coco_karpathy_test.json"
     one, two = run_both(tmp_path, "influence", data / "tiny", "--captions", captions)
@@ -260,7 +260,7 @@ def checkpoints(workdir: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ROCOCO_THOROUGH" not in os.environ, reason="two minutes of processor time; set ROCOCO_THOROUGH=1")
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_saves_in_all(data, tmp_path):
     workdir = tmp_path / "run"
