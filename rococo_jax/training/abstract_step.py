@@ -1,4 +1,4 @@
-"""A training step from shapes alone: lowered, compiled and asked for its memory without a parameter being made.
+"""A training step from shapes alone: lowered, to be compiled, without a parameter being made.
 
 Any mesh of devices that JAX can name will do, the virtual ones of a laptop included, so that a run of thousands of
 devices can be looked at before it is paid for.
@@ -82,15 +82,6 @@ def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int) -> dict[
             texts("positive_")
             texts("negative_", losses.hard_positives.count)
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
-
-
-def memory_per_device(lowered: jax.stages.Lowered) -> dict[str, int]:
-    """Bytes that the compiled step holds on one device, by XLA's own account: what goes in (`arguments`, of which the
-    state is given back in place), what it needs on the way (`temporary`), and their sum."""
-    analysis = lowered.compile().memory_analysis()
-    arguments, temporary = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
-    outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    return {"arguments": arguments, "temporary": temporary, "total": arguments + temporary + outputs}
 
 
 def _placed(tree: Any, shardings: Any) -> Any:
