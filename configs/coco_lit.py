@@ -3,7 +3,7 @@
     rococo join VISION TEXT models/joined --images coco/images,flickr8k/images --captions coco.json,flickr8k.json
     rococo train --config configs/coco_lit.py --workdir runs/plain --config.init.model=models/joined \
         --config.data.images=coco/images,flickr8k/images --config.data.captions=coco.json,flickr8k.json
-    ... --config.losses.sc.weight=2 --config.losses.vc.weight=2          the defence
+    ... --config.losses.sc.weight=2 --config.losses.vc.weight=8 --config.data.squash=0.5          the defence
 
 The towers run once over the data; their features are kept. Locked-image tuning: LiT (arXiv 2111.07991), here for both
 towers. The heads start as the joined ones, a residual MLP beside them.
@@ -19,14 +19,17 @@ def get_config():
     config.train.vision = "none"
     config.train.text = "none"
     config.data.cached_features = True
-    config.data.cached_altered = 3
-    config.data.cached_mixed = 1
-    config.steps = 600
+    config.data.cached_altered = 6
+    config.data.cached_mixed = 3
+    # Few steps: after these the heads learn the training pairs by heart, and images they have not seen get worse.
+    config.steps = 150
     config.batch_size = 512
-    config.optimizer.learning_rate = 1e-4
-    # Of the scopes and weights tried on images held out of training, these fooled the model least.
+    config.optimizer.learning_rate = 2e-4
+    # Chosen on images held out of training, as the rest: of the scopes and views tried these cost the least recall.
     config.losses.sc.count = 3
-    config.losses.sc.scope = config.losses.vc.scope = "own"
-    config.log.every = 50
-    config.checkpoint.every = 200
+    config.losses.sc.scope = "batch"
+    config.losses.vc.scope = "own"
+    config.losses.vc.views = "squashed"
+    config.log.every = 10
+    config.checkpoint.every = 50
     return config
