@@ -127,6 +127,17 @@ def test_training_meets_every_kind_and_place_of_the_test_scenes(scenes):
     assert len(KINDS) >= 50
 
 
+@pytest.mark.parametrize(("old", "new"), [("duck", "bird"), ("owl", "bird"), ("fir", "tree"), ("boat", "ship")])
+def test_a_word_that_stays_true_of_a_thing_is_never_put_in_its_place(old, new):
+    lexicon = demo_lexicon()
+    assert not lexicon.alters(lexicon.find(old), lexicon.find(new))
+
+
+def test_a_narrower_word_may_be_put_in_place_of_a_wider_one():
+    lexicon = demo_lexicon()
+    assert lexicon.alters(lexicon.find("bird"), lexicon.find("duck"))
+
+
 def test_an_unknown_split_is_refused():
     with pytest.raises(ValueError, match="holdout"):
         make_scene("holdout", 0, 0)
