@@ -4,8 +4,8 @@
         --config.init.model=models/joined --config.data.images=... --config.data.captions=... \
         --images coco/images --annotations rococo/annotations
 
-Every point sees as many samples as the config's 150 steps of 512, so a batch of half the size takes twice the steps.
-The learning rate is the config's 2e-4 at 512 and follows the square root of the batch size, the rule for Adam (arXiv
+Every point sees the same 102,400 samples (200 steps of 512), so a batch of half the size takes twice the steps. The
+learning rate is the config's 2e-4 at 512 and follows the square root of the batch size, the rule for Adam (arXiv
 2205.10287, without its change of the betas); warmup is 5 % of the steps. Weight decay goes with the rate, so over a
 whole run it shrinks with the square root of the batch size.
 """
@@ -18,7 +18,9 @@ from rococo_jax.training.config import read_config
 
 
 def get_config():
-    return read_config(Path(__file__).parents[1] / "coco_lit.py")
+    config = read_config(Path(__file__).parents[1] / "coco_lit.py")
+    config.steps = 200  # the largest batch takes an even share of its samples
+    return config
 
 
 def get_sweep():
