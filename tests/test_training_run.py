@@ -17,9 +17,11 @@ from PIL import Image
 from rococo_jax.checkpoints import load_model, save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.cli.main import main
+from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import keep_compiled_programs, make_mesh
 from rococo_jax.training.config import default_config, read_config
+from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.loop import Diverged
 from rococo_jax.training.run import train
 from tests.tiny import tiny_encoder
@@ -216,6 +218,34 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
     assert np.abs(trained["vision_head.down.kernel"]).max() > 0
 
 
+def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "losses.sc.weight=0")
+    overrides += ("losses.vc.weight=0", "data.crop=0.5", "data.flip=true", "data.cached_views=3")
+    config = config_of(data, *overrides)
+    encoder = load_model(data / "start", mesh=mesh_of(1))
+    batches = make_input(config, encoder, open_source(config), tmp_path)
+    features = batches.features
+    assert features.views.shape == (IMAGES, 3, features.images.shape[1])
+    sample = open_source(config)[5]
+    augmentation = Augmentation((0.5, 1.0), flip=True)
+    pixels = [
+        augmentation.apply(Image.open(sample.image), encoder.preprocessing, np.random.default_rng([0, place, 5]))
+        for place in range(3)
+    ]
+    np.testing.assert_allclose(features.views[5], encoder.image_features(np.stack(pixels)), atol=1e-5)
+    drawn = set()
+    for _ in range(12):
+        batch = next(batches)
+        for image, row in zip(batch["image_id"], batch["image_features"], strict=True):
+            same = (features.views[image] == row).all(axis=1)
+            assert same.any()
+            drawn.add((int(image), int(same.argmax())))
+    assert len(drawn) > IMAGES  # more than one view of most images
+    batches.set_state({**batches.get_state(), "next_step": 11})
+    np.testing.assert_array_equal(next(batches)["image_features"], batch["image_features"])
+
+
 def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
@@ -250,11 +280,14 @@ def refusal(capsys, *arguments: str) -> str:
         ("init.model=nowhere", "nowhere"),
         ("init.model=", "init.model"),
         ("losses.contrastive.kind=sigmoid", "logit bias"),
+        ("losses.hard_positives.weight=1 data.cached_features=true train.vision=none train.text=none", "0.0 with"),
+        ("data.captions_per_image=all data.cached_features=true train.vision=none train.text=none", "'one' with"),
         ("data.images=", "data.images"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(override, named, data, tmp_path, capsys):
-    arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"), f"--config.{override}")
+    arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"))
+    arguments += tuple(f"--config.{each}" for each in override.split())
     assert named in refusal(capsys, *arguments)
     assert not (tmp_path / "run" / "checkpoints").exists()
 

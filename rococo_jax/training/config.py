@@ -65,9 +65,11 @@ def default_config() -> ConfigDict:
                 "prefetch": 2,
                 # Frozen towers run once over everything; training reads their features.
                 "cached_features": False,
-                # Of which so many altered captions a caption and mixed images an image are made beforehand.
+                # Of which so many altered captions a caption, mixed images an image, and (with crop or flip) views of
+                # it are made beforehand.
                 "cached_altered": 4,
                 "cached_mixed": 4,
+                "cached_views": 4,
             },
             "losses": {
                 "contrastive": {"kind": "softmax"},
@@ -235,6 +237,7 @@ _RULES = {
     "data.squash": _SHARE,
     "data.cached_altered": _POSITIVE,
     "data.cached_mixed": _POSITIVE,
+    "data.cached_views": _POSITIVE,
     "losses.contrastive.kind": _one_of("softmax", "sigmoid"),
     "losses.sc.weight": _NOT_NEGATIVE,
     "losses.sc.scope": _one_of("own", "batch"),
@@ -271,6 +274,10 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     if config.data.cached_features and (config.train.vision, config.train.text) != ("none", "none"):
         found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
         raise InputError(source, "config.data.cached_features", found, "config.train.vision and .text 'none'")
+    for key, of_pools in {"losses.hard_positives.weight": 0.0, "data.captions_per_image": "one"}.items():
+        if config.data.cached_features and leaves[key] != of_pools:
+            wanted = f"{of_pools!r} with config.data.cached_features, which knows no other"
+            raise InputError(source, f"config.{key}", repr(leaves[key]), wanted)
     sc = config.losses.sc
     if config.data.cached_features and sc.weight and sc.count > config.data.cached_altered:
         found = f"{sc.count} of a pool of {config.data.cached_altered}"

@@ -1,13 +1,14 @@
 """Training on features of frozen towers: every image, caption, altered caption and mixed image is encoded once.
 
 What training would draw anew at each step is drawn from a pool instead: `cached_altered` altered captions a caption,
-`cached_mixed` mixed images an image. The pools are made from a fixed seed, so that runs of other seeds share them; a
-run's seed decides what is drawn from them. Features are kept by content in the embedding cache.
+`cached_mixed` mixed images an image, `cached_views` cropped or mirrored views of it. The pools are made from a fixed
+seed, so that runs of other seeds share them; a run's seed decides what is drawn from them. Features are kept by content
+in the embedding cache.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
+from PIL import Image
 
 from rococo_jax.alter.captions import CaptionAlterer
 from rococo_jax.alter.mixing import Mixing, mix_batch
-from rococo_jax.data.augmentation import squashing
+from rococo_jax.data.augmentation import Augmentation, squashing
 from rococo_jax.data.images import decode_image, open_image
 from rococo_jax.data.pairs import PairSource
-from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.encoding import Encoder
 from rococo_jax.encoding.cache import EmbeddingCache
 from rococo_jax.encoding.embedding import cut, embed_texts, features_of_parts
@@ -31,6 +31,7 @@ from rococo_jax.progress import progress
 POOL_SEED = 0
 _IMAGES_PER_PART = 256
 
+Pixels = UInt8[np.ndarray, "h w 3"]
 # Pixels of all images, uint8 (images h w 3), and the SHA-256 of each.
 View = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
@@ -46,6 +47,7 @@ class Features:
         altered: (captions pool g), or None; `altered_valid` says which were altered at all.
         mixed: (images pool f), or None.
         squashed: (images f), the images squashed whole, or None.
+        views: (images pool f), the images cropped and mirrored at random, or None.
         identity: what decides all of them.
     """
 
@@ -56,6 +58,7 @@ class Features:
     altered_valid: Bool[np.ndarray, "captions texts_pool"] | None
     mixed: Float[np.ndarray, "images images_pool f"] | None
     squashed: Float[np.ndarray, "images f"] | None
+    views: Float[np.ndarray, "images views_pool f"] | None
     identity: dict[str, Any]
 
 
@@ -64,10 +67,11 @@ def make_features(
     source: PairSource,
     config: ConfigDict,
     cache: EmbeddingCache,
+    augmentation: Augmentation,
     alterers: Sequence[CaptionAlterer] = (),
     influence: dict[str, np.ndarray] | None = None,
 ) -> Features:
-    """All features that the config's losses need.
+    """All features that the config's losses need, and the augmentation.
 
     Raises:
         InputError: an image cannot be decoded.
@@ -75,7 +79,7 @@ def make_features(
     samples = [source[index] for index in range(len(source))]
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
-    altered = altered_valid = mixed = squashed = None
+    altered = altered_valid = mixed = squashed = augmented = None
     texts = embed_texts(encoder, captions, cache, features=True)
     if alterers:
         pool = [
@@ -87,16 +91,20 @@ def make_features(
         # Where there is nothing to alter the caption itself stands, and does not count.
         flat = [text or caption for each, caption in zip(pool, captions, strict=True) for text in each]
         altered = embed_texts(encoder, flat, cache, features=True).reshape(*altered_valid.shape, -1)
-    views = {"cropped": _pixels(samples, encoder.preprocessing)}
-    if config.data.squash or (config.losses.vc.weight and "squashed" in config.losses.vc.views):
-        views["squashed"] = _pixels(samples, squashing(encoder.preprocessing))
-    images = _image_features(encoder, *views["cropped"], cache, "images (as they are)")
-    if config.data.squash:
-        squashed = _image_features(encoder, *views["squashed"], cache, "images (squashed)")
+    pixels = {"cropped": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image))}
+    if augmentation.squash or augmentation.also_squashed:
+        whole = squashing(encoder.preprocessing)
+        pixels["squashed"] = _pixels(samples, lambda image, index: whole.resize(image))
+    images = _image_features(encoder, *pixels["cropped"], cache, "images (as they are)")
+    if augmentation.squash:
+        squashed = _image_features(encoder, *pixels["squashed"], cache, "images (squashed)")
     if config.losses.vc.weight:
-        mixed = _mixed_features(encoder, views, config, cache)
+        mixed = _mixed_features(encoder, pixels, config, cache)
+    if augmentation.crop_scale or augmentation.flip:
+        del pixels
+        augmented = _augmented_features(encoder, samples, augmentation, config.data.cached_views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
-    return Features(images, texts, first, altered, altered_valid, mixed, squashed, identity)
+    return Features(images, texts, first, altered, altered_valid, mixed, squashed, augmented, identity)
 
 
 def alter_pool(
@@ -116,13 +124,13 @@ def alter_pool(
     return pool
 
 
-def _pixels(samples: Sequence, preprocessing: Preprocessing) -> View:
+def _pixels(samples: Sequence, made: Callable[[Image.Image, int], Pixels]) -> View:
     rows, hashes = [], []
     with progress("decoding", len(samples), "images") as advance:
-        for sample in samples:
+        for index, sample in enumerate(samples):
             in_memory = isinstance(sample.image, bytes)
             image = decode_image(sample.image, sample.name) if in_memory else open_image(sample.image)
-            rows.append(preprocessing.resize(image))
+            rows.append(made(image, index))
             hashes.append(hashlib.sha256(rows[-1].tobytes()).hexdigest())
             advance(1)
     return np.stack(rows), hashes
@@ -134,6 +142,21 @@ def _image_features(
     parts = [pixels[start : start + _IMAGES_PER_PART] for start in range(0, len(pixels), _IMAGES_PER_PART)]
     of_parts = cut([content.encode() for content in contents], _IMAGES_PER_PART)
     return features_of_parts(encoder, kind, parts, of_parts, encoder.image_features, cache)
+
+
+def _augmented_features(
+    encoder: Encoder, samples: Sequence, augmentation: Augmentation, size: int, cache: EmbeddingCache
+) -> Float[np.ndarray, "images size f"]:
+    # How often an image is squashed is drawn step by step.
+    augmentation = dataclasses.replace(augmentation, squash=0.0, also_squashed=False)
+    pools = []
+    for place in range(size):
+
+        def made(image: Image.Image, index: int, place: int = place) -> Pixels:
+            return augmentation.apply(image, encoder.preprocessing, np.random.default_rng([POOL_SEED, place, index]))
+
+        pools.append(_image_features(encoder, *_pixels(samples, made), cache, f"images (view {place + 1} of {size})"))
+    return np.stack(pools, axis=1)
 
 
 def _mixed_features(encoder: Encoder, views: dict[str, View], config: ConfigDict, cache: EmbeddingCache) -> np.ndarray:
@@ -164,77 +187,3 @@ def _mixed_features(encoder: Encoder, views: dict[str, View], config: ConfigDict
             out[chosen[:whole]] = features[:whole]
         pools.append(out)
     return np.stack(pools, axis=1)
-
-
-class FeatureInput:
-    """Batches of features: a pure function of (features, batch size, seed, step), like `TrainingInput`.
-
-    Every epoch takes each image once, with one of its captions.
-    """
-
-    def __init__(
-        self,
-        features: Features,
-        *,
-        batch_size: int,
-        seed: int,
-        altered: int,
-        squash: float = 0.0,
-        process_index: int = 0,
-        process_count: int = 1,
-    ):
-        self.features, self.altered, self.squash, self.seed = features, altered, squash, seed
-        self.order = SampleOrder(len(features.images), batch_size, seed)
-        rows = batch_size // process_count
-        self.rows = slice(process_index * rows, (process_index + 1) * rows)
-        self.next_step = 0
-        self.identity = {"seed": seed, "batch_size": batch_size, **features.identity}
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        """The batch of `next_step`: this process's rows of it."""
-        features, step = self.features, self.next_step
-        images = self.order.batch(step)
-        count = len(images)
-        random = np.random.default_rng([self.seed, step])
-        captions = features.first[images] + (
-            random.random(count) * (features.first[images + 1] - features.first[images])
-        ).astype(np.int64)
-        batch = {
-            "image_id": images.astype(np.int32),
-            "sample_index": np.arange(step * count, (step + 1) * count),
-            "image_features": features.images[images],
-            "text_features": features.texts[captions],
-        }
-        if features.altered is not None:
-            pool = features.altered.shape[1]
-            chosen = np.argsort(random.random((count, pool)), axis=1)[:, : self.altered]
-            batch["altered_features"] = features.altered[captions[:, None], chosen]
-            batch["altered_valid"] = features.altered_valid[captions[:, None], chosen]
-        if features.squashed is not None:
-            # Drawn by itself, so that asking for it changes no other draw.
-            taken = np.random.default_rng([self.seed, step, 1]).random(count) < self.squash
-            batch["image_features"] = np.where(taken[:, None], features.squashed[images], batch["image_features"])
-        if features.mixed is not None:
-            chosen = random.integers(features.mixed.shape[1], size=count)
-            batch["mixed_features"] = features.mixed[images, chosen][:, None]
-            batch["mixed_valid"] = np.ones((count, 1), bool)
-        self.next_step += 1
-        return {name: array[self.rows] for name, array in batch.items()}
-
-    def get_state(self) -> dict[str, Any]:
-        """Where the run stands, as JSON values."""
-        return {"next_step": self.next_step, **self.identity}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where `get_state` was called.
-
-        Raises:
-            InputError: the state belongs to another order of the data.
-        """
-        for name, value in self.identity.items():
-            if state.get(name) != value:
-                raise InputError("training input", name, value, f"{state.get(name)}, with which the run began")
-        self.next_step = int(state["next_step"])
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -23,7 +23,8 @@ from rococo_jax.encoding.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.runtime import cache_folder, wait_for_all
-from rococo_jax.training.features import POOL_SEED, FeatureInput, Features, make_features
+from rococo_jax.training.feature_input import FeatureInput
+from rococo_jax.training.features import POOL_SEED, Features, make_features
 
 # Captions are short; a longer one is cut as the tower would cut it.
 _MOST_TOKENS = 64
@@ -64,9 +65,10 @@ def make_input(
         return alterers, _influence(config, encoder, source, folder) if alterers else None
 
     shard = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    augmentation = _augmentation(config)
     if config.data.cached_features:
         cache = EmbeddingCache(cache_folder() / "embeddings")
-        features = keep(config, lambda: make_features(encoder, source, config, cache, *altering()))
+        features = keep(config, lambda: make_features(encoder, source, config, cache, augmentation, *altering()))
         drawn = {"altered": config.losses.sc.count, "squash": config.data.squash}
         return FeatureInput(features, batch_size=config.batch_size, seed=config.seed, **drawn, **shard)
     alterers, influence = altering()
@@ -84,7 +86,7 @@ def make_input(
         text_length=text_length(config, encoder),
         captions_per_image=config.data.captions_per_image,
         extra_text=transforms,
-        augmentation=_augmentation(config),
+        augmentation=augmentation,
         on_broken_image=config.data.on_broken_image,
         workers=config.data.workers,
         prefetch=config.data.prefetch,

@@ -1,0 +1,86 @@
+"""Batches of features, drawn from what `make_features` made."""
+
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.data.sample_order import SampleOrder
+from rococo_jax.errors import InputError
+from rococo_jax.training.features import Features
+
+
+class FeatureInput:
+    """Batches of features: a pure function of (features, batch size, seed, step), like `TrainingInput`.
+
+    Every epoch takes each image once, with one of its captions.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        batch_size: int,
+        seed: int,
+        altered: int,
+        squash: float = 0.0,
+        process_index: int = 0,
+        process_count: int = 1,
+    ):
+        self.features, self.altered, self.squash, self.seed = features, altered, squash, seed
+        self.order = SampleOrder(len(features.images), batch_size, seed)
+        rows = batch_size // process_count
+        self.rows = slice(process_index * rows, (process_index + 1) * rows)
+        self.next_step = 0
+        self.identity = {"seed": seed, "batch_size": batch_size, **features.identity}
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        """The batch of `next_step`: this process's rows of it."""
+        features, step = self.features, self.next_step
+        images = self.order.batch(step)
+        count = len(images)
+        random = np.random.default_rng([self.seed, step])
+        captions = features.first[images] + (
+            random.random(count) * (features.first[images + 1] - features.first[images])
+        ).astype(np.int64)
+        batch = {
+            "image_id": images.astype(np.int32),
+            "sample_index": np.arange(step * count, (step + 1) * count),
+            "image_features": features.images[images],
+            "text_features": features.texts[captions],
+        }
+        if features.altered is not None:
+            pool = features.altered.shape[1]
+            chosen = np.argsort(random.random((count, pool)), axis=1)[:, : self.altered]
+            batch["altered_features"] = features.altered[captions[:, None], chosen]
+            batch["altered_valid"] = features.altered_valid[captions[:, None], chosen]
+        # Drawn by themselves, so that asking for them changes no other draw.
+        if features.views is not None:
+            chosen = np.random.default_rng([self.seed, step, 2]).integers(features.views.shape[1], size=count)
+            batch["image_features"] = features.views[images, chosen]
+        if features.squashed is not None:
+            taken = np.random.default_rng([self.seed, step, 1]).random(count) < self.squash
+            batch["image_features"] = np.where(taken[:, None], features.squashed[images], batch["image_features"])
+        if features.mixed is not None:
+            chosen = random.integers(features.mixed.shape[1], size=count)
+            batch["mixed_features"] = features.mixed[images, chosen][:, None]
+            batch["mixed_valid"] = np.ones((count, 1), bool)
+        self.next_step += 1
+        return {name: array[self.rows] for name, array in batch.items()}
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the run stands, as JSON values."""
+        return {"next_step": self.next_step, **self.identity}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was called.
+
+        Raises:
+            InputError: the state belongs to another order of the data.
+        """
+        for name, value in self.identity.items():
+            if state.get(name) != value:
+                raise InputError("training input", name, value, f"{state.get(name)}, with which the run began")
+        self.next_step = int(state["next_step"])
+
+    def close(self) -> None:
+        """Nothing is open."""
