@@ -246,6 +246,31 @@ def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, 
     np.testing.assert_array_equal(next(batches)["image_features"], batch["image_features"])
 
 
+def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):
+    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.cached_mixed=1")
+    quiet = config_of(data, *overrides)
+    encoder = load_model(data / "start", mesh=mesh_of(1))
+    still = make_input(quiet, encoder, open_source(quiet), tmp_path)
+    loud = make_input(config_of(data, *overrides, "data.feature_noise=0.5"), encoder, open_source(quiet), tmp_path)
+    added = {name: [] for name in ("image_features", "text_features", "mixed_features", "altered_features")}
+    for _ in range(64):
+        without, noisy = next(still), next(loud)
+        assert without.keys() == noisy.keys()
+        for name in without:
+            if name in added:
+                added[name].append(noisy[name] - without[name])
+            else:
+                np.testing.assert_array_equal(noisy[name], without[name])
+    noise = {name: np.concatenate(each) for name, each in added.items()}
+    for own, other, features in (
+        ("image_features", "mixed_features", still.features.images),
+        ("text_features", "altered_features", still.features.texts),
+    ):
+        np.testing.assert_allclose(noise[other][:, 0], noise[own], atol=1e-6)
+        np.testing.assert_allclose(noise[own].std(0), 0.5 * features.std(0), rtol=0.15)
+        assert np.abs(noise[own].mean(0) / features.std(0)).max() < 0.1
+
+
 def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
@@ -280,6 +305,7 @@ def refusal(capsys, *arguments: str) -> str:
         ("init.model=nowhere", "nowhere"),
         ("init.model=", "init.model"),
         ("losses.contrastive.kind=sigmoid", "logit bias"),
+        ("data.feature_noise=0.5", "0 without cached_features"),
         ("losses.hard_positives.weight=1 data.cached_features=true train.vision=none train.text=none", "0.0 with"),
         ("data.captions_per_image=all data.cached_features=true train.vision=none train.text=none", "'one' with"),
         ("data.images=", "data.images"),

@@ -70,6 +70,9 @@ def default_config() -> ConfigDict:
                 "cached_altered": 4,
                 "cached_mixed": 4,
                 "cached_views": 4,
+                # Noise on these features, in standard deviations of each; one draw for a caption and its altered ones,
+                # and for an image and its mixed ones.
+                "feature_noise": 0.0,
             },
             "losses": {
                 "contrastive": {"kind": "softmax"},
@@ -238,6 +241,7 @@ _RULES = {
     "data.cached_altered": _POSITIVE,
     "data.cached_mixed": _POSITIVE,
     "data.cached_views": _POSITIVE,
+    "data.feature_noise": _NOT_NEGATIVE,
     "losses.contrastive.kind": _one_of("softmax", "sigmoid"),
     "losses.sc.weight": _NOT_NEGATIVE,
     "losses.sc.scope": _one_of("own", "batch"),
@@ -278,6 +282,8 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
         if config.data.cached_features and leaves[key] != of_pools:
             wanted = f"{of_pools!r} with config.data.cached_features, which knows no other"
             raise InputError(source, f"config.{key}", repr(leaves[key]), wanted)
+    if config.data.feature_noise and not config.data.cached_features:
+        raise InputError(source, "config.data.feature_noise", leaves["data.feature_noise"], "0 without cached_features")
     sc = config.losses.sc
     if config.data.cached_features and sc.weight and sc.count > config.data.cached_altered:
         found = f"{sc.count} of a pool of {config.data.cached_altered}"

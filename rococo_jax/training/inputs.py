@@ -69,7 +69,8 @@ def make_input(
     if config.data.cached_features:
         cache = EmbeddingCache(cache_folder() / "embeddings")
         features = keep(config, lambda: make_features(encoder, source, config, cache, augmentation, *altering()))
-        drawn = {"altered": config.losses.sc.count, "squash": config.data.squash}
+        data = config.data
+        drawn = {"altered": config.losses.sc.count, "squash": data.squash, "noise": data.feature_noise}
         return FeatureInput(features, batch_size=config.batch_size, seed=config.seed, **drawn, **shard)
     alterers, influence = altering()
     transforms: list[Any] = []

@@ -20,7 +20,8 @@ from rococo_jax.training.start import starting_encoder
 
 # What decides no feature; whatever else a config has counts, so that a new key is never forgotten.
 _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "similarities", "log",
-                 "checkpoint", "eval", "data.workers", "data.prefetch", "losses.contrastive", "losses.hard_positives",
+                 "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
+                 "losses.contrastive", "losses.hard_positives",
                  "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip
 _WEIGHTS = ("losses.sc.weight", "losses.vc.weight")
 
