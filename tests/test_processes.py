@@ -270,6 +270,7 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
         "train.text": "all",
         "init.head_hidden": 0,
         "data.cached_features": False,
+        "data.feature_noise": 0,
         "data.images": data / "images",
         "data.captions": data / "annotations" / "coco_karpathy_test.json",
         "data.workers": 0,

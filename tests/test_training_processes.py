@@ -64,7 +64,8 @@ def start(data: Path, workdir: Path, devices: int, processes: int = 1, number: i
     config = Path(__file__).parents[1] / "configs" / "coco_lit.py"
     command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(config), "--workdir", str(workdir)]
     command += ["--config.train.vision=all", "--config.train.text=all", "--config.data.cached_features=false"]
-    command += ["--config.init.head_hidden=0", *(f"--config.{key}={value}" for key, value in overrides.items()), *more]
+    command += ["--config.data.feature_noise=0", "--config.init.head_hidden=0"]
+    command += [*(f"--config.{key}={value}" for key, value in overrides.items()), *more]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

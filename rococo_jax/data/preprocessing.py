@@ -81,8 +81,7 @@ class Preprocessing:
             found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
             raise InputError("image", "aspect ratio", found, f"at most {_MOST_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
-        pixels = np.asarray(image)
-        return pixels.copy() if self.crop_size is None else centre_crop(pixels, self.crop_size)
+        return np.array(image if self.crop_size is None else _centre_crop(image, self.crop_size))
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
         if self.exact_size is not None:
@@ -192,24 +191,12 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")  # from RGB to RGB it is a copy
 
 
-def centre_crop(
-    pixels: UInt8[np.ndarray, "height width 3"], size: tuple[int, int]
-) -> UInt8[np.ndarray, "crop_height crop_width 3"]:
+def _centre_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """The middle `size` = (height, width) of an image; zeros where the image is smaller than that.
 
     Where one row is left over, the crop starts at the smaller offset and the padding puts one more zero row before
     the image, as the reference does.
     """
-    cropped = np.zeros((*size, 3), np.uint8)
-    taken, placed = zip(*(_overlap(have, want) for have, want in zip(pixels.shape[:2], size, strict=True)), strict=True)
-    cropped[placed] = pixels[taken]
-    return cropped
-
-
-def _overlap(have: int, want: int) -> tuple[slice, slice]:
-    """Along one axis: the part of the image that is taken, and where in the crop it is placed."""
-    if have >= want:
-        start = (have - want) // 2
-        return slice(start, start + want), slice(0, want)
-    start = (want - have + 1) // 2
-    return slice(0, have), slice(start, start + have)
+    height, width = size
+    left, upper = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, upper, left + width, upper + height))
