@@ -282,6 +282,12 @@ def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     assert lines(tmp_path / "run")[-1]["skipped_images"] >= 1
     with pytest.raises(InputError, match=r"07\.png"):
         train(config_of(data, f"data.images={images}", "data.on_broken_image=stop"), tmp_path / "stop", mesh=mesh_of(1))
+    cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.squash=0.5")
+    overrides = (f"data.images={images}", *cached)
+    train(config_of(data, *overrides), tmp_path / "cached", mesh=mesh_of(1))
+    assert [line["skipped_images"] for line in lines(tmp_path / "cached")] == [1] * STEPS
+    with pytest.raises(InputError, match=r"07\.png"):
+        train(config_of(data, *overrides, "data.on_broken_image=stop"), tmp_path / "no", mesh=mesh_of(1))
 
 
 def refusal(capsys, *arguments: str) -> str:

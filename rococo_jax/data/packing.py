@@ -17,7 +17,6 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
-from rococo_jax.data.images import decode_image, open_image
 from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.records import FORMAT, MANIFEST, SUFFIX, VERSION, encode_record
@@ -176,11 +175,8 @@ def _in_order(
 def _image_file(sample: PairSample, image_size: int | None) -> bytes | InputError:
     """The bytes of the image file that goes into the shard, or what is wrong with it."""
     try:
-        if isinstance(sample.image, bytes):
-            data, image = sample.image, decode_image(sample.image, sample.name)
-        else:
-            image = open_image(sample.image)
-            data = sample.image.read_bytes()
+        image = sample.open()
+        data = sample.image if isinstance(sample.image, bytes) else sample.image.read_bytes()
     except InputError as error:
         return error
     return data if image_size is None or min(image.size) <= image_size else _resized(image, image_size)

@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from PIL import Image
+
 from rococo_jax.data.captions import CaptionedImage, find_images, read_captions
+from rococo_jax.data.images import decode_image, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -35,6 +38,19 @@ class PairSample:
     image: Path | bytes
     name: str
     captions: tuple[str, ...]
+
+    @property
+    def source(self) -> Path | str:
+        """What errors call its image: the file, or the name where there are only bytes."""
+        return self.name if isinstance(self.image, bytes) else self.image
+
+    def open(self) -> Image.Image:
+        """The image, decoded whole.
+
+        Raises:
+            InputError: as `open_image`.
+        """
+        return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
 
 
 @runtime_checkable

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import UInt8
 
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.images import decode_image, open_image
 from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder, derive_seed
@@ -95,13 +94,9 @@ class DrawSample(grain.RandomMapTransform):
         if self.preprocessing is None:
             return {}
         try:
-            opened = (
-                decode_image(sample.image, sample.name) if isinstance(sample.image, bytes) else open_image(sample.image)
-            )
-            return self.augmentation.views(opened, self.preprocessing, rng)
+            return self.augmentation.views(sample.open(), self.preprocessing, rng)
         except InputError as error:
-            source = sample.name if isinstance(sample.image, bytes) else sample.image
-            raise InputError(source, error.field, error.found, error.wanted) from None
+            raise InputError(sample.source, error.field, error.found, error.wanted) from None
 
     def _caption(self, image: int, epoch: int, count: int, drawn: float) -> int:
         if self.captions_per_image == "one":

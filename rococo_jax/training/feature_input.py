@@ -38,7 +38,7 @@ class FeatureInput:
         self.order = SampleOrder(len(features.images), batch_size, seed)
         rows = batch_size // process_count
         self.rows = slice(process_index * rows, (process_index + 1) * rows)
-        self.next_step = 0
+        self.next_step, self.untold = 0, features.left_out
         self.identity = {"seed": seed, "batch_size": batch_size, **features.identity}
 
     def __next__(self) -> dict[str, np.ndarray]:
@@ -74,7 +74,10 @@ class FeatureInput:
             batch["mixed_valid"] = np.ones((count, 1), bool)
         self._lay_noise(batch, np.random.default_rng([self.seed, step, 3]))
         self.next_step += 1
-        return {name: array[self.rows] for name, array in batch.items()}
+        # Counted once a run, with the first batch that is drawn.
+        self.untold, untold = 0, self.untold
+        mine = {name: array[self.rows] for name, array in batch.items()}
+        return {**mine, "skipped_images": np.array(untold, np.int32)}
 
     def _lay_noise(self, batch: dict[str, np.ndarray], random: np.random.Generator) -> None:
         for side, negatives in (("image", "mixed"), ("text", "altered")) if self.spread else ():

@@ -21,11 +21,11 @@ from PIL import Image
 from rococo_jax.alter.captions import CaptionAlterer
 from rococo_jax.alter.mixing import Mixing, mix_batch
 from rococo_jax.data.augmentation import Augmentation, squashing
-from rococo_jax.data.images import decode_image, open_image
-from rococo_jax.data.pairs import PairSource
+from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.encoding import Encoder
 from rococo_jax.encoding.cache import EmbeddingCache
 from rococo_jax.encoding.embedding import cut, embed_texts, features_of_parts
+from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 
 POOL_SEED = 0
@@ -48,6 +48,7 @@ class Features:
         mixed: (images pool f), or None.
         squashed: (images f), the images squashed whole, or None.
         views: (images pool f), the images cropped and mirrored at random, or None.
+        left_out: how many images could not be decoded.
         identity: what decides all of them.
     """
 
@@ -59,6 +60,7 @@ class Features:
     mixed: Float[np.ndarray, "images images_pool f"] | None
     squashed: Float[np.ndarray, "images f"] | None
     views: Float[np.ndarray, "images views_pool f"] | None
+    left_out: int
     identity: dict[str, Any]
 
 
@@ -74,9 +76,12 @@ def make_features(
     """All features that the config's losses need, and the augmentation.
 
     Raises:
-        InputError: an image cannot be decoded.
+        InputError: an image cannot be decoded, and that was to stop the run, or none can.
     """
     samples = [source[index] for index in range(len(source))]
+    broken = [] if config.data.on_broken_image == "skip" else None
+    pixels = {"cropped": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image), broken)}
+    samples = [sample for index, sample in enumerate(samples) if index not in set(broken or ())]
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     altered = altered_valid = mixed = squashed = augmented = None
@@ -91,7 +96,6 @@ def make_features(
         # Where there is nothing to alter the caption itself stands, and does not count.
         flat = [text or caption for each, caption in zip(pool, captions, strict=True) for text in each]
         altered = embed_texts(encoder, flat, cache, features=True).reshape(*altered_valid.shape, -1)
-    pixels = {"cropped": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image))}
     if augmentation.squash or augmentation.also_squashed:
         whole = squashing(encoder.preprocessing)
         pixels["squashed"] = _pixels(samples, lambda image, index: whole.resize(image))
@@ -104,7 +108,8 @@ def make_features(
         del pixels
         augmented = _augmented_features(encoder, samples, augmentation, config.data.cached_views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
-    return Features(images, texts, first, altered, altered_valid, mixed, squashed, augmented, identity)
+    left_out = len(broken or ())
+    return Features(images, texts, first, altered, altered_valid, mixed, squashed, augmented, left_out, identity)
 
 
 def alter_pool(
@@ -124,15 +129,26 @@ def alter_pool(
     return pool
 
 
-def _pixels(samples: Sequence, made: Callable[[Image.Image, int], Pixels]) -> View:
+def _pixels(
+    samples: Sequence[PairSample], made: Callable[[Image.Image, int], Pixels], broken: list[int] | None = None
+) -> View:
+    """Pixels of all samples, those apart that cannot be decoded where a list is given for their numbers."""
     rows, hashes = [], []
     with progress("decoding", len(samples), "images") as advance:
         for index, sample in enumerate(samples):
-            in_memory = isinstance(sample.image, bytes)
-            image = decode_image(sample.image, sample.name) if in_memory else open_image(sample.image)
-            rows.append(made(image, index))
-            hashes.append(hashlib.sha256(rows[-1].tobytes()).hexdigest())
             advance(1)
+            try:
+                rows.append(made(sample.open(), index))
+            except InputError as error:
+                if broken is None:
+                    raise InputError(sample.source, error.field, error.found, error.wanted) from None
+                broken.append(index)
+            else:
+                hashes.append(hashlib.sha256(rows[-1].tobytes()).hexdigest())
+    if not rows:
+        raise InputError(
+            "training data", "images", f"{len(samples)} images and none that can be decoded", "image files"
+        )
     return np.stack(rows), hashes
 
 
