@@ -26,7 +26,7 @@ def get_config():
     config.steps = 300
     config.batch_size = 512
     config.optimizer.learning_rate = 2e-4
-    # Scopes, noise, steps and rate were chosen on images held out of training: docs/results.md has what was tried.
+    # Scopes, noise, steps and rate were chosen on images held out of training: docs/defence_settings.md.
     config.losses.sc.count = 3
     config.losses.sc.scope = "batch"
     config.losses.vc.scope = "own"

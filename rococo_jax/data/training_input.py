@@ -95,9 +95,7 @@ class TrainingInput(Iterator[Batch]):
         Raises:
             InputError: the state belongs to another order of the data: another seed, batch size, or other data.
         """
-        for name, value in self.identity.items():
-            if state.get(name) != value:
-                raise InputError(_SOURCE, name, value, f"{state.get(name)}, with which the run began")
+        refuse_other_order(self.identity, state)
         self.close()
         self.next_step = int(state["next_step"])
 
@@ -184,6 +182,13 @@ def make_training_input(
     }
     mine = batches[process_index::process_count]
     return TrainingInput(mine, identity, workers=workers, prefetch=prefetch, start_step=start_step)
+
+
+def refuse_other_order(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raises InputError where a kept state belongs to another order of the data than `identity` does."""
+    for name, value in identity.items():
+        if state.get(name) != value:
+            raise InputError(_SOURCE, name, value, f"{state.get(name)}, with which the run began")
 
 
 def _check_text_length(length: int | None, tokenizer: Tokenizer) -> int:

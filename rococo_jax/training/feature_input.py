@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.errors import InputError
+from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.training.features import Features
 
 
@@ -97,9 +97,7 @@ class FeatureInput:
         Raises:
             InputError: the state belongs to another order of the data.
         """
-        for name, value in self.identity.items():
-            if state.get(name) != value:
-                raise InputError("training input", name, value, f"{state.get(name)}, with which the run began")
+        refuse_other_order(self.identity, state)
         self.next_step = int(state["next_step"])
 
     def close(self) -> None:

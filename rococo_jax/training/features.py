@@ -81,7 +81,8 @@ def make_features(
     samples = [source[index] for index in range(len(source))]
     broken = [] if config.data.on_broken_image == "skip" else None
     pixels = {"cropped": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image), broken)}
-    samples = [sample for index, sample in enumerate(samples) if index not in set(broken or ())]
+    left_out = set(broken or ())
+    samples = [sample for index, sample in enumerate(samples) if index not in left_out]
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     altered = altered_valid = mixed = squashed = augmented = None
@@ -108,8 +109,7 @@ def make_features(
         del pixels
         augmented = _augmented_features(encoder, samples, augmentation, config.data.cached_views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
-    left_out = len(broken or ())
-    return Features(images, texts, first, altered, altered_valid, mixed, squashed, augmented, left_out, identity)
+    return Features(images, texts, first, altered, altered_valid, mixed, squashed, augmented, len(left_out), identity)
 
 
 def alter_pool(
