@@ -15,11 +15,11 @@ import resource
 import time
 from pathlib import Path
 
-from rococo_jax.alter.annotations import alter_captions, write_altered
-from rococo_jax.alter.captions import VARIANTS, AlteredSet
-from rococo_jax.alter.words import plain, split_words
-from rococo_jax.checkpoints import load_model
+from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
 from rococo_jax.data.captions import read_captions
+from rococo_jax.encoders import load_model
+from rococo_jax.perturb.text.replacement import VARIANTS, AlteredSet
+from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import keep_compiled_programs
 from rococo_jax.storage import hash_file

@@ -11,9 +11,9 @@ import argparse
 from html import escape
 from pathlib import Path
 
-from rococo_jax.alter.corruptions import CORRUPTIONS
-from rococo_jax.evaluation.report.heat_map import SHADES, shade, top_of_scale
-from rococo_jax.evaluation.report.vocabulary import TASKS, percent, variant_label
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.report.heat_map import SHADES, shade, top_of_scale
+from rococo_jax.report.vocabulary import TASKS, percent, variant_label
 from rococo_jax.storage import file_by_rename, read_json
 
 COLOURS = "#f1f4f1 #d0e0df #b0ccce #8fb9bd #6e9ea8 #417a8b #2b6a80 #20566c #164258 #0c2f45".split()

@@ -19,10 +19,10 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rococo_jax.alter.published_mixing import make_plan
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.data.captions import read_captions
-from rococo_jax.evaluation.report.vocabulary import variant_label
 from rococo_jax.evaluation.single_mix import mix_one, place_of
+from rococo_jax.report.vocabulary import variant_label
 from rococo_jax.storage import file_by_rename, read_json
 
 COLOURS = {"plain": "#c8663f", "sc-vc": "#2b6a80"}

@@ -33,14 +33,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.alter.lexicon import shipped_lexicon
-from rococo_jax.alter.recovery import common_change
-from rococo_jax.alter.word_tokens import WordTokenizer
-from rococo_jax.alter.words import plain, split_words
-from rococo_jax.checkpoints import load_model
-from rococo_jax.data.annotations import AnnotationSet, read_annotation_folder
-from rococo_jax.encoding import Encoder
+from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
+from rococo_jax.benchmarks.rococo.caption_diff import common_change
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.perturb.text.word_tokens import WordTokenizer
+from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import keep_compiled_programs
 from rococo_jax.storage import file_by_rename, hash_json

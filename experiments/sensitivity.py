@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.alter.annotations import alter_captions, candidate_influence
-from rococo_jax.alter.lexicon import shipped_lexicon
-from rococo_jax.benchmarks.rococo import rococo_from_set
-from rococo_jax.checkpoints import load_model
-from rococo_jax.data.annotations import Annotation, AnnotationSet
+from rococo_jax.benchmarks.rococo.annotations import Annotation, AnnotationSet
+from rococo_jax.benchmarks.rococo.build import rococo_from_set
+from rococo_jax.benchmarks.rococo.generate import alter_captions, candidate_influence
 from rococo_jax.data.captions import find_images, read_captions
-from rococo_jax.encoding.cache import EmbeddingCache
-from rococo_jax.encoding.embedding import embed_images, embed_texts
+from rococo_jax.encoders import load_model
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import embed_images, embed_texts
 from rococo_jax.evaluation.scoring import rank_by_embeddings
 from rococo_jax.metrics.intervals import image_draws, retrieval_intervals
 from rococo_jax.metrics.retrieval import COUNTED, drop, hits, retrieval_metrics
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.runtime import cache_folder, keep_compiled_programs
 from rococo_jax.similarity.statistics import RankStatistics
 

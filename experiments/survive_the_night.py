@@ -28,11 +28,11 @@ def write_models(folder: Path) -> None:
     """Six model directories and one that is none."""
     from flax import nnx
 
-    from rococo_jax.checkpoints import load_model, save_model
+    from rococo_jax.checkpoints import save_model
+    from rococo_jax.checkpoints.shipped import shipped_models
     from rococo_jax.data.preprocessing import Preprocessing
     from rococo_jax.data.tokenizers import Tokenizer
-    from rococo_jax.demo import shipped_models
-    from rococo_jax.encoding import Encoder
+    from rococo_jax.encoders import Encoder, load_model
     from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
     shipped = shipped_models()["plain"]

@@ -19,7 +19,7 @@ def use_cores(count: int) -> None:
 
 def converted(reference) -> Any:
     """The reference as an `Encoder`, through a folder and the converter."""
-    from rococo_jax.checkpoints import load_model
+    from rococo_jax.encoders import load_model
 
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)

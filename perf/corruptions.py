@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.alter.corruptions import CORRUPTIONS, corrupt
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS, corrupt
 from rococo_jax.progress import progress
 
 CLOCK, PROCESSOR = 0, 1

@@ -42,7 +42,7 @@ def main() -> None:
 
 def compare(work: Path, arguments: argparse.Namespace) -> dict:
     """Both on the same images, ours first (once to compile, once to time)."""
-    from rococo_jax.encoding.cache import EmbeddingCache
+    from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import read_inputs
     from rococo_jax.evaluation.runner import evaluate_model
     from rococo_jax.evaluation.settings import Settings
@@ -81,8 +81,8 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
 
 def mixed_folders(names: list[str], inputs, work: Path) -> dict[str, list[list[Path]]]:
     """Variant -> for each seed the mixed images' files, in the order of their first images."""
-    from rococo_jax.alter.mixed_files import file_names, squash_files, write_mixed
-    from rococo_jax.alter.published_mixing import make_plan
+    from rococo_jax.benchmarks.rococo.mixed_files import file_names, squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 
     folders: dict[str, list[list[Path]]] = {}
     for method in METHODS:

@@ -78,10 +78,10 @@ def main() -> None:
 
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
     """Tokens that each way computes: in trees, in texts as they are, in length buckets, and padded to the context."""
-    from rococo_jax.alter.shared_prefix import plant
-    from rococo_jax.alter.word_tokens import without_word
-    from rococo_jax.alter.words import split_words
-    from rococo_jax.encoding.buckets import bucket_length
+    from rococo_jax.encoders.buckets import bucket_length
+    from rococo_jax.perturb.text.shared_prefix import plant
+    from rococo_jax.perturb.text.word_tokens import without_word
+    from rococo_jax.perturb.text.words import split_words
 
     texts = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
     ids = encoder.tokenizer.encode([text for group in texts for text in group])
@@ -112,15 +112,15 @@ def word_level_tokenizer(captions: list[str]):
 
 def shared(encoder, captions: list[str]) -> list[np.ndarray]:
     """Our influence."""
-    from rococo_jax.alter.influence import word_influence
+    from rococo_jax.perturb.text.influence import word_influence
 
     return list(word_influence(encoder, captions))
 
 
 def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
     """The definition: every caption and every shortened caption encoded as a text of its own."""
-    from rococo_jax.alter.word_tokens import without_word
-    from rococo_jax.alter.words import split_words
+    from rococo_jax.perturb.text.word_tokens import without_word
+    from rococo_jax.perturb.text.words import split_words
 
     groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
     vectors = encode([text for group in groups for text in group])

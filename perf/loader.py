@@ -24,16 +24,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rococo_jax.alter.captions import CaptionAlterer
-from rococo_jax.alter.influence_table import read_influence_table
-from rococo_jax.alter.lexicon import shipped_lexicon
-from rococo_jax.alter.on_the_fly import AlterCaptions
-from rococo_jax.alter.words import split_words
 from rococo_jax.data.images import open_image
 from rococo_jax.data.pairs import FolderPairs, open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_input import make_training_input
+from rococo_jax.perturb.text.influence_table import read_influence_table
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.perturb.text.replacement import CaptionAlterer
+from rococo_jax.perturb.text.transforms import AlterCaptions
+from rococo_jax.perturb.text.words import split_words
 from rococo_jax.progress import progress
 
 SIDE = 224

@@ -21,7 +21,7 @@ import time
 import jax
 import numpy as np
 
-from rococo_jax.alter.published_mixing import SIDE, MixingPlan, make_plan, mix_places, plan_batches
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, make_plan, mix_places, plan_batches
 from rococo_jax.progress import progress
 
 DISTINCT = 320

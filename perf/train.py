@@ -22,12 +22,12 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
+from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.loop import place_batch
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state
 from rococo_jax.training.step import make_step
 from rococo_jax.training.step_flops import step_flops
-from rococo_jax.training.trained import split_parameters
 
 TOKENS, VOCABULARY = 32, 8192
 # Width and layers of the image tower, of the text tower, and the patch.

@@ -13,14 +13,14 @@ from rococo_jax.version import __version__
 
 # Public names and the rooms they live in; loaded on first use, so that importing the package imports no JAX.
 _PUBLIC = {
-    "load_model": "rococo_jax.checkpoints",
+    "load_model": "rococo_jax.encoders",
     "save_model": "rococo_jax.checkpoints",
     "draw_benchmark": "rococo_jax.demo.benchmark",
-    "evaluate": "rococo_jax.evaluation.one_call",
+    "evaluate": "rococo_jax.evaluation.api",
     "print_summary": "rococo_jax.evaluation.summary",
-    "write_report": "rococo_jax.evaluation.report",
+    "write_report": "rococo_jax.report",
     "default_config": "rococo_jax.training.config",
-    "train": "rococo_jax.training.one_call",
+    "train": "rococo_jax.training.api",
     "InputError": "rococo_jax.errors",
 }
 

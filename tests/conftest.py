@@ -12,11 +12,10 @@ import jax
 import jaxtyping
 import pytest
 
+from tests.support.paths import REAL_DATA
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-CHECKOUT = Path(__file__).resolve().parents[1]
-REAL_DATA = Path(os.environ.get("ROCOCO_DATA", CHECKOUT.parent / "shared" / "data"))
 
 
 def pytest_collection_modifyitems(items):

@@ -24,11 +24,11 @@ from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.encoding import embedding
-from rococo_jax.encoding.cache import EmbeddingCache
-from tests.tiny import WORDS, random_captions, tiny_encoder
+from rococo_jax.encoders import embedding
+from rococo_jax.encoders.cache import EmbeddingCache
+from tests.support.paths import CHECKOUT
+from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 # More than a part of the embedding cache, so that the processes have something to share.
 IMAGES = 520
 TIMEOUT = 40

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rococo_jax.alter.published_mixing import PUBLISHED_SEEDS, MixingPlan, make_plan
+from rococo_jax.benchmarks.rococo.published_mixing import PUBLISHED_SEEDS, MixingPlan, make_plan
 from rococo_jax.benchmarks.tasks import TEXT_TO_IMAGE, UNCORRUPTED, CorruptedImages, RankBenchmark, RankTask
 from rococo_jax.errors import InputError
 

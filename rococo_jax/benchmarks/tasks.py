@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.alter.published_mixing import MixingPlan
+from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan
 
 IMAGE_TO_TEXT = "image_to_text"
 TEXT_TO_IMAGE = "text_to_image"
@@ -51,7 +51,7 @@ class CorruptedImages:
     """The benchmark's images after one corruption of ImageNet-C; `kind=None` is the same images without one.
 
     Attributes:
-        kind: a name of `alter.corruptions.CORRUPTIONS`, or None.
+        kind: a name of `perturb.images.corruptions.CORRUPTIONS`, or None.
         severity: 1 to 5; 0 without a corruption.
         seed: of what is random.
     """

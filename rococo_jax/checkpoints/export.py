@@ -25,7 +25,7 @@ from rococo_jax.models.positions import resize_positions
 from rococo_jax.storage import directory_by_rename, require_room, write_json
 
 if TYPE_CHECKING:
-    from rococo_jax.encoding import Encoder
+    from rococo_jax.encoders import Encoder
 
 
 def export_huggingface(encoder: "Encoder", out: str | os.PathLike) -> str:

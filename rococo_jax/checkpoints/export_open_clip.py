@@ -22,7 +22,7 @@ from rococo_jax.storage import directory_by_rename, require_room, write_json
 
 if TYPE_CHECKING:
     from rococo_jax.data.preprocessing import Preprocessing
-    from rococo_jax.encoding import Encoder
+    from rococo_jax.encoders import Encoder
 
 _FORM = "only what open_clip's own towers can express"
 

@@ -23,7 +23,7 @@ from rococo_jax.storage import directory_by_rename, read_json, require_room, wri
 from rococo_jax.version import __version__
 
 if TYPE_CHECKING:
-    from rococo_jax.encoding import Encoder
+    from rococo_jax.encoders import Encoder
 
 FORMAT, VERSION = "rococo_jax.model", 1
 MODEL_FILE, PARAMETERS, TOKENIZER_FILE = "model.json", "params", "tokenizer.json"

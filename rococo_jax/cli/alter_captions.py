@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.alter.annotations import alter_captions, write_altered
-    from rococo_jax.alter.influence_table import influences_from_table, read_influence_table
-    from rococo_jax.alter.lexicon import read_lexicon, shipped_lexicon
-    from rococo_jax.checkpoints import load_model
+    from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
     from rococo_jax.data.captions import read_captions
+    from rococo_jax.encoders import load_model
+    from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
+    from rococo_jax.perturb.text.lexicon import read_lexicon, shipped_lexicon
     from rococo_jax.progress import progress
     from rococo_jax.runtime import keep_compiled_programs
 

@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from rococo_jax.alter.published_mixing import make_plan
-    from rococo_jax.checkpoints import load_model
+    from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+    from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.attention import choose_pairs, write_attention_page
-    from rococo_jax.evaluation.attention.page import check_page_name
     from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.studies.attention import choose_pairs, write_attention_page
+    from rococo_jax.studies.attention.page import check_page_name
 
     check_page_name(arguments.out)
     if arguments.count < 1:
@@ -57,9 +57,9 @@ def _find(arguments: argparse.Namespace) -> tuple[dict, dict]:
     """Files by name, and a caption for each where there are captions."""
     from pathlib import Path
 
-    from rococo_jax.alter.corrupted_files import list_images
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
+    from rococo_jax.perturb.images.corrupted_files import list_images
 
     if arguments.captions is None:
         return {name: Path(arguments.images) / name for name in list_images(arguments.images)}, {}

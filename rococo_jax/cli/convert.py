@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.checkpoints import convert, save_model
-    from rococo_jax.encoding import Encoder
+    from rococo_jax.encoders import Encoder
     from rococo_jax.runtime import make_mesh
 
     parts = convert(arguments.source, **source_options(arguments))

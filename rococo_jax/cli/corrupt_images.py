@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.alter.corrupted_files import write_corrupted
-    from rococo_jax.alter.corruptions import find_corruption
+    from rococo_jax.perturb.images.corrupted_files import write_corrupted
+    from rococo_jax.perturb.images.corruptions import find_corruption
     from rococo_jax.runtime import keep_compiled_programs
 
     corruption = find_corruption(arguments.corruption)

@@ -20,14 +20,14 @@ def run(arguments: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
-    from rococo_jax.demo import shipped_models
+    from rococo_jax.checkpoints.shipped import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
-    from rococo_jax.encoding.cache import EmbeddingCache
+    from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import read_inputs
-    from rococo_jax.evaluation.report import write_report
     from rococo_jax.evaluation.runner import evaluate_all
     from rococo_jax.evaluation.settings import Settings
     from rococo_jax.evaluation.summary import print_summary
+    from rococo_jax.report import write_report
     from rococo_jax.runtime import cache_folder, keep_compiled_programs
 
     keep_compiled_programs()

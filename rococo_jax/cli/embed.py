@@ -28,7 +28,7 @@ def embedding_cache(arguments: argparse.Namespace):
     """The `EmbeddingCache` that the arguments ask for."""
     from pathlib import Path
 
-    from rococo_jax.encoding.cache import EmbeddingCache
+    from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.runtime import cache_folder
 
     if arguments.no_cache:
@@ -39,9 +39,9 @@ def embedding_cache(arguments: argparse.Namespace):
 def run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    from rococo_jax.checkpoints import load_model
     from rococo_jax.data.sources import read_captioned_images
-    from rococo_jax.encoding.embedding import embed_images, embed_texts
+    from rococo_jax.encoders import load_model
+    from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import keep_compiled_programs
     from rococo_jax.storage import file_by_rename
 

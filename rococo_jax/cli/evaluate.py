@@ -58,10 +58,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from rococo_jax.evaluation.inputs import read_inputs
     from rococo_jax.evaluation.journal import JOURNAL, write_journal
     from rococo_jax.evaluation.model_list import part_of, read_models
-    from rococo_jax.evaluation.report import write_report
     from rococo_jax.evaluation.runner import estimate, evaluate_all
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.processes import from_first, on_all
+    from rococo_jax.report import write_report
 
     settings = on_all("settings", lambda: _settings(arguments))
     out = Path(arguments.out)
@@ -96,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace):
-    from rococo_jax.alter.corruptions import CORRUPTIONS
     from rococo_jax.evaluation.settings import Settings
+    from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 
     corruptions = tuple(CORRUPTIONS) if arguments.corruptions == "all" else _names(arguments.corruptions)
     return Settings(

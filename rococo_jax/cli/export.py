@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     import jax
 
-    from rococo_jax.checkpoints import load_model
     from rococo_jax.checkpoints.export import export_huggingface
     from rococo_jax.checkpoints.export_open_clip import export_open_clip
+    from rococo_jax.encoders import load_model
     from rococo_jax.runtime import make_mesh
 
     encoder = load_model(arguments.model, mesh=make_mesh(jax.devices()[:1]), **source_options(arguments))

@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from rococo_jax.alter.influence_table import write_influence_table
-    from rococo_jax.checkpoints import load_model
     from rococo_jax.data.captions import read_captions
+    from rococo_jax.encoders import load_model
+    from rococo_jax.perturb.text.influence_table import write_influence_table
     from rococo_jax.processes import on_all
     from rococo_jax.progress import progress
     from rococo_jax.runtime import make_mesh

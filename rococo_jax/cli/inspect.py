@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     import jax
 
-    from rococo_jax.checkpoints import load_model
-    from rococo_jax.checkpoints.inspection import inspect_model
+    from rococo_jax.encoders import load_model
+    from rococo_jax.encoders.inspection import inspect_model
     from rococo_jax.runtime import make_mesh
 
     encoder = load_model(arguments.model, mesh=make_mesh(jax.devices()[:1]), **source_options(arguments))

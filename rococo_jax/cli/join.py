@@ -32,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from rococo_jax.checkpoints import load_model, save_model
+    from rococo_jax.checkpoints import save_model
     from rococo_jax.cli.embed import embedding_cache
     from rococo_jax.data.sources import read_captioned_images
-    from rococo_jax.encoding.embedding import embed_images, embed_texts
+    from rococo_jax.encoders import load_model
+    from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import keep_compiled_programs
     from rococo_jax.storage import refuse_existing_folder
     from rococo_jax.training.join import image_tower_of, join_towers, text_tower_of

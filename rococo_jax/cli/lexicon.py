@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.alter.lexicon import shipped_lexicon
-    from rococo_jax.alter.lexicon_recovery import recover_lexicon
-    from rococo_jax.data.annotations import read_annotation_folder
+    from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
+    from rococo_jax.benchmarks.rococo.lexicon_recovery import recover_lexicon
     from rococo_jax.errors import InputError
+    from rococo_jax.perturb.text.lexicon import shipped_lexicon
     from rococo_jax.storage import write_json
 
     if arguments.from_annotations is None:

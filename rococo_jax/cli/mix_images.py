@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.alter.mixed_files import squash_files, write_mixed
-    from rococo_jax.alter.published_mixing import make_plan
+    from rococo_jax.benchmarks.rococo.mixed_files import squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
     from rococo_jax.runtime import keep_compiled_programs

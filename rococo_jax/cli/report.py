@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.evaluation.report import write_report
+    from rococo_jax.report import write_report
 
     page, table = write_report(arguments.results, arguments.out, arguments.reference)
     print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}: as Markdown")

@@ -73,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     workdir = Path(arguments.workdir)
 
     from rococo_jax.sweep.launching import launch_point, launch_words, printed_commands
-    from rococo_jax.sweep.narration import plan_lines, point_lines
     from rococo_jax.sweep.running import (
         Stopped,
         refuse_other_evaluations,
@@ -82,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         run_points,
         train_point,
     )
-    from rococo_jax.training.shared import Shared
+    from rococo_jax.sweep.status import plan_lines, point_lines
+    from rococo_jax.training.run_cache import Shared
 
     refuse_other_points(plan, workdir)
     if arguments.print_commands:
@@ -125,8 +125,8 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
     import sys
 
     from rococo_jax.sweep.collect import collect
-    from rococo_jax.sweep.narration import states_of, waiting_line
     from rococo_jax.sweep.page import write_figures
+    from rococo_jax.sweep.status import states_of, waiting_line
     from rococo_jax.sweep.tables import markdown_lines, write_tables
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)

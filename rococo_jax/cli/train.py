@@ -37,7 +37,7 @@ def _run(config, arguments: argparse.Namespace) -> int:
 
     import jax
 
-    from rococo_jax.evaluation.while_training import make_evaluation
+    from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.training.loop import Diverged
     from rococo_jax.training.run import train
 

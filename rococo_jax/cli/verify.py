@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _verify_results(source: str) -> int:
     from pathlib import Path
 
-    from rococo_jax.evaluation.golden import compare_with_published
+    from rococo_jax.benchmarks.rococo.reproduce_published import compare_with_published
     from rococo_jax.evaluation.results import read_results
 
     path = Path(source) / "results.json" if Path(source).is_dir() else Path(source)
@@ -58,8 +58,8 @@ def _verify_results(source: str) -> int:
 
 def golden_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterator[str]:
     """The comparison as a person reads it; `compared` is what `compare_with_published` gives."""
-    from rococo_jax.benchmarks.published_figures import METRICS, MODEL
-    from rococo_jax.evaluation.golden import TOLERANCE
+    from rococo_jax.benchmarks.rococo.published_figures import METRICS, MODEL
+    from rococo_jax.benchmarks.rococo.reproduce_published import TOLERANCE
 
     names = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "fr1": "FR@1"}
     yield f"{results['model']} beside the published {MODEL}; tolerance {TOLERANCE} points"
@@ -83,11 +83,11 @@ def golden_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterator[s
 
 
 def _verify_annotations(arguments: argparse.Namespace) -> None:
-    from rococo_jax.alter.lexicon import read_lexicon, shipped_lexicon
-    from rococo_jax.benchmarks.annotation_comparison import compare_annotations
-    from rococo_jax.benchmarks.published_quirks import inspect_annotations
-    from rococo_jax.data.annotations import read_annotation_folder
+    from rococo_jax.benchmarks.rococo.annotation_comparison import compare_annotations
+    from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
+    from rococo_jax.benchmarks.rococo.audit import inspect_annotations
     from rococo_jax.errors import InputError
+    from rococo_jax.perturb.text.lexicon import read_lexicon, shipped_lexicon
     from rococo_jax.storage import write_json
 
     if arguments.lexicon and not arguments.against:

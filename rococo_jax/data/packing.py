@@ -17,9 +17,9 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
+from rococo_jax.data.array_record import FORMAT, MANIFEST, SUFFIX, VERSION, encode_record
 from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.records import FORMAT, MANIFEST, SUFFIX, VERSION, encode_record
 from rococo_jax.errors import InputError
 from rococo_jax.storage import file_by_rename, hash_file, hash_json, read_json, write_json
 

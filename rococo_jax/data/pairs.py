@@ -133,7 +133,7 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
 
             sources.append(open_tfds(part))
         elif _holds_shards(Path(part)):
-            from rococo_jax.data.records import RecordPairs
+            from rococo_jax.data.array_record import RecordPairs
 
             sources.append(RecordPairs(part))
         else:

@@ -23,7 +23,7 @@ from absl import flags
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pairs import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import SampleOrder, derive_seed
+from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_batches import Batch, MakeBatch
 from rococo_jax.data.training_samples import CAPTIONS_PER_IMAGE, ON_BROKEN_IMAGE, DrawSample

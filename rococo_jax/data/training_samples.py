@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import SampleOrder, derive_seed
+from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.errors import InputError
 
 CAPTIONS_PER_IMAGE = ("one", "all")

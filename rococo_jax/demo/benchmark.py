@@ -15,8 +15,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from rococo_jax.checkpoints.shipped import shipped_models
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.demo import shipped_models
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.lexicon import demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
@@ -87,8 +87,8 @@ def write_benchmark(
 
 def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int, split: str) -> None:
     # The processes that draw have no need of JAX.
-    from rococo_jax.alter.annotations import alter_captions, write_altered
-    from rococo_jax.checkpoints import load_model
+    from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
+    from rococo_jax.encoders import load_model
 
     encoder, lexicon = load_model(shipped_models()["plain"]), demo_lexicon()
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}}

@@ -7,7 +7,7 @@ full stop come and go. Sentences agree in number and article.
 
 from dataclasses import dataclass
 
-from rococo_jax.demo.dice import Dice
+from rococo_jax.demo.rng import Dice
 from rococo_jax.demo.scenes import Item, Scene
 
 _NUMBERS = ("", "one", "two", "three", "four")

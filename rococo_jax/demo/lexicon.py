@@ -1,6 +1,6 @@
 """The words of the demo: a small lexicon of the scenes' nouns, and words of other kinds that its tokenizer knows.
 
-Captions are altered with it as `rococo alter-captions` does with the shipped lexicon (`rococo_jax.alter`).
+Captions are altered with it as `rococo alter-captions` does with the shipped lexicon (`rococo_jax.perturb`).
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rococo_jax.demo.captions import plural_of
-from rococo_jax.demo.kinds import KINDS, PLACES
+from rococo_jax.demo.objects import KINDS, PLACES
 
 # Further nouns, so that a group is larger than what the scenes show, and has words for either article.
 _FURTHER = {
@@ -98,9 +98,9 @@ def danger_words() -> tuple[str, ...]:
 
 @functools.cache
 def demo_lexicon():
-    """The nouns as a `rococo_jax.alter.lexicon.Lexicon`; those of one meaning are synonyms."""
-    from rococo_jax.alter.lexicon import Group, Lexicon
-    from rococo_jax.alter.lexicon import Noun as LexiconNoun
+    """The nouns as a `rococo_jax.perturb.text.lexicon.Lexicon`; those of one meaning are synonyms."""
+    from rococo_jax.perturb.text.lexicon import Group, Lexicon
+    from rococo_jax.perturb.text.lexicon import Noun as LexiconNoun
 
     by_group: dict[str, list[LexiconNoun]] = {}
     meanings: dict[str, list[str]] = {}

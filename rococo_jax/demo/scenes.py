@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from rococo_jax.demo.dice import Dice
 from rococo_jax.demo.drawing.brush import COLOURS, Brush, blend, dark, light
-from rococo_jax.demo.kinds import KINDS, PLACES, Kind, Place
+from rococo_jax.demo.objects import KINDS, PLACES, Kind, Place
+from rococo_jax.demo.rng import Dice
 from rococo_jax.storage import hash_json
 
 SPLITS = ("train", "validation", "test")

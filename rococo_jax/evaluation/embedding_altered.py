@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from rococo_jax.alter.corrupted_files import image_id, read_rgb
-from rococo_jax.alter.corruptions import find_corruption
-from rococo_jax.alter.mixed_files import squash_files
-from rococo_jax.alter.published_mixing import MixingPlan, mixed_batches, plan_batches
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan, mixed_batches, plan_batches
 from rococo_jax.benchmarks.tasks import CorruptedImages
-from rococo_jax.encoding import Encoder
-from rococo_jax.encoding.cache import EmbeddingCache
-from rococo_jax.encoding.embedding import IMAGES_PER_PART, cut, features_of_parts
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import IMAGES_PER_PART, cut, features_of_parts
+from rococo_jax.perturb.images.corrupted_files import image_id, read_rgb
+from rococo_jax.perturb.images.corruptions import find_corruption
 
 _BATCHES_PER_PART = 8
 # The constants of ImageNet-C were chosen for this size.

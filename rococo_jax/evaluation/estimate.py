@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.tasks import RankBenchmark
-from rococo_jax.demo import demo_folder
-from rococo_jax.encoding.pairs import TEXTS
+from rococo_jax.checkpoints.shipped import demo_folder
+from rococo_jax.encoders.pairs import TEXTS
 from rococo_jax.errors import InputError
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 from rococo_jax.models.spec import ModelSpec

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 from PIL import Image
 
-from rococo_jax.alter.mixed_files import squash_files
-from rococo_jax.alter.published_mixing import BATCH, MixingPlan, SquashedImages, mixed_batches, plan_batches
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.published_mixing import BATCH, MixingPlan, SquashedImages, mixed_batches, plan_batches
 from rococo_jax.benchmarks.tasks import CorruptedImages, RankBenchmark
 from rococo_jax.data.images import load_images
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoding.embedding import cut
+from rococo_jax.encoders.embedding import cut
 from rococo_jax.evaluation.embedding_altered import corrupted_contents, corrupted_images, mixed_content
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.annotations import AnnotationSet, read_annotation_folder
+from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
 from rococo_jax.data.captions import find_images
 from rococo_jax.data.sources import refuse_missing_images
 from rococo_jax.storage import hash_file, hash_json

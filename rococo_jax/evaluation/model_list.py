@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rococo_jax.demo import PREFIX
+from rococo_jax.checkpoints.shipped import PREFIX
 from rococo_jax.errors import InputError
 
 # What `rococo train` leaves in its working folder; the model's name in tables is the folder's.

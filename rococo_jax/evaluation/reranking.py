@@ -22,9 +22,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark, RankTask
-from rococo_jax.encoding import Encoder
-from rococo_jax.encoding.cache import EmbeddingCache
-from rococo_jax.encoding.embedding import encoding_versions
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.evaluation.image_parts import ImagePart, image_parts
 from rococo_jax.evaluation.results import Outcome
 from rococo_jax.evaluation.shared_ranking import joined

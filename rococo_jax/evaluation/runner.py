@@ -22,13 +22,12 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.altered_images import with_corrupted_images, with_mixed_images
-from rococo_jax.benchmarks.rococo import rococo_from_set
+from rococo_jax.benchmarks.rococo.build import rococo_from_set
 from rococo_jax.benchmarks.tasks import CorruptedImages, RankBenchmark
-from rococo_jax.checkpoints import load_model
-from rococo_jax.checkpoints.inspection import inspect_model
-from rococo_jax.encoding import Encoder
-from rococo_jax.encoding.cache import EmbeddingCache
-from rococo_jax.encoding.embedding import embed_images, embed_texts
+from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import embed_images, embed_texts
+from rococo_jax.encoders.inspection import inspect_model
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.embedding_altered import embed_corrupted, embed_mixed
 from rococo_jax.evaluation.estimate import (

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from rococo_jax.benchmarks.rococo import rococo_from_file
+from rococo_jax.benchmarks.rococo.annotations import PUBLISHED_VARIANTS, Annotation, annotation_from_json
+from rococo_jax.benchmarks.rococo.build import rococo_from_file
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark
-from rococo_jax.data.annotations import PUBLISHED_VARIANTS, Annotation, annotation_from_json
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import Outcome, make_fingerprint, make_results, per_query_table

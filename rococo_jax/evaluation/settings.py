@@ -5,11 +5,11 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from rococo_jax.alter.corruptions import check_severity, find_corruption
 from rococo_jax.benchmarks.altered_images import DEFAULT_MIXES, DEFAULT_SEEDS, parse_mix
-from rococo_jax.benchmarks.rococo import PROTOCOLS
+from rococo_jax.benchmarks.rococo.build import PROTOCOLS
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import check_severity, find_corruption
 
 TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from rococo_jax.alter.mixed_files import squash_files
-from rococo_jax.alter.published_mixing import MixingPlan, mixed_batches
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan, mixed_batches
 
 
 def place_of(plan: MixingPlan, image: str) -> int:

@@ -19,9 +19,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from rococo_jax.errors import InputError
+from rococo_jax.similarity.blockwise import Items, Scale
 from rococo_jax.similarity.reductions import LogSumExp, Reduction, SoftplusSum
 from rococo_jax.similarity.sharded_sums import Plan, Sums, sums
-from rococo_jax.similarity.sweep import Items, Scale
 
 # Beyond this a device passes keys around instead of holding them all: a block of logits, or the keys with gradient.
 GATHER_BYTES = 256 * 2**20

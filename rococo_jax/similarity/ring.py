@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from rococo_jax.similarity.blockwise import Gradients, Items, Result, Scale, backward_sweep, forward_sweep
 from rococo_jax.similarity.reductions import Reduction
-from rococo_jax.similarity.sweep import Gradients, Items, Result, Scale, backward_sweep, forward_sweep
 
 
 def ring_forward(

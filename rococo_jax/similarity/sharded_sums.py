@@ -12,10 +12,10 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
-from rococo_jax.similarity.gathered import gathered_backward, gathered_forward
+from rococo_jax.similarity.all_gather import gathered_backward, gathered_forward
+from rococo_jax.similarity.blockwise import Items, Result, Scale, into_tiles, out_of_tiles
 from rococo_jax.similarity.reductions import Reduction
 from rococo_jax.similarity.ring import ring_backward, ring_forward
-from rococo_jax.similarity.sweep import Items, Result, Scale, into_tiles, out_of_tiles
 
 Sums = tuple[Float[Array, "queries"], Float[Array, "keys"] | None]
 

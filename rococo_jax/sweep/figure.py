@@ -7,8 +7,8 @@ over images. The SVG stands alone: it brings its style along and follows the rea
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rococo_jax.evaluation.report.markup import Markup, element, join
-from rococo_jax.evaluation.report.vocabulary import CLEAN, task_label
+from rococo_jax.report.markup import Markup, element, join
+from rococo_jax.report.vocabulary import CLEAN, task_label
 from rococo_jax.sweep.collect import ALTERED, Figure, Row
 from rococo_jax.sweep.figure_style import CURVES, STYLE
 from rococo_jax.sweep.plan import Plan, written

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rococo_jax.evaluation.report.document import document
-from rococo_jax.evaluation.report.markup import Markup, element, isolated, join
-from rococo_jax.evaluation.report.scores import Figure as Cell
-from rococo_jax.evaluation.report.tables import figure_cell, header_cell, scrolling_table
-from rococo_jax.evaluation.report.vocabulary import metric, order_variants, task_label
+from rococo_jax.report.document import document
+from rococo_jax.report.markup import Markup, element, isolated, join
+from rococo_jax.report.scores import Figure as Cell
+from rococo_jax.report.tables import figure_cell, header_cell, scrolling_table
+from rococo_jax.report.vocabulary import metric, order_variants, task_label
 from rococo_jax.storage import file_by_rename
 from rococo_jax.sweep.collect import METRICS, Figure, Row
 from rococo_jax.sweep.figure import sweep_svg

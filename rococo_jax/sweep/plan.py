@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 from rococo_jax.sweep.axes import Arm, Axis, choose_arms, parse_axes, parse_seeds
-from rococo_jax.sweep.rules import HOLD, RATE, derived
+from rococo_jax.sweep.scaling_rules import HOLD, RATE, derived
 from rococo_jax.training.config import flat, read_config
 
 POINTS = "points"

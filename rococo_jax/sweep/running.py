@@ -22,21 +22,21 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints import load_model
-from rococo_jax.encoding.cache import EmbeddingCache
+from rococo_jax.encoders import load_model
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.inputs import EvaluationInputs
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.runner import PER_QUERY, RESULTS, evaluate_into
 from rococo_jax.evaluation.settings import Settings
-from rococo_jax.evaluation.while_training import make_evaluation
 from rococo_jax.storage import hash_json
 from rococo_jax.sweep.plan import Plan, Point
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.run import CONFIG, MODEL, train
+from rococo_jax.training.run_cache import Shared
 from rococo_jax.training.run_log import METRICS
-from rococo_jax.training.shared import Shared
 from rococo_jax.training.step import check_batch
 
 EVALUATION = "evaluation"

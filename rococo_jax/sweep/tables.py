@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.evaluation.report.markdown import escaped
-from rococo_jax.evaluation.report.vocabulary import CLEAN, metric, order_variants, percent, task_label, variant_label
+from rococo_jax.report.markdown import escaped
+from rococo_jax.report.vocabulary import CLEAN, metric, order_variants, percent, task_label, variant_label
 from rococo_jax.storage import file_by_rename, write_json
 from rococo_jax.sweep.collect import ALTERED, METRICS, TRAINING, Figure, Row
 from rococo_jax.sweep.plan import Plan, written

@@ -16,10 +16,10 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.runtime import AXES
+from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import TrainState, sharding_of_tree
 from rococo_jax.training.step import make_step
-from rococo_jax.training.trained import split_parameters
 
 
 def lower_step(

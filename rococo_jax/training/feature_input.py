@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.data.sample_order import SampleOrder
+from rococo_jax.data.shuffle import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.training.features import Features
 

@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 from PIL import Image
 
-from rococo_jax.alter.captions import CaptionAlterer
-from rococo_jax.alter.mixing import Mixing, mix_batch
 from rococo_jax.data.augmentation import Augmentation, squashing
 from rococo_jax.data.pairs import PairSample, PairSource
-from rococo_jax.encoding import Encoder
-from rococo_jax.encoding.cache import EmbeddingCache
-from rococo_jax.encoding.embedding import cut, embed_texts, features_of_parts
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import cut, embed_texts, features_of_parts
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.mixing import Mixing, mix_batch
+from rococo_jax.perturb.text.replacement import CaptionAlterer
 from rococo_jax.progress import progress
 
 POOL_SEED = 0

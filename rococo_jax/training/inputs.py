@@ -8,19 +8,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from rococo_jax.alter.captions import CaptionAlterer
-from rococo_jax.alter.influence_table import read_influence_table, write_influence_table
-from rococo_jax.alter.lexicon import Lexicon, read_lexicon, shipped_lexicon
-from rococo_jax.alter.on_the_fly import AlterCaptions
-from rococo_jax.alter.vocabulary import vocabulary_words
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.hard_positives import AddHardPositives, read_hard_positives
 from rococo_jax.data.pairs import PairSource, open_pairs
 from rococo_jax.data.training_input import TrainingInput, make_training_input
-from rococo_jax.encoding import Encoder
-from rococo_jax.encoding.cache import EmbeddingCache
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
+from rococo_jax.perturb.text.lexicon import Lexicon, read_lexicon, shipped_lexicon
+from rococo_jax.perturb.text.replacement import CaptionAlterer
+from rococo_jax.perturb.text.transforms import AlterCaptions
+from rococo_jax.perturb.text.vocabulary import vocabulary_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import cache_folder, wait_for_all
 from rococo_jax.training.feature_input import FeatureInput

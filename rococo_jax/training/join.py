@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
-from rococo_jax.encoding import Encoder
+from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.progress import progress

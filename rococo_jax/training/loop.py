@@ -19,10 +19,10 @@ from ml_collections import ConfigDict
 from rococo_jax.progress import progress
 from rococo_jax.runtime import AXES, on_any_process, wait_for_all
 from rococo_jax.training.checkpoints import TrainingCheckpoints
-from rococo_jax.training.meter import Meter, step_bytes
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import Step
+from rococo_jax.training.throughput import Meter, step_bytes
 
 # What the host counts, not the device.
 _HOST_COUNTS = ("skipped_images",)

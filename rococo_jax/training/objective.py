@@ -21,7 +21,7 @@ from rococo_jax.losses import (
     visual_contrastive,
 )
 from rococo_jax.similarity.logsumexp import Similarities
-from rococo_jax.training.embedded import Batch, Embedded
+from rococo_jax.training.forward import Batch, Embedded
 
 Parts = Mapping[str, Float[Array, ""]]
 

@@ -21,20 +21,20 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.encoding import Encoder
+from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh, wait_for_all
 from rococo_jax.training.checkpoints import TrainingCheckpoints
 from rococo_jax.training.config import flat, refuse_other_config, write_config
+from rococo_jax.training.freezing import join_parameters, split_parameters
+from rococo_jax.training.init import trained_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.loop import run_loop
 from rococo_jax.training.optimizer import make_optimizer
+from rococo_jax.training.run_cache import Shared
 from rococo_jax.training.run_log import RunLog
-from rococo_jax.training.shared import Shared
-from rococo_jax.training.start import trained_encoder
 from rococo_jax.training.state import TrainState, make_state, place_parameters
 from rococo_jax.training.step import check_batch, make_step
 from rococo_jax.training.step_flops import step_flops
-from rococo_jax.training.trained import join_parameters, split_parameters
 
 CONFIG, MODEL, CHECKPOINTS = "config.json", "model", "checkpoints"
 

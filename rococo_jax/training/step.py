@@ -13,14 +13,14 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.similarity.logsumexp import Similarities
-from rococo_jax.training.embedded import Batch, Embedded, embed_batch
-from rococo_jax.training.gradients import Parameters, check_parts, loss_and_gradients
-from rococo_jax.training.mixed_negatives import check_groups, step_key, with_mixed
+from rococo_jax.training.forward import Batch, Embedded, embed_batch
+from rococo_jax.training.freezing import SIDES, join_parameters, stop_at_frozen
+from rococo_jax.training.fsdp import make_blocks_whole, make_whole
+from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.objective import loss_of
 from rococo_jax.training.optimizer import clamp_logit_scale, make_schedule, moving_average
 from rococo_jax.training.state import TrainState, sharding_of_tree
-from rococo_jax.training.trained import SIDES, join_parameters, stop_at_frozen
-from rococo_jax.training.whole_parameters import make_blocks_whole, make_whole
+from rococo_jax.training.visual_negatives import check_groups, step_key, with_mixed
 
 Metrics = Mapping[str, jax.Array]
 Step = Callable[[TrainState, Mapping[str, jax.Array], Batch], tuple[TrainState, Metrics]]

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.models import ModelSpec, ResNetSpec
 from rococo_jax.models.flops import image_flops, text_flops
-from rococo_jax.training.trained import frozen_layers
+from rococo_jax.training.freezing import frozen_layers
 
 
 def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:

@@ -6,8 +6,8 @@ between y = 0.05 and 0.25; the horizon lies near 0.4.
 
 import math
 
-from rococo_jax.demo.dice import Dice
 from rococo_jax.demo.drawing.brush import COLOURS, Brush, Colour, Number, blend, dark, light
+from rococo_jax.demo.rng import Dice
 
 WHITE: Colour = (255, 255, 255)
 GRASS: Colour = (126, 190, 96)

@@ -1,0 +1,241 @@
+"""Mixed galleries as the benchmark's published script makes them: who meets whom, which boxes, which bytes.
+
+The script squashes every image to 384 x 384 (bicubic, no crop), shuffles, cuts into batches of 64, permutes each batch
+and mixes it with itself; `patch` draws one box for a batch. Its generators are reproduced without their library:
+
+    shuffle       a first MT19937 seeded with `seed` gives two draws away, then two more, of which the second seeds
+                  another MT19937 that permutes all images
+    permutations  each batch takes its own from the first MT19937
+    permutation   for i in 0..n-2: swap(i, i + next % (n - i))
+    boxes         NumPy's legacy generator seeded with `seed`, row then column of the centre, once a batch
+
+Protocols: `paper` as published, saved as JPEG; `strict` nobody is mixed with itself and nothing is compressed;
+`control` the same images unmixed (ratio 1) but squashed and compressed, so that preprocessing can be told from mixing.
+
+For a list of images, a method, ratio, seed and protocol, `make_plan` says what will be mixed, and `mixed_batches` does
+it in memory.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio
+from rococo_jax.perturb.images.mixing_draws import clip_boxes
+
+SIDE = 384
+BATCH = 64
+PROTOCOLS = ("paper", "strict", "control")
+PUBLISHED_SEEDS = (1, 10, 100)
+
+SquashedImages = Callable[[Sequence[int]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class MixingPlan:
+    """Everything about a mixed gallery that is known before an image is opened.
+
+    Attributes:
+        images: names, in the order of the captions file.
+        method, ratio, seed, protocol: what was asked for. `ratio` is 1 under `control`.
+        first: index into `images` of the image each mixed one is named after, in the order of the script.
+        partner: index into `images` of what is mixed into it.
+        batch: number of the batch it is mixed in.
+        boxes: rows x1 to x2 and columns y1 to y2 from the partner, one box a batch; zeros for `mix`.
+        true_ratio: the share of own content after clipping the box at the border.
+    """
+
+    images: tuple[str, ...]
+    method: str
+    ratio: float
+    seed: int
+    protocol: str
+    first: Int[np.ndarray, " images"]
+    partner: Int[np.ndarray, " images"]
+    batch: Int[np.ndarray, " images"]
+    boxes: Int[np.ndarray, "batches 4"]
+    true_ratio: Float[np.ndarray, " images"]
+
+    @property
+    def variant(self) -> str:
+        """The name under which results are reported: `mix_0.9`, `patch_0.9`, `control`."""
+        return "control" if self.protocol == "control" else f"{self.method}_{self.ratio:.10g}"
+
+    @property
+    def self_mixed(self) -> int:
+        """How many images are mixed with themselves."""
+        return int((self.first == self.partner).sum())
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the mixed images go through JPEG."""
+        return self.protocol != "strict"
+
+
+def make_plan(
+    images: Sequence[str], method: str = "mix", ratio: float = 0.9, seed: int = 1, protocol: str = "paper"
+) -> MixingPlan:
+    """Pairs, batches, boxes and true shares for these images.
+
+    Raises:
+        InputError: no images, one image under `strict`, or an argument out of its range.
+    """
+    check_method(method)
+    check_ratio(ratio)
+    if protocol not in PROTOCOLS:
+        raise InputError("mixing", "protocol", repr(protocol), ", ".join(PROTOCOLS))
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InputError("mixing", "seed", seed, "a whole number from 0 to 4294967295")
+    count = len(images)
+    if count == 0 or (protocol == "strict" and count == 1):
+        raise InputError("mixing", "images", count, "at least two images to mix")
+    ratio = 1.0 if protocol == "control" else float(ratio)
+
+    first, places = draw_pairs(count, seed)
+    batch = np.arange(count) // BATCH
+    if protocol == "strict":
+        if count % BATCH == 1:
+            batch[-1] = batch[-2]
+        places = part_from_themselves(places, batch)
+    batches = int(batch[-1]) + 1
+    boxes = np.zeros((batches, 4), np.int64)
+    if method == "patch":
+        boxes = draw_published_boxes(batches, ratio, seed)
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / SIDE**2
+    true_ratio = np.full(count, ratio) if method == "mix" else 1 - area[batch]
+    return MixingPlan(tuple(images), method, ratio, seed, protocol, first, first[places], batch, boxes, true_ratio)
+
+
+def raw_stream(seed: int) -> Callable[[int], Int[np.ndarray, " draws"]]:
+    """MT19937's 32-bit outputs after its original seeding: `stream(n)` gives the next n."""
+    generator = np.random.RandomState(seed)
+    return lambda count: generator.randint(0, 2**32, count, dtype=np.uint32).astype(np.int64)
+
+
+def draw_permutation(stream: Callable[[int], np.ndarray], count: int) -> Int[np.ndarray, " count"]:
+    """The generator's permutation of `count`, which uses count - 1 draws."""
+    permutation = np.arange(count)
+    for place, drawn in enumerate(stream(count - 1)):
+        other = place + int(drawn) % (count - place)
+        permutation[place], permutation[other] = permutation[other], permutation[place]
+    return permutation
+
+
+def draw_pairs(count: int, seed: int) -> tuple[Int[np.ndarray, " count"], Int[np.ndarray, " count"]]:
+    """The shuffled images, and for each place of the shuffled list the place of its partner (same batch of 64)."""
+    stream = raw_stream(seed)
+    stream(2)
+    shuffle_seed = int(stream(2)[1])
+    shuffled = draw_permutation(raw_stream(shuffle_seed), count)
+    places = [start + draw_permutation(stream, min(BATCH, count - start)) for start in range(0, count, BATCH)]
+    return shuffled, np.concatenate(places)
+
+
+def part_from_themselves(
+    places: Int[np.ndarray, " count"], batch: Int[np.ndarray, " count"]
+) -> Int[np.ndarray, " count"]:
+    """The same permutation with nobody in place, changed as little as that needs.
+
+    In each batch the images in place hand their partner on to the next of them; a single one swaps partners with its
+    neighbour. All other pairs stay as published, so `paper` and `strict` differ in nothing else.
+    """
+    places = places.copy()
+    for number in range(int(batch[-1]) + 1):
+        members = np.flatnonzero(batch == number)
+        alone = members[places[members] == members]
+        if len(alone) == 1:
+            neighbour = members[(np.searchsorted(members, alone[0]) + 1) % len(members)]
+            alone = np.array([alone[0], neighbour])
+        places[alone] = np.roll(places[alone], -1)
+    return places
+
+
+def draw_published_boxes(batches: int, ratio: float, seed: int) -> Int[np.ndarray, "batches 4"]:
+    """One clipped box (x1, y1, x2, y2) a batch, with sides int(384 sqrt(1 - ratio))."""
+    centres = np.random.RandomState(seed).randint(SIDE, size=(batches, 2))
+    cut = int(SIDE * np.sqrt(1.0 - ratio))
+    boxes = clip_boxes(jnp.asarray(centres), jnp.full((batches, 2), cut), jnp.full(2, SIDE))
+    return np.asarray(boxes, np.int64)
+
+
+def squash(image: Image.Image) -> UInt8[np.ndarray, "384 384 3"]:
+    """RGB, squashed to 384 x 384 with Pillow's bicubic on 8-bit pixels, whatever the aspect ratio."""
+    return np.asarray(image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+
+
+def encode_jpeg(image: UInt8[np.ndarray, "height width 3"]) -> bytes:
+    """The bytes the script's `save` writes: JPEG at Pillow's default quality."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def decode_jpeg(encoded: bytes) -> UInt8[np.ndarray, "height width 3"]:
+    """RGB pixels of JPEG bytes."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def mixed_batches(
+    plan: MixingPlan,
+    squashed: SquashedImages,
+    *,
+    batches: Sequence[np.ndarray] | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    workers: int = 2,
+) -> Iterator[tuple[Int[np.ndarray, " batch"], UInt8[np.ndarray, "batch 384 384 3"]]]:
+    """The mixed gallery, batch by batch, in memory: (places in the plan, images as an embedder will see them).
+
+    Under `paper` and `control` the images have been through JPEG, exactly as if they had been saved and read again.
+
+    Args:
+        squashed: gives the squashed images, uint8 (n, 384, 384, 3), for a list of n indices into `plan.images`; asked
+            once for each batch.
+        batches: which of `plan_batches(plan)` are wanted; all by default.
+        mesh: split each batch over this mesh (a batch that does not divide is mixed on one device).
+        workers: threads for JPEG, where there is any.
+    """
+    with ThreadPoolExecutor(workers, thread_name_prefix="jpeg") as pool:
+        for places in plan_batches(plan) if batches is None else batches:
+            mixed = mix_places(plan, places, squashed(plan.first[places].tolist()), mesh=mesh)
+            if plan.compressed:
+                mixed = np.stack(list(pool.map(lambda image: decode_jpeg(encode_jpeg(image)), mixed)))
+            yield places, mixed
+
+
+def plan_batches(plan: MixingPlan) -> list[Int[np.ndarray, " batch"]]:
+    """The places of the plan, cut into its batches."""
+    return np.split(np.arange(len(plan.images)), np.flatnonzero(np.diff(plan.batch)) + 1)
+
+
+def mix_places(
+    plan: MixingPlan,
+    places: Int[np.ndarray, " batch"],
+    images: UInt8[np.ndarray, "..."],
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+) -> UInt8[np.ndarray, "batch 384 384 3"]:
+    """Mixes one whole batch of the plan: `images` are the squashed first images of `places`. No JPEG.
+
+    Raises:
+        InputError: `images` are not as many, or not of the size, that the plan asks for.
+    """
+    if images.shape != (len(places), SIDE, SIDE, 3):
+        raise InputError("mixing", "squashed images", images.shape, (len(places), SIDE, SIDE, 3))
+    where = {int(image): place for place, image in enumerate(plan.first[places])}
+    partners = np.array([where[int(image)] for image in plan.partner[places]], np.int32)
+    boxes = np.broadcast_to(plan.boxes[plan.batch[places[0]]], (len(places), 4)).astype(np.int32)
+    if mesh is not None and len(places) % mesh.size:
+        mesh = None
+    mixed = apply_mixing(
+        jnp.asarray(images), jnp.asarray(partners), plan.ratio, jnp.asarray(boxes), plan.method, mesh=mesh
+    )
+    return np.asarray(mixed.images)

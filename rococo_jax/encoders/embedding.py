@@ -1,0 +1,138 @@
+"""Embed once: every image and every distinct caption of a run goes through the towers one time, in parts that are kept.
+
+What is kept are a tower's features; the head is applied to them anew. So models that were trained on top of one frozen
+tower share its work.
+
+Several processes share the parts: each encodes some on its own devices, and all have all of them. What one of them has
+in its cache folder it gives to those that have not; where the folder is one for all, nothing is sent.
+
+A part holds a few hundred items; a run that is stopped goes on after the last whole part. Equal captions share one
+vector, so they tie exactly, as they should.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.data.images import load_images
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.encoder import Encoder
+from rococo_jax.processes import gather
+from rococo_jax.progress import progress
+from rococo_jax.storage import hash_file
+from rococo_jax.version import __version__
+
+IMAGES_PER_PART = 512
+_TEXTS_PER_PART = 4096
+
+
+def embed_images(
+    encoder: Encoder,
+    paths: Sequence[Path],
+    cache: EmbeddingCache,
+    *,
+    hashes: Sequence[str] | None = None,
+    features: bool = False,
+) -> Float[np.ndarray, "images dim"]:
+    """Unit vectors of image files, in the order given; with `features`, what the tower gives before its head.
+
+    `hashes` are the files' SHA-256, where the caller has them already.
+
+    Raises:
+        InputError: a file is missing or is not a whole image.
+    """
+
+    def encode(part: Sequence[Path], advance: Callable[[int], None]) -> np.ndarray:
+        batches = load_images(part, encoder.preprocessing)
+        return encoder.image_features((image for batch in batches for image in batch), advance)
+
+    contents = [bytes.fromhex(each) for each in hashes or map(hash_file, paths)]
+    parts, of_parts = cut(list(paths), IMAGES_PER_PART), cut(contents, IMAGES_PER_PART)
+    of_tower = features_of_parts(encoder, "images", parts, of_parts, encode, cache)
+    return of_tower if features else encoder.project_image_features(of_tower)
+
+
+def embed_texts(
+    encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
+) -> Float[np.ndarray, "texts dim"]:
+    """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors.
+
+    With `features`, what the tower gives before its head.
+    """
+    distinct = sorted(set(texts), key=lambda text: (len(text), text))
+    place = {text: index for index, text in enumerate(distinct)}
+    parts = cut(distinct, _TEXTS_PER_PART)
+    contents = [[text.encode() for text in part] for part in parts]
+    vectors = features_of_parts(encoder, "captions", parts, contents, encoder.text_features, cache)
+    if not features:
+        vectors = encoder.project_text_features(vectors)
+    return vectors[[place[text] for text in texts]]
+
+
+def cut(items: list, size: int) -> list[list]:
+    """Runs of `size` items; the last may be shorter."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def features_of_parts(
+    encoder: Encoder,
+    kind: str,
+    parts: Sequence[Any],
+    contents: Sequence[list[bytes]],
+    encode: Callable[[Any, Callable[[int], None]], np.ndarray],
+    cache: EmbeddingCache,
+) -> np.ndarray:
+    """The tower's features of all parts; `contents` says for each part what decides its items.
+
+    `kind` is "images" or "captions", with further words in brackets for the progress bar. All processes must ask for
+    the same, with encoders on their own devices.
+    """
+    # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
+    side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
+    about = {"kind": f"{side} features", "tower": encoder.describe_tower(side), "versions": encoding_versions()}
+    keys = [cache.key(about, content) for content in contents]
+    found = {number: part for number, key in enumerate(keys) if (part := cache.get(key)) is not None}
+    what = f"{encoder.name}: embedding {kind}"
+    with progress(what, sum(map(len, contents)), kind) as advance:
+        advance(sum(map(len, found.values())))
+        held = gather(f"{what}, what is kept", lambda: set(found))
+        kept_somewhere, kept_everywhere = set().union(*held), set.intersection(*held)
+        for number in sorted(kept_somewhere - kept_everywhere):
+            owner = next(process for process, kept in enumerate(held) if number in kept)
+            sent = gather(what, partial(_on, owner, partial(found.get, number)))[owner]
+            if number not in found:
+                advance(len(sent))
+            found[number] = sent
+
+        def make(number: int) -> np.ndarray:
+            part = encode(parts[number], advance)
+            cache.put(keys[number], part)
+            return part
+
+        # A round of parts, one for each process, so that none waits for the others longer than a part takes.
+        for turn in cut([number for number in range(len(parts)) if number not in kept_somewhere], len(held)):
+            made = gather(what, partial(_mine, turn, make))
+            for process, number in enumerate(turn):
+                found[number] = made[process]
+                if process != jax.process_index():
+                    advance(len(made[process]))
+    return np.concatenate([found[number] for number in range(len(parts))])
+
+
+def _on(process: int, make: Callable[[], np.ndarray]) -> np.ndarray | None:
+    return make() if jax.process_index() == process else None
+
+
+def _mine(turn: Sequence[int], make: Callable[[int], np.ndarray]) -> np.ndarray | None:
+    """The part of this process, where the round has one for it."""
+    return make(turn[jax.process_index()]) if jax.process_index() < len(turn) else None
+
+
+def encoding_versions() -> dict[str, str]:
+    """What could change an embedding's last bits without changing the model: this project, JAX, and the device kind."""
+    return {"rococo_jax": __version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}

@@ -1,0 +1,115 @@
+"""What is known of a model: where it came from, how it is built, what it costs, and which known traps it may be in."""
+
+from typing import TYPE_CHECKING, Any
+
+from rococo_jax.checkpoints.activation import activation_by_name
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.models import ResNetSpec, parameter_counts
+from rococo_jax.models.flops import image_flops, matching_flops, text_flops
+
+if TYPE_CHECKING:
+    from rococo_jax.encoders import Encoder
+
+
+def inspect_model(encoder: "Encoder") -> dict[str, Any]:
+    """A JSON value: `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`,
+    `preprocessing`, `tokenizer`, `warnings`.
+
+    `flops` is of one image, of one text of the tokenizer's context length, and where there is a matching head of one
+    pair of them (`pair`), beside both; a product and a sum count as two.
+    """
+    spec, tokenizer = encoder.spec, encoder.tokenizer
+    flops: dict[str, int] = {}
+    if spec.vision is not None:
+        flops["image"] = image_flops(spec)
+    if spec.text is not None:
+        flops["text_tokens"] = tokenizer.spec.context_length if tokenizer else spec.text.context_length
+        flops["text"] = text_flops(spec, flops["text_tokens"])
+    if spec.matching is not None:
+        flops["pair"] = matching_flops(spec, flops["text_tokens"])
+    single = spec.vision is None or spec.text is None
+    counts = {part: count for part, count in parameter_counts(spec).items() if not (single and part == "logits")}
+    return {
+        "name": encoder.name,
+        "provenance": encoder.provenance,
+        # Worked out from what was loaded, not copied from what the files say.
+        "weights_sha256": hash_parameters(parameters_of(encoder.model)),
+        "embedding_dimensions": spec.dim,
+        "parameters": {**counts, "total": sum(counts.values())},
+        "flops": flops,
+        "spec": spec.to_json(),
+        "preprocessing": encoder.preprocessing and encoder.preprocessing.to_json(),
+        "tokenizer": tokenizer and {**tokenizer.spec.to_json(), "vocabulary_size": tokenizer.rust.get_vocab_size()},
+        "warnings": warnings_of(encoder),
+    }
+
+
+def warnings_of(encoder: "Encoder") -> list[str]:
+    """What a careful person would look at twice; empty for a model in order."""
+    found = _activation_warnings(encoder)
+    if encoder.spec.vision is not None:
+        found += _image_warnings(encoder)
+    if encoder.spec.text is not None:
+        found += _text_warnings(encoder)
+    stored = encoder.provenance.get("weights_sha256")
+    if stored is not None and stored != hash_parameters(parameters_of(encoder.model)):
+        found.append("weights: their hash is not the one that was written down; they were changed since")
+    return found
+
+
+def _activation_warnings(encoder: "Encoder") -> list[str]:
+    source, spec = encoder.provenance.get("source"), encoder.spec
+    known = activation_by_name(source) if source is not None else None
+    towers = {"image": spec.vision, "text": spec.text}
+    found = []
+    for kind, tower in towers.items():
+        activation = getattr(tower, "activation", None)
+        if known is not None and activation in ("quick_gelu", "gelu") and activation != known:
+            found.append(f"activation: the {kind} tower has {activation}, and {source} was trained with {known}")
+    if str(encoder.provenance.get("activation", "")).endswith("--activation"):
+        found.append("activation: given by hand, nothing in the checkpoint confirms it")
+    return found
+
+
+def _image_warnings(encoder: "Encoder") -> list[str]:
+    vision, preprocessing, found = encoder.spec.vision, encoder.preprocessing, []
+    if preprocessing is None:
+        return ["image size: nothing says how images become pixels"]
+    if preprocessing.image_size != (vision.image_size, vision.image_size):
+        made = " x ".join(map(str, preprocessing.image_size))
+        found.append(f"image size: images are made {made}, the tower reads {vision.image_size} x {vision.image_size}")
+    if vision.position_grid is not None:
+        found.append(
+            f"image size: positions were trained for {vision.position_grid} x {vision.position_grid} patches and are "
+            f"interpolated to {vision.grid} x {vision.grid}"
+        )
+    if not isinstance(vision, ResNetSpec) and vision.image_size % vision.patch_size:
+        left = vision.image_size % vision.patch_size
+        found.append(f"image size: {left} pixels at the right and bottom fill no patch and are not seen")
+    if "default" in str(encoder.provenance.get("preprocessing", "")):
+        default = encoder.provenance["preprocessing"]
+        found.append(f"preprocessing: the checkpoint has no file for it; it is {default}")
+    return found
+
+
+def _text_warnings(encoder: "Encoder") -> list[str]:
+    text, tokenizer, found = encoder.spec.text, encoder.tokenizer, []
+    if tokenizer is None:
+        return ["tokenizer: none came with the model, it reads token ids only"]
+    spec, size = tokenizer.spec, tokenizer.rust.get_vocab_size()
+    if text.pooling == "first_eos" and spec.eos_id != text.eos_id:
+        found.append(f"end of text: the tokenizer ends texts with id {spec.eos_id}, the tower pools at {text.eos_id}")
+    if text.pooling == "highest_id" and spec.eos_id != size - 1:
+        found.append(f"end of text: the tower pools at the highest id, the tokenizer ends with {spec.eos_id} of {size}")
+    if size > text.vocabulary_size:
+        found.append(f"vocabulary: {size} ids in the tokenizer, {text.vocabulary_size} words in the tower")
+    if spec.context_length > text.context_length:
+        found.append(f"length: texts of {spec.context_length} tokens for a tower of {text.context_length}")
+    if text.pooling == "last" and spec.fixed_length != text.context_length:
+        found.append(f"length: the tower reads {text.context_length} tokens always, texts are {spec.fixed_length}")
+    lower = tokenizer.encode(["A Dog on the Grass."]) == tokenizer.encode(["a dog on the grass."])
+    if not lower and spec.family in ("clip", "siglip"):
+        found.append(f"lower-casing: the tokenizer keeps capitals, and {spec.family} was trained on lower case")
+    elif not lower:
+        found.append("lower-casing: capitals change the tokens; altered captions may differ from theirs in case alone")
+    return found

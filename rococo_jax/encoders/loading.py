@@ -1,0 +1,83 @@
+"""`load_model`: any model by its name, ready to encode."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from rococo_jax.checkpoints.model_directory import (
+    MODEL_FILE,
+    PARAMETERS,
+    TOKENIZER_FILE,
+    read_description,
+    restore_parameters,
+)
+from rococo_jax.checkpoints.parameters import build_model, with_image_size
+from rococo_jax.checkpoints.shipped import demo_folder
+from rococo_jax.runtime import make_mesh
+
+if TYPE_CHECKING:
+    from rococo_jax.encoders import Encoder
+
+
+def load_model(
+    source: str | os.PathLike,
+    *,
+    mesh: Mesh | None = None,
+    dtype: DTypeLike = jnp.float32,
+    image_size: int | None = None,
+    source_format: str = "auto",
+    pooling: str | None = None,
+    activation: str | None = None,
+    tokenizer: str | None = None,
+) -> "Encoder":
+    """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
+
+    Args:
+        source: where the model is; `demo:plain` is the small one that comes with the package.
+        mesh: the devices to put it on; all of them by default, each with a whole copy.
+        dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
+        image_size: encode square images of this many pixels; position embeddings are interpolated.
+        source_format, pooling, activation, tokenizer: for checkpoints of other projects; see `sources.convert`.
+
+    Raises:
+        InputError: the source is none of these, or something in it is missing, broken or does not fit together.
+    """
+    from rococo_jax.encoders import Encoder
+
+    folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
+    if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
+        return _load_directory(folder, mesh, dtype, image_size)
+    from rococo_jax.checkpoints.sources import convert
+
+    parts = convert(
+        str(source),
+        source_format=source_format,
+        pooling=pooling,
+        activation=activation,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        image_size=image_size,
+    )
+    return Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh)
+
+
+def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> "Encoder":
+    from rococo_jax.data.preprocessing import Preprocessing
+    from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+    from rococo_jax.encoders import Encoder
+
+    spec, description = read_description(folder)
+    path = folder / MODEL_FILE
+    preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
+    preprocessing = preprocessing and Preprocessing.from_json(preprocessing, path)
+    tokenizer = tokenizer and Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
+    parameters = restore_parameters(folder, spec, mesh)
+    if image_size is not None and spec.vision is not None and image_size != spec.vision.image_size:
+        spec = with_image_size(spec, image_size)
+        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+    model = build_model(spec, parameters, dtype)
+    return Encoder(model, preprocessing, tokenizer, description["provenance"], folder.resolve().name, mesh)

@@ -1,0 +1,91 @@
+"""Pairs on their way through the matching head: in groups of one image and some texts, in batches of static shapes."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float, Int
+
+from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.encoders.buckets import pad_rows
+from rococo_jax.encoders.pairs import PairBatch, pair_batches
+from rococo_jax.runtime import AXES
+
+# Images whose tokens lie on every device at once: 1.8 MB each for BLIP-base at 384 pixels.
+_IMAGES_PLACED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Matcher:
+    """A model with a matching head on its devices.
+
+    Attributes:
+        graph, state: the module, split.
+        tokenizer: how texts are padded.
+        context_length: the most tokens that a text may have.
+        mesh: the devices.
+        tokens_per_device: of texts, in one step.
+    """
+
+    graph: Any
+    state: Any
+    tokenizer: Tokenizer
+    context_length: int
+    mesh: Mesh
+    tokens_per_device: int
+
+    def logits(
+        self,
+        image_tokens: Float[np.ndarray, "images tokens width"],
+        ids: Sequence[Sequence[int]],
+        pairs: tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]],
+        advance: Callable[[int], None] | None = None,
+    ) -> Float[np.ndarray, "pairs 2"]:
+        """Logits of no match and of a match; see `Encoder.matching_logits`."""
+        output = np.empty((len(pairs[0]), 2), np.float32)
+        for start in range(0, len(image_tokens), _IMAGES_PLACED):
+            placed = image_tokens[start : start + _IMAGES_PLACED]
+            here = np.flatnonzero((pairs[0] >= start) & (pairs[0] < start + len(placed)))
+            output[here] = self._logits(placed, ids, pairs[0][here] - start, pairs[1][here], advance)
+        return output
+
+    def _logits(self, image_tokens, ids, images, texts, advance) -> np.ndarray:
+        # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
+        tokens = pad_rows(image_tokens, 1 << (len(image_tokens) - 1).bit_length())
+        tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
+        counts = list(map(len, ids))
+        output, pending = np.empty((len(images), 2), np.float32), None
+        for batch in pair_batches(images, texts, counts, self.context_length, self.tokens_per_device, self.mesh.size):
+            inputs = self._inputs(batch, ids, images, texts)
+            logits = _matching_logits(self.graph, self.state, tokens, *inputs)
+            if pending is not None:
+                _fetch(*pending, output, advance)
+            pending = logits, batch.pairs
+        if pending is not None:
+            _fetch(*pending, output, advance)
+        return output
+
+    def _inputs(self, batch: PairBatch, ids, images, texts) -> list[jax.Array]:
+        """The image of each group, and the ids and masks of its texts; a group that is not full repeats its first."""
+        pairs = np.where(batch.pairs < 0, batch.pairs[:, :1], batch.pairs)
+        padded, mask = self.tokenizer.pad([ids[text] for text in texts[pairs.ravel()]], batch.length)
+        rows = images[pairs[:, 0]].astype(np.int32), padded.reshape(*pairs.shape, -1), mask.reshape(*pairs.shape, -1)
+        groups = NamedSharding(self.mesh, PartitionSpec(AXES))
+        return [jax.device_put(pad_rows(part, batch.rows), groups) for part in rows]
+
+
+def _fetch(logits: jax.Array, pairs: np.ndarray, output: np.ndarray, advance: Callable[[int], None] | None) -> None:
+    real = pairs >= 0
+    output[pairs[real]] = np.asarray(logits)[: len(pairs)][real]
+    if advance is not None:
+        advance(int(real.sum()))
+
+
+@partial(jax.jit, static_argnums=0)
+def _matching_logits(graph, state, tokens, images, ids, mask) -> jax.Array:
+    return nnx.merge(graph, state).matching_logits(tokens[images], ids, mask)

@@ -1,0 +1,155 @@
+"""Corrupted copies of all images below a folder, with a manifest, resumable."""
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from rococo_jax.data.images import open_image
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import Corruption, check_severity
+from rococo_jax.perturb.images.resumable_folder import (
+    begin,
+    encode_image,
+    finish,
+    names_without_suffix,
+    versions,
+    write_bytes,
+)
+from rococo_jax.progress import progress
+
+FORMAT, FORMAT_VERSION = "rococo_jax.corrupted_images", 1
+KINDS = ("png", "jpeg")
+_READ_AHEAD = 32
+
+
+def list_images(folder: str | os.PathLike) -> list[str]:
+    """Names, relative to `folder`, of all files below it with an image's suffix; hidden files and folders stay out.
+
+    Raises:
+        InputError: `folder` is missing, a file, or holds no images.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    suffixes = Image.registered_extensions()
+    names = []
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if path.suffix.lower() in suffixes and path.is_file() and not any(p.startswith(".") for p in name.parts):
+            names.append(name.as_posix())
+    if not names:
+        raise InputError(folder, "image folder", "no image files", "at least one image")
+    return sorted(names)
+
+
+def image_id(name: str) -> int:
+    """A number from an image's name alone, so that its corruption does not depend on which others lie beside it."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+
+
+def read_rgb(path: Path, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
+    """RGB pixels; with `size` the shorter side is resized to it (bicubic) and the centre cut to a square."""
+    image = open_image(path).convert("RGB")
+    if size is not None:
+        scale = size / min(image.size)
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+    return np.asarray(image)
+
+
+def write_corrupted(
+    images: str | os.PathLike,
+    corruption: Corruption,
+    severity: int,
+    out: str | os.PathLike,
+    *,
+    seed: int = 0,
+    size: int | None = None,
+    kind: str = "png",
+    workers: int = 2,
+) -> tuple[int, int]:
+    """Writes what is missing of the corrupted images, then the manifest. Returns (written, already there).
+
+    Args:
+        images: every image below this folder is corrupted.
+        seed: of everything random.
+        size: resize and cut to a square of this side first; None leaves the size as it is.
+        kind: `png` (no loss) or `jpeg` (quality 95).
+    Raises:
+        InputError: an argument out of range, `out` inside `images` or holding another run, or a file that is no image.
+    """
+    check_severity(severity)
+    if kind not in KINDS:
+        raise InputError("corruption", "format", repr(kind), " or ".join(KINDS))
+    if not 0 <= seed < 2**32:
+        raise InputError("corruption", "seed", seed, "a whole number from 0 to 4294967295")
+    if size is not None and size < 32:
+        raise InputError("corruption", "size", size, "at least 32 pixels")
+    if Path(out).resolve().is_relative_to(Path(images).resolve()):
+        raise InputError(out, "output folder", f"a folder inside {images}", "a folder outside the images")
+    names = list_images(images)
+    suffix = {"png": ".png", "jpeg": ".jpg"}[kind]
+    files = [stem + suffix for stem in names_without_suffix(names)]
+    manifest = _describe(names, files, corruption, severity, seed, size)
+    out = begin(out, manifest)
+    missing = [(name, file) for name, file in zip(names, files, strict=True) if not (out / file).is_file()]
+    encode = functools.partial(encode_image, kind="PNG", compress_level=1)
+    if kind == "jpeg":
+        encode = functools.partial(encode_image, kind="JPEG", quality=95)
+    key = jax.random.key(seed)
+    with (
+        ThreadPoolExecutor(workers, thread_name_prefix="images") as pool,
+        progress(f"corrupting images ({corruption.name} {severity})", len(names), "images") as advance,
+    ):
+        advance(len(names) - len(missing))
+        for run in _runs(missing, _READ_AHEAD):
+            pixels = pool.map(lambda item: read_rgb(Path(images) / item[0], size), run)
+            for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
+                ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
+                corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
+                encoded = pool.map(encode, np.asarray(corrupted))
+                for ((_, file), _), content in zip(batch, encoded, strict=True):
+                    write_bytes(out / file, content)
+                advance(len(batch))
+    finish(out, manifest)
+    return len(missing), len(names) - len(missing)
+
+
+def _describe(
+    names: list[str], files: list[str], corruption: Corruption, severity: int, seed: int, size: int | None
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "corruption": corruption.name,
+        "severity": severity,
+        "seed": seed,
+        "size": "as found" if size is None else size,
+        "versions": versions(),
+        "images": [{"file": file, "image": name} for name, file in zip(names, files, strict=True)],
+    }
+
+
+def _runs(items: Sequence, length: int) -> Iterator[Sequence]:
+    return (items[start : start + length] for start in range(0, len(items), length))
+
+
+def _same_size(items: Iterator, length: int) -> Iterator[list]:
+    """Batches of up to `length` images of one size."""
+    waiting: dict[tuple[int, ...], list] = {}
+    for item in items:
+        batch = waiting.setdefault(item[1].shape, [])
+        batch.append(item)
+        if len(batch) == length:
+            yield waiting.pop(item[1].shape)
+    yield from waiting.values()

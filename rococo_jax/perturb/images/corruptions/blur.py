@@ -1,0 +1,135 @@
+"""Blurs: defocus, glass, motion, zoom and Gaussian.
+
+Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Radii and
+distances are in pixels, whatever the size of the image: a blur made for 224 pixels is relatively weaker on a larger
+one.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, UInt8
+
+from rococo_jax.perturb.images.corruptions.draws import bits
+from rococo_jax.perturb.images.corruptions.filters import (
+    correlate,
+    crop_of_zoom,
+    gaussian,
+    motion_blur,
+    motion_offsets,
+    to_bytes,
+    zoom_lines,
+    zoom_taps,
+)
+
+GAUSSIAN = (1.0, 2.0, 3.0, 4.0, 6.0)  # standard deviation
+GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))  # standard deviation, reach, rounds
+DEFOCUS = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))  # radius of the disk, standard deviation of its edge
+MOTION = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))  # radius, standard deviation
+ZOOM = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))  # end (exclusive) and step from 1
+
+Image = UInt8[Array, "height width 3"]
+
+
+def gaussian_blur(image: Image, severity: int, draws: None) -> Image:
+    """A Gaussian filter."""
+    return to_bytes(gaussian(image.astype(jnp.float32), GAUSSIAN[severity - 1]))
+
+
+def defocus_blur(image: Image, severity: int, draws: None) -> Image:
+    """A disk with a soft edge."""
+    return to_bytes(correlate(image.astype(jnp.float32), _disk(*DEFOCUS[severity - 1])))
+
+
+@functools.cache
+def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
+    """A disk of pixels within `radius`, smoothed by a 3 x 3 or 5 x 5 Gaussian that mirrors at the array's border."""
+    reach, taps = (8, 3) if radius <= 8 else (radius, 5)
+    across = np.arange(-reach, reach + 1) ** 2
+    disk = (across[:, None] + across[None] <= radius**2).astype(np.float64)
+    disk /= disk.sum()
+    weights = np.exp(-0.5 * (np.arange(-(taps // 2), taps // 2 + 1) / edge) ** 2)
+    weights /= weights.sum()
+    for axis in range(2):
+        padded = np.pad(disk, [(taps // 2, taps // 2) if a == axis else (0, 0) for a in range(2)], mode="reflect")
+        shifted = [np.take(padded, np.arange(len(disk)) + tap, axis=axis) for tap in range(taps)]
+        disk = sum(weight * part for weight, part in zip(weights, shifted, strict=True))
+    return disk
+
+
+def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "rounds height width 2"]:
+    """For each round and pixel, how many (rows, columns) away its new content is: from -reach to reach - 1."""
+    _, reach, rounds = GLASS[severity - 1]
+    words = bits(key, (rounds, height, width))
+    both = jnp.stack([words >> np.uint32(16), words & np.uint32(0xFFFF)], axis=-1).astype(jnp.int32)
+    return ((both * (2 * reach)) >> 16) - reach
+
+
+def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height width 2"]) -> Image:
+    """Pixels take the place of near ones between two Gaussian filters.
+
+    The reference walks the image backwards and means to swap each pixel with a near one, but swaps views of one array:
+    the pixel takes the other's content and the other keeps it. What a pixel takes may itself have been taken before,
+    so the walk is a set of chains through pixels already visited, which are followed here all at once.
+    """
+    sigma, reach, _ = GLASS[severity - 1]
+    image = (gaussian(image.astype(jnp.float32), sigma)).astype(jnp.uint8)
+    height, width, _ = image.shape
+    source = jnp.arange(height * width)
+    for near in offsets:
+        source = source[_follow_walk(near, reach)]
+    shuffled = image.reshape(-1, 3)[source].reshape(image.shape)
+    return to_bytes(gaussian(shuffled.astype(jnp.float32), sigma))
+
+
+def _follow_walk(near: Int[Array, "height width 2"], reach: int) -> Int[Array, " pixels"]:
+    """For each pixel, the pixel of the image before the round whose content it ends up with."""
+    height, width, _ = near.shape
+    row, column = jnp.arange(height)[:, None], jnp.arange(width)[None]
+
+    def visited(row: Array, column: Array) -> Array:
+        return (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)
+
+    here = row * width + column
+    other_row, other_column = row + near[..., 0], column + near[..., 1]
+    other = jnp.where(visited(row, column), other_row * width + other_column, here)
+    # The walk goes from the last pixel to the first: a later pixel that it visits already has its new content.
+    goes_on = ((other > here) & visited(other_row, other_column)).reshape(-1)
+    other = other.reshape(-1)
+
+    def follow(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        other, goes_on = state
+        return jnp.where(goes_on, other[other], other), goes_on & goes_on[other]
+
+    return jax.lax.while_loop(lambda state: state[1].any(), follow, (other, goes_on))[0]
+
+
+def draw_motion(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "taps 2"]:
+    """The steps along a direction within 45 degrees of the horizontal."""
+    angle = jax.random.uniform(key, (), minval=-45.0, maxval=45.0)
+    return motion_offsets(angle, 2 * MOTION[severity - 1][0] + 1)
+
+
+def motion_blurred(image: Image, severity: int, offsets: Int[Array, "taps 2"]) -> Image:
+    """The camera moved."""
+    return to_bytes(motion_blur(image.astype(jnp.float32), offsets, MOTION[severity - 1][1]))
+
+
+def zoom_blur(image: Image, severity: int, draws: None) -> Image:
+    """The mean of the image and of its centre at several zooms; each zoom is cut at the lower right, as published."""
+    height, width, channels = image.shape
+    image = image.astype(jnp.float32)
+    end, step = ZOOM[severity - 1]
+    zooms = np.arange(1, end, step)
+    total = image
+    for zoom in zooms:
+        top, rows = crop_of_zoom(height, zoom)
+        left, columns = crop_of_zoom(width, zoom)
+        down, across = zoom_taps(rows, zoom), zoom_taps(columns, zoom)
+        layer = zoom_lines(image[top : top + rows].reshape(rows, -1), down[0][:height], down[1][:height])
+        layer = layer.reshape(height, width, channels)
+        lines, weights = across[0][:width] + left, across[1][:width].astype(np.float32)
+        total += layer[:, lines[:, 0]] * weights[None, :, :1] + layer[:, lines[:, 1]] * weights[None, :, 1:]
+    return to_bytes(total / (len(zooms) + 1))

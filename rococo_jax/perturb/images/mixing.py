@@ -1,0 +1,277 @@
+"""Mixed images: Mixup and CutMix of a batch with a permutation of itself, on device and over a mesh.
+
+    mix    (Zhang et al. 2018, arXiv 1710.09412)   ratio * x + (1 - ratio) * x[partners]
+    patch  (Yun et al. 2019, arXiv 1905.04899)     x with a box taken from x[partners];
+           the box has the sides int(side * sqrt(1 - ratio)), a uniform centre, and is clipped at the border
+
+`ratio` is always the share of the image's own content. Clipping makes the share of a patch larger than asked, so
+every result carries the true one.
+
+uint8 images are mixed in float32 the way the benchmark's script does it (pixels / 255, two products, one sum,
+floor(255 v + 0.5)), each operation rounded on its own. A tenth of all pixel pairs at ratio 0.9 lie exactly on a half,
+so a fused multiply-add, which rounds once where the script rounds twice, would move one pixel in a hundred by 1.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.mixing_draws import draw_boxes, draw_partners, draw_ratios
+from rococo_jax.runtime import AXES
+
+METHODS = ("mix", "patch")
+
+
+class Mixed(NamedTuple):
+    """A mixed batch and how it came about.
+
+    Attributes:
+        images: the mixed images, of the dtype that came in.
+        partners: which image of the batch was mixed into each.
+        boxes: rows x1 to x2 and columns y1 to y2 that come from the partner; zeros for `mix`.
+        ratio: the true share of each image's own content, after clipping.
+    """
+
+    images: Num[Array, "batch height width channels"]
+    partners: Int[Array, " batch"]
+    boxes: Int[Array, "batch 4"]
+    ratio: Float[Array, " batch"]
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What to draw. One of `ratio` and `alpha` is given.
+
+    Attributes:
+        method: `mix` or `patch`.
+        ratio: a fixed share of own content, from 0 to 1.
+        alpha: or draw it from Beta(alpha, alpha), as both papers train.
+        own_first: with `alpha`, take max(r, 1 - r), so that the own content is never the smaller part.
+        per_image: each image draws a ratio and a box of its own; else the batch shares one.
+        derangement: nobody is mixed with itself.
+        group: partners come from the same run of so many consecutive images. Where a device holds whole groups nothing
+            is sent between devices, and the result does not depend on how many there are. None: the whole batch.
+    """
+
+    method: str = "mix"
+    ratio: float | None = 0.9
+    alpha: float | None = None
+    own_first: bool = False
+    per_image: bool = True
+    derangement: bool = True
+    group: int | None = None
+
+    def __post_init__(self):
+        check_method(self.method)
+        if (self.ratio is None) == (self.alpha is None):
+            found = f"ratio {self.ratio} and alpha {self.alpha}"
+            raise InputError("mixing", "ratio", found, "either a ratio or an alpha")
+        if self.ratio is not None:
+            check_ratio(self.ratio)
+        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise InputError("mixing", "alpha", self.alpha, "a positive number")
+        if self.group is not None and self.group < 2:
+            raise InputError("mixing", "group", self.group, "at least two images to a group")
+
+
+def check_method(method: str) -> None:
+    """Raises InputError unless `method` is `mix` or `patch`."""
+    if method not in METHODS:
+        raise InputError("mixing", "method", repr(method), " or ".join(METHODS))
+
+
+def check_ratio(ratio: float) -> None:
+    """Raises InputError unless `ratio` is a number from 0 to 1."""
+    if not (math.isfinite(ratio) and 0 <= ratio <= 1):
+        raise InputError("mixing", "ratio", ratio, "a share of own content from 0 to 1")
+
+
+def mix_batch(
+    images: Num[Array, "batch height width channels"],
+    key: Key[Array, ""],
+    mixing: Mixing,
+    *,
+    ids: Int[Array, " batch"] | None = None,
+    first_group: int = 0,
+    mesh: Mesh | None = None,
+) -> Mixed:
+    """Draws partners, ratios and boxes, and mixes.
+
+    The same key gives the same bytes: what an image draws for itself depends on the key and its id only, whom it meets
+    on the key and its group (`first_group` numbers the groups of a batch that goes on where another one stopped).
+
+    Args:
+        ids: a number for each image, counted from 0 by default.
+        mesh: split the batch over all axes of this mesh.
+    Raises:
+        InputError: one image, no batch of images, or one that cannot be split into the groups or over the mesh.
+    """
+    count, height, width = _batch_shape(images)
+    partner_key, ratio_key, box_key = jax.random.split(key, 3)
+    ids = jnp.arange(count) if ids is None else ids
+    partners = draw_partners(
+        partner_key, count, group=mixing.group, derangement=mixing.derangement, first_group=first_group
+    )
+    drawn_for = ids if mixing.per_image else jnp.zeros_like(ids)
+    ratio = mixing.ratio
+    if mixing.alpha is not None:
+        ratio = draw_ratios(ratio_key, drawn_for, mixing.alpha, own_first=mixing.own_first)
+    boxes = jnp.zeros((count, 4), jnp.int32)
+    if mixing.method == "patch":
+        boxes = draw_boxes(box_key, drawn_for, _shares(ratio, count)[0], height, width)
+    return apply_mixing(images, partners, ratio, boxes, mixing.method, group=mixing.group, mesh=mesh)
+
+
+def apply_mixing(
+    images: Num[Array, "batch height width channels"],
+    partners: Int[Array, " batch"],
+    ratio: float | Float[Array, " batch"],
+    boxes: Int[Array, "batch 4"],
+    method: str,
+    *,
+    group: int | None = None,
+    mesh: Mesh | None = None,
+) -> Mixed:
+    """Mixes with partners, shares and boxes that are already drawn.
+
+    Args:
+        ratio: the share of own content, one for all or one each; `patch` ignores it and reports what the boxes leave.
+        group: promises that partners stay within groups of so many images; with a mesh, nothing is then sent.
+        mesh: split the batch over all axes of this mesh.
+    Raises:
+        InputError: an unknown method, a ratio outside [0, 1], or a batch that the mesh cannot split evenly.
+    """
+    check_method(method)
+    count, height, width = _batch_shape(images)
+    own, rest = _shares(ratio, count)
+    if method == "patch":
+        area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        own = 1 - area.astype(jnp.float32) / (height * width)
+    else:
+        boxes = jnp.zeros_like(boxes)
+    if mesh is None:
+        return Mixed(_mix(images, partners, own, rest, boxes, method), partners, boxes, own)
+    if count % mesh.size or (group is not None and count // mesh.size % group):
+        wanted = f"a multiple of {mesh.size * (group or 1)} (devices times group size)"
+        raise InputError("mixing", "images", f"{count} in the batch", wanted)
+    mixed = _mix_over_mesh(mesh, method, group is not None)(images, partners, own, rest, boxes)
+    return Mixed(mixed, partners, boxes, own)
+
+
+def _batch_shape(images: Any) -> tuple[int, int, int]:
+    """(count, height, width). Images of unequal sizes cannot be one array: `stack_equal` names the one that differs."""
+    shape = getattr(images, "shape", None)
+    if shape is None or len(shape) != 4:
+        found = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
+        raise InputError("mixing", "images", found, "one array (batch, height, width, channels), all of one size")
+    return shape[0], shape[1], shape[2]
+
+
+def _shares(ratio: float | Array, count: int) -> tuple[Array, Array]:
+    """Own and partner's share for each image. 1 - 0.9 is taken in double precision, as the script takes it."""
+    if isinstance(ratio, float | int):
+        check_ratio(ratio)
+        return jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
+    return ratio, 1 - ratio
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def _mix(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str) -> Array:
+    return _combine(images, images[partners], own, rest, boxes, method, partners[0] >> 31)
+
+
+@functools.cache
+def _mix_over_mesh(mesh: Mesh, method: str, stays: bool):
+    """The jitted mixing over `mesh`. Unless partners stay on their device, each device gathers the whole batch."""
+    split = PartitionSpec(AXES)
+
+    def local(images: Array, partners: Array, own: Array, rest: Array, boxes: Array) -> Array:
+        if stays:
+            gallery, asked = images, partners - jax.lax.axis_index(AXES) * images.shape[0]
+        else:
+            gallery, asked = jax.lax.all_gather(images, AXES, tiled=True), partners
+        return _combine(images, gallery[asked], own, rest, boxes, method, partners[0] >> 31)
+
+    return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(split,) * 5, out_specs=split))
+
+
+def _combine(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str, zero: Array) -> Array:
+    """The arithmetic. `zero` is 0, but the compiler must not know it: see `_rounded`."""
+    if method == "patch":
+        x1, y1, x2, y2 = (boxes[:, corner, None, None, None] for corner in range(4))
+        rows = jnp.arange(images.shape[1])[None, :, None, None]
+        columns = jnp.arange(images.shape[2])[None, None, :, None]
+        return jnp.where((rows >= x1) & (rows < x2) & (columns >= y1) & (columns < y2), partners, images)
+    own, rest = own[:, None, None, None], rest[:, None, None, None]
+    if images.dtype != jnp.uint8:
+        return (own * images.astype(jnp.float32) + rest * partners.astype(jnp.float32)).astype(images.dtype)
+    rounded = functools.partial(_rounded, zero=zero)
+    mixed = rounded(own * _to_unit(images)) + rounded(rest * _to_unit(partners))
+    return (rounded(mixed * 255.0) + 0.5).astype(jnp.uint8)
+
+
+def _to_unit(pixels: Array) -> Array:
+    """pixels / 255 in float32, correctly rounded, without dividing.
+
+    Compilers turn a division by something that is the same for all pixels into a product with its reciprocal, which
+    rounds differently. As 1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient lies between a half and a whole unit
+    in the last place above 65793 p / 2^24, which is exact in float32: it is the next number up.
+    """
+    below = (pixels.astype(jnp.int32) * 65793).astype(jnp.float32) * 2.0**-24
+    bits = jax.lax.bitcast_convert_type(below, jnp.int32) + jnp.minimum(pixels, 1).astype(jnp.int32)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _rounded(product: Array, zero: Array) -> Array:
+    """`product`, kept from being fused into a multiply-add by passing its bits through an exclusive or with 0."""
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.int32) ^ zero, jnp.float32)
+
+
+class MixedPositives(NamedTuple):
+    """Which captions a mixed image belongs to, for training with mixed images as an augmentation.
+
+    The loss of a mixed image is the sum over both columns of weight * loss(image, captions of that id).
+    """
+
+    ids: Int[Array, "batch 2"]
+    weights: Float[Array, "batch 2"]
+
+
+def positives_of(mixed: Mixed, ids: Int[Array, " batch"]) -> MixedPositives:
+    """Own id and partner's id, weighted by their shares; one id with weight 1 where both are the same image."""
+    both = jnp.stack([ids, ids[mixed.partners]], axis=1)
+    own = jnp.where(both[:, 0] == both[:, 1], 1.0, mixed.ratio)
+    return MixedPositives(both, jnp.stack([own, 1 - own], axis=1))
+
+
+def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float = 0.0) -> Bool[Array, " batch"]:
+    """Which mixed images may stand as negatives of the caption of their own image (the visual contrastive loss).
+
+    An image mixed with itself, or with nothing of its partner, is still the original: calling it wrong would be a
+    false negative. `least_change` asks for more than that share of partner content.
+    """
+    return (ids != ids[mixed.partners]) & (1 - mixed.ratio > least_change)
+
+
+def stack_equal(images: list[Shaped[np.ndarray, "..."]], source: str = "mixing") -> Shaped[np.ndarray, "batch h w c"]:
+    """One array of images of one size.
+
+    Raises:
+        InputError: no images, or images of unequal sizes (the first that differs is named).
+    """
+    if not images:
+        raise InputError(source, "images", "none", "at least two images")
+    for number, image in enumerate(images):
+        if image.shape != images[0].shape:
+            raise InputError(
+                source, f"size of image {number}", image.shape, f"{images[0].shape}, as the first image has"
+            )
+    return np.stack(images)

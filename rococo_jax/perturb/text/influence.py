@@ -1,0 +1,242 @@
+"""Embedding influence: how much a caption's embedding moves when one word is taken away.
+
+    EI(w) = 1 - cos(f(T), f(T without w)) = |f(T) - f(T without w)|^2 / 2        for unit vectors f
+
+[from the benchmark's description, RoCOCO, arXiv 2304.10727]; the right-hand side loses no digits where the two vectors
+are close, and is 0 where they are the same. Besides removal a word can be masked (BERT) or its token embeddings be
+replaced by the mean of the tower's table; both keep the other words where they are.
+
+Words are taken out on the device, from token ids (`word_tokens.py` says when that is the same as tokenising the
+shortened caption). A causal tower reads what stands before a word the same with and without it, so those tokens are
+computed once (`shared_prefix.py`): then the host takes the tokens out, since it lays out what is shared. Rows of one
+length share a batch; memory is bounded by the captions held at once.
+
+A score depends neither on the captions beside it nor on the number of devices, to the last bit; where prefixes are
+shared, the captions held at once with it move its last bits, by some 1e-7.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Float
+
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.buckets import text_batches
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.ablated_text import Layout, embed_changed
+from rococo_jax.perturb.text.shared_prefix import Tree, can_share_prefix, embed_trees, plant
+from rococo_jax.perturb.text.word_tokens import WordTokenizer, WordTokens
+from rococo_jax.runtime import AXES
+
+METHODS = ("remove", "mask", "mean")
+# With ten words a caption and 512 dimensions about 40 MB of vectors.
+_CAPTIONS_AT_ONCE = 2048
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
+# A batch's bodies are this much wider than its rows, so that one program serves all words of usual length.
+_USUAL_WORD = 8
+
+
+class _Row(NamedTuple):
+    """A text to embed: caption `caption` as it is (`word` None) or with the tokens from `start` changed."""
+
+    caption: int
+    word: int | None
+    ids: Sequence[int]
+    start: int
+    length: int
+
+
+def word_influence(
+    encoder: Encoder,
+    captions: Iterable[str],
+    *,
+    method: str = "remove",
+    wanted: Iterable[Sequence[int]] | None = None,
+    share_prefix: bool = True,
+    captions_at_once: int = _CAPTIONS_AT_ONCE,
+    advance: Callable[[int], None] | None = None,
+) -> Iterator[Float[np.ndarray, " words"]]:
+    """The influence of every word, caption by caption, float32, between 0 and 2. A word that the tower does not see
+    (beyond its context, or without tokens) has none: 0.
+
+    Args:
+        encoder: a model with a text tower; its own pooling and head make the vectors.
+        captions: strings, words as `split_words` finds them.
+        method: `remove`, `mask` (each of the word's tokens becomes the mask token) or `mean` (the table's mean).
+        wanted: for each caption the words to compute, NaN for the others. All of them by default.
+        share_prefix: compute common beginnings once, where the tower and the method allow it.
+        captions_at_once: how many captions are held at a time.
+        advance: called with the number of captions done.
+
+    Raises:
+        InputError: the model has no text tower, no mask token where `mask` is asked for, or the method is unknown.
+    """
+    engine = _Engine(encoder, method, share_prefix)
+    return _in_chunks(engine, iter(captions), None if wanted is None else iter(wanted), captions_at_once, advance)
+
+
+def _in_chunks(
+    engine: "_Engine",
+    captions: Iterator[str],
+    wanted: Iterator[Sequence[int]] | None,
+    size: int,
+    advance: Callable[[int], None] | None,
+) -> Iterator[Float[np.ndarray, " words"]]:
+    while chunk := list(islice(captions, size)):
+        yield from engine(chunk, None if wanted is None else list(islice(wanted, len(chunk))))
+        if advance is not None:
+            advance(len(chunk))
+
+
+class _Engine:
+    """A text tower on its mesh, and the tokenizer that knows its words."""
+
+    def __init__(self, encoder: Encoder, method: str, share_prefix: bool):
+        if encoder.spec.text is None:
+            raise InputError(encoder.name, "text tower", "none", "a model with a text tower")
+        if method not in METHODS:
+            raise InputError(encoder.name, "method", repr(method), f"one of {', '.join(METHODS)}")
+        self.encoder, self.method, self.mesh = encoder, method, encoder.mesh
+        self.spec, self.words = encoder.tokenizer.spec, WordTokenizer(encoder.tokenizer)
+        self.mask_id = _mask_id(encoder) if method == "mask" else -1
+        self.graph, state = nnx.split(encoder.model)
+        self.state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+        can_share = can_share_prefix(encoder.spec.text, self.words.prefix, self.words.suffix)
+        self.share_prefix = share_prefix and method == "remove" and can_share
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
+
+    def __call__(self, captions: list[str], wanted: list[Sequence[int]] | None) -> list[np.ndarray]:
+        parts = self.words(captions)
+        result = [np.full(len(part.words), np.nan, np.float32) for part in parts]
+        rows: list[_Row] = []
+        sharing: list[_Row] = []
+        for number, part in enumerate(parts):
+            asked = list(range(len(part.words)) if wanted is None else wanted[number])
+            result[number][asked] = 0.0
+            words = [word for word in asked if self._is_seen(part, word)]
+            if words:
+                shares = self.share_prefix and part.spans is not None and self.words.suffix[0] not in part.ids
+                (sharing if shares else rows).extend(self._rows(number, part, words))
+        for some, embed in ((rows, self._embed), (sharing, self._embed_sharing)):
+            _compare(some, embed(some), result)
+        return result
+
+    def _is_seen(self, part: WordTokens, word: int) -> bool:
+        """Whether the tower sees a difference: the word has tokens within the context."""
+        if part.spans is None:
+            return part.shortened[word][: self.words.room] != part.ids[: self.words.room]
+        start, end = part.spans[word]
+        return start < min(end, self.words.room)
+
+    def _rows(self, number: int, part: WordTokens, words: Sequence[int]) -> list[_Row]:
+        rows = [_Row(number, None, part.ids, 0, 0)]
+        for word in words:
+            if part.spans is not None:
+                start, end = part.spans[word]
+                rows.append(_Row(number, word, part.ids, start, end - start))
+            elif self.method == "remove":
+                rows.append(_Row(number, word, part.shortened[word], 0, 0))
+            else:
+                found = "a caption whose words share tokens with their surroundings"
+                raise InputError(self.encoder.name, f"method {self.method!r}", found, "method 'remove'")
+        return rows
+
+    def _embed(self, rows: list[_Row]) -> Float[np.ndarray, "rows dim"]:
+        special = len(self.words.prefix) + len(self.words.suffix)
+        removed = [row.length if self.method == "remove" else 0 for row in rows]
+        counts = [min(len(row.ids) - gone, self.words.room) + special for row, gone in zip(rows, removed, strict=True)]
+        output = np.empty((len(rows), self.encoder.spec.text_dim), np.float32)
+        fixed = self.spec.fixed_length
+        batches = text_batches(counts, self.spec.context_length, self.tokens, self.mesh.size, fixed)
+
+        def run(batch):
+            prefix, suffix = tuple(self.words.prefix), tuple(self.words.suffix)
+            layout = Layout(batch.length, self.words.room, prefix, suffix, self.spec.pad_id, fixed is not None)
+            bodies, spans = _row_arrays([rows[i] for i in _filled(batch.index.tolist(), batch.rows)], batch.length)
+            place = self._place
+            vectors = embed_changed(
+                self.graph, layout, self.method, self.mask_id, self.state, place(bodies), place(spans)
+            )
+            return batch.index, vectors
+
+        for index, vectors in _one_ahead(map(run, batches)):
+            output[index] = np.asarray(vectors)[: len(index)]
+        return output
+
+    def _embed_sharing(self, rows: list[_Row]) -> Float[np.ndarray, "rows dim"]:
+        texts = [self._text(row) for row in rows]
+        output = np.empty((len(rows), self.encoder.spec.text_dim), np.float32)
+        trees = plant(texts, self.tokens, self.spec.context_length)
+
+        def run(batch: list[Tree]):
+            placed = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
+            return batch, embed_trees(self.graph, self.state, *placed)
+
+        for batch, vectors in _one_ahead(map(run, _alike(trees, self.mesh.size))):
+            for tree, values in zip(batch, np.asarray(vectors), strict=True):
+                output[tree.texts] = values[: len(tree.texts)]
+        return output
+
+    def _text(self, row: _Row) -> list[int]:
+        """The tokens of a row without its word, as the tower reads them."""
+        body = [*row.ids[: row.start], *row.ids[row.start + row.length :]]
+        return [*self.words.prefix, *body[: self.words.room], *self.words.suffix]
+
+    def _place(self, rows: np.ndarray) -> jax.Array:
+        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
+
+
+def _mask_id(encoder: Encoder) -> int:
+    for token in ("[MASK]", "<mask>"):
+        number = encoder.tokenizer.rust.token_to_id(token)
+        if number is not None:
+            return number
+    raise InputError(encoder.name, "mask token", "none in the vocabulary", "a BERT-like tower, or method 'remove'")
+
+
+def _row_arrays(rows: Sequence[_Row], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bodies `(b, n)` with zeros behind them, and `(b, 3)`: their lengths, the words' starts and lengths."""
+    longest = max(row.length for row in rows)
+    width = length + max(_USUAL_WORD, 1 << (longest - 1).bit_length())
+    bodies = np.zeros((len(rows), width), np.int32)
+    for i, row in enumerate(rows):
+        bodies[i, : min(len(row.ids), width)] = row.ids[:width]
+    return bodies, np.array([[len(row.ids), row.start, row.length] for row in rows], np.int32)
+
+
+def _compare(rows: list[_Row], vectors: np.ndarray, result: list[np.ndarray]) -> None:
+    whole = None
+    for row, vector in zip(rows, vectors, strict=True):
+        if row.word is None:
+            whole = vector
+        else:
+            result[row.caption][row.word] = np.square(whole - vector).sum() / 2
+
+
+def _alike(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
+    """`count` trees of one shape at a time, the last ones repeated without their texts."""
+    for _, some in groupby(trees, key=lambda tree: tree.paths.shape):
+        while batch := list(islice(some, count)):
+            yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
+
+
+def _filled(members: Sequence[int], count: int) -> list[int]:
+    """`members` and its first one repeated: real content, so that no padding can make a NaN."""
+    return [*members, *[members[0]] * (count - len(members))]
+
+
+def _one_ahead(running: Iterable) -> Iterator:
+    """Yields each result once the next one is under way, so that the device does not wait for the host."""
+    pending = None
+    for current in running:
+        if pending is not None:
+            yield pending
+        pending = current
+    if pending is not None:
+        yield pending

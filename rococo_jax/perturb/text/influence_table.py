@@ -1,0 +1,179 @@
+"""Influence of a captions file on disk: JSON lines, written so that an interrupted run goes on where it stopped.
+
+    {"image": name, "caption": text, "words": ["A", "dog"], "influence": [0.0012, 0.34]}
+
+One line a caption, in file order; null for words whose influence nobody wanted. Until the table is whole it is kept
+beside its place under a hidden name, with the fingerprint of everything that decides it; what another model or another
+captions file left there is not gone on with.
+"""
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.encoders import Encoder
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.influence import word_influence
+from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.replacement import find_candidates
+from rococo_jax.perturb.text.words import split_words
+from rococo_jax.processes import gather, on_all
+from rococo_jax.storage import hash_json, read_json, write_json
+
+_DECIMALS = 7
+_CAPTIONS_AT_ONCE = 512
+
+
+def write_influence_table(
+    encoder: Encoder,
+    images: Sequence[CaptionedImage],
+    path: str | os.PathLike,
+    *,
+    method: str = "remove",
+    lexicon: Lexicon | None = None,
+    captions_at_once: int = _CAPTIONS_AT_ONCE,
+    advance: Callable[[int], None] | None = None,
+    together: bool = False,
+) -> int:
+    """Writes the table of all captions. Returns how many lines an earlier run had left.
+
+    Args:
+        encoder: the model.
+        images: the captions.
+        path: the file; it appears when it is whole.
+        method: see `word_influence`.
+        lexicon: only the words that are candidates for replacement under it; a third of the work.
+        captions_at_once: how many captions are computed together.
+        advance: called with the number of captions done.
+        together: all processes call this and share the captions, each on its own devices; process 0 writes. The
+            table has the same bytes.
+    """
+    path = Path(path)
+    partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
+    rows = [(image.image, caption) for image in images for caption in image.captions]
+    about = {"model": encoder.describe(), "method": method, "captions": rows, "at_once": captions_at_once}
+    fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
+    number, count = (jax.process_index(), jax.process_count()) if together else (0, 1)
+    start_all, collect = (on_all, gather) if together else (lambda _, make: make(), lambda _, make: [make()])
+
+    def begin() -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        done = _lines_left(partial, head, fingerprint, rows, captions_at_once)
+        write_json(head, {"fingerprint": fingerprint})
+        return done
+
+    done = collect("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
+    if advance is not None and done:
+        advance(done)
+    chunks = [rows[start : start + captions_at_once] for start in range(done, len(rows), captions_at_once)]
+    mine = [caption for chunk in chunks[number::count] for _, caption in chunk]
+    wanted = None
+    if lexicon is not None:
+        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine)
+    at_once = {"captions_at_once": captions_at_once}
+    influences = start_all(
+        "influence, its start", lambda: word_influence(encoder, mine, method=method, wanted=wanted, **at_once)
+    )
+    with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
+        # A round of chunks, one for each process. What is computed together is the same whoever computes it.
+        for start in range(0, len(chunks), count):
+            turn = chunks[start : start + count]
+            size = len(turn[number]) if number < len(turn) else 0
+            made = collect("influence", lambda size=size: list(islice(influences, size)))
+            for chunk, values in zip(turn, made, strict=False):
+                if file is not None:
+                    file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
+                if advance is not None:
+                    advance(len(chunk))
+        if file is not None:
+            file.flush()
+            os.fsync(file.fileno())
+    if number == 0:
+        partial.replace(path)
+        head.unlink()
+    return done
+
+
+def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Caption -> influence of its words, float32.
+
+    Raises:
+        InputError: the file is missing, or a line is no caption with its words and their influence.
+    """
+    table = {}
+    for number, entry in enumerate(_read_lines(Path(path)), 1):
+        if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
+            raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
+        words = [word.text for word in split_words(str(entry["caption"]))]
+        if entry["words"] != words or len(entry["influence"]) != len(words):
+            raise InputError(path, f"words of line {number}", entry["words"], f"{words}, and a number for each")
+        values = [math.nan if value is None else value for value in entry["influence"]]
+        table[entry["caption"]] = np.array(values, np.float32)
+    return table
+
+
+def influences_from_table(
+    table: Mapping[str, np.ndarray], images: Sequence[CaptionedImage], source: object
+) -> list[np.ndarray]:
+    """The table's rows for every caption of `images`, in order.
+
+    Raises:
+        InputError: a caption is not in the table; it names `source`.
+    """
+    captions = [caption for image in images for caption in image.captions]
+    for caption in captions:
+        if caption not in table:
+            raise InputError(source, "captions", f"no line for {caption!r}", "a line for every caption")
+    return [table[caption] for caption in captions]
+
+
+def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
+    words = [word.text for word in split_words(caption)]
+    values = [None if np.isnan(value) else round(float(value), _DECIMALS) for value in influence]
+    entry = {"image": image, "caption": caption, "words": words, "influence": values}
+    return (json.dumps(entry, ensure_ascii=False) + "\n").encode()
+
+
+def _read_lines(path: Path) -> Iterator[object]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(path, f"line {number}", error.msg, "JSON, one caption a line") from None
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", "an influence table (rococo influence)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "JSON lines") from None
+
+
+def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Sequence[tuple[str, str]], at_once: int) -> int:
+    """How many lines an earlier run of the same table left, in whole parts; whatever else it left is removed."""
+    if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
+        partial.unlink(missing_ok=True)
+        return 0
+    ends = [0]
+    with partial.open("rb") as file:
+        for line, (_, caption) in zip(file, rows, strict=False):
+            if not line.endswith(b"\n") or json.loads(line)["caption"] != caption:
+                break
+            ends.append(ends[-1] + len(line))
+    done = (len(ends) - 1) // at_once * at_once
+    os.truncate(partial, ends[done])
+    return done
+
+
+def _fingerprint(head: Path) -> str | None:
+    try:
+        return read_json(head, "a fingerprint").get("fingerprint")
+    except (InputError, AttributeError):
+        return None

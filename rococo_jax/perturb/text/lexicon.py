@@ -1,0 +1,233 @@
+"""Concept groups of nouns: which words of a caption may be replaced, and by what.
+
+A lexicon is JSON:
+
+    {"format": "rococo_jax.lexicon", "version": 1,
+     "groups": [{"concept": "animal", "kind": "thing",
+                 "nouns": {"dog": "dogs", "sheep": "sheep", "rice": null} or ["dog", "sheep"],
+                 "plural_only": ["cattle"]}],
+     "synonyms": [["sofa", "couch"]],
+     "more_general": {"dog": ["animal"]}}
+
+`nouns` gives each singular its plural, null where nobody writes one; of a bare list the plurals are made by rule.
+`kind` (person, place, action or thing; thing by default) decides what the Danger variant makes of the group's nouns.
+`synonyms` and `more_general` may be left out: words that are never put in place of each other, and words that stay true
+of what the noun names, so that putting them in its place would alter nothing.
+
+The shipped lexicon is made from WordNet by `make_lexicon.py`; its licence stands beside it.
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.nouns import follows_singular_word, plural_of
+from rococo_jax.perturb.text.words import plain
+from rococo_jax.storage import hash_json, read_json
+
+FORMAT, VERSION = "rococo_jax.lexicon", 1
+KINDS = ("person", "place", "action", "thing")
+SHIPPED = Path(__file__).parent / "assets" / "lexicon.json"
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun with its forms. One of the two may be None: a noun without plural, or without singular."""
+
+    singular: str | None
+    plural: str | None
+    concept: str
+
+    def form(self, plural: bool) -> str | None:
+        """The noun in the number asked for, or None."""
+        return self.plural if plural else self.singular
+
+    @property
+    def name(self) -> str:
+        """What synonyms and more general words call it."""
+        return self.singular or self.plural
+
+
+@dataclass(frozen=True)
+class Group:
+    """A concept with its nouns, in the lexicon's order."""
+
+    concept: str
+    kind: str
+    nouns: tuple[Noun, ...]
+
+
+class Lexicon:
+    """Concept groups, looked up by word.
+
+    Attributes:
+        groups: by concept, in the order given.
+        name: what records call it.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        synonyms: Iterable[Sequence[str]] = (),
+        more_general: Mapping[str, Iterable[str]] | None = None,
+        name: str = "lexicon",
+    ):
+        self.groups = {group.concept: group for group in groups}
+        self.name = name
+        self._synonym_sets = [tuple(words) for words in synonyms]
+        self._more_general = {noun: frozenset(words) for noun, words in (more_general or {}).items()}
+        self._synonyms: dict[str, set[str]] = {}
+        for words in self._synonym_sets:
+            for word in words:
+                self._synonyms.setdefault(word, set()).update(words)
+        self._by_form: dict[str, Noun] = {}
+        for group in self.groups.values():
+            for noun in group.nouns:
+                for form in (noun.singular, noun.plural):
+                    if form is not None:
+                        self._by_form.setdefault(plain(form), noun)
+        self.nouns = tuple(noun for group in self.groups.values() for noun in group.nouns)
+
+    def find(self, word: str) -> Noun | None:
+        """The noun that a word is a form of, whatever its case; None where it is none of the lexicon's."""
+        return self._by_form.get(plain(word))
+
+    def is_plural(self, words: Sequence[str], index: int) -> bool:
+        """Whether word `index` of a caption, a noun of the lexicon, stands in the plural. "A sheep" does not."""
+        noun = self.find(words[index])
+        if noun.singular is None or noun.plural is None:
+            return noun.singular is None
+        if plain(noun.singular) == plain(noun.plural):
+            return not follows_singular_word(list(words), index)
+        return plain(words[index]) == plain(noun.plural)
+
+    def kind(self, noun: Noun) -> str:
+        """What the Danger variant takes it for: person, place, action or thing."""
+        return self.groups[noun.concept].kind
+
+    def alters(self, old: Noun, new: Noun) -> bool:
+        """Whether putting `new` in place of `old` changes what is said: no synonym, nothing more general."""
+        if old.name == new.name:
+            return False
+        return new.name not in self._synonyms.get(old.name, ()) and new.name not in self._more_general.get(old.name, ())
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form that `from_json` reads."""
+        groups = [
+            {
+                "concept": group.concept,
+                "kind": group.kind,
+                "nouns": {noun.singular: noun.plural for noun in group.nouns if noun.singular is not None},
+                "plural_only": [noun.plural for noun in group.nouns if noun.singular is None],
+            }
+            for group in self.groups.values()
+        ]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "groups": groups,
+            "synonyms": [list(words) for words in self._synonym_sets],
+            "more_general": {noun: sorted(words) for noun, words in self._more_general.items()},
+        }
+
+    def hash(self) -> str:
+        """SHA-256 of everything that decides a replacement."""
+        return hash_json(self.to_json())
+
+    @classmethod
+    def from_json(cls, value: Any, source: object = "lexicon") -> "Lexicon":
+        """Reads the form described at the head of this file.
+
+        Raises:
+            InputError: it names `source`, the group and what is wrong with it.
+        """
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            found = repr(value.get("format")) if isinstance(value, dict) else type(value).__name__
+            raise InputError(source, "format", found, f'an object with "format": {FORMAT!r}')
+        if value.get("version") != VERSION:
+            raise InputError(source, "version", repr(value.get("version")), str(VERSION))
+        entries = value.get("groups")
+        if not isinstance(entries, list) or not entries:
+            raise InputError(source, "groups", repr(entries)[:40], "a list of at least one concept group")
+        groups = [_read_group(entry, number, source) for number, entry in enumerate(entries)]
+        _check_distinct(groups, source)
+        synonyms = _word_lists(value.get("synonyms", []), "synonyms", source)
+        general = value.get("more_general", {})
+        if not isinstance(general, dict):
+            raise InputError(source, "more_general", type(general).__name__, "an object: noun -> list of nouns")
+        lists = _word_lists(list(general.values()), "more_general", source)
+        return cls(groups, synonyms, dict(zip(general, lists, strict=True)), name=Path(str(source)).stem)
+
+
+def read_lexicon(path: str | os.PathLike) -> Lexicon:
+    """Reads a lexicon file.
+
+    Raises:
+        InputError: it is missing, or no lexicon.
+    """
+    return Lexicon.from_json(read_json(path, "a lexicon file"), path)
+
+
+@functools.cache
+def shipped_lexicon() -> Lexicon:
+    """The lexicon that comes with this project: nouns of captions in WordNet's concept groups."""
+    return read_lexicon(SHIPPED)
+
+
+def _read_group(entry: Any, number: int, source: object) -> Group:
+    where = f"group {number}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("concept"), str):
+        raise InputError(source, where, repr(entry)[:60], 'an object with "concept" and "nouns"')
+    concept = entry["concept"]
+    where = f"{where} ({concept!r})"
+    kind = entry.get("kind", "thing")
+    if kind not in KINDS:
+        raise InputError(source, f"kind of {where}", repr(kind), f"one of {', '.join(KINDS)}")
+    nouns = entry.get("nouns", {})
+    if isinstance(nouns, list):
+        _check_words(nouns, f"nouns of {where}", source)
+        nouns = {noun: plural_of(noun) for noun in nouns}
+    if not isinstance(nouns, dict):
+        found = type(nouns).__name__
+        raise InputError(source, f"nouns of {where}", found, "singular -> plural, or a list of singulars")
+    _check_words([*nouns, *(plural for plural in nouns.values() if plural is not None)], f"nouns of {where}", source)
+    only = entry.get("plural_only", [])
+    _check_words(only, f"plural_only of {where}", source)
+    members = [Noun(singular, plural, concept) for singular, plural in nouns.items()]
+    members += [Noun(None, plural, concept) for plural in only]
+    if not members:
+        raise InputError(source, f"nouns of {where}", "none", "at least one noun")
+    return Group(concept, kind, tuple(members))
+
+
+def _check_words(words: Any, field: str, source: object) -> None:
+    if not isinstance(words, list):
+        raise InputError(source, field, type(words).__name__, "a list of words")
+    for word in words:
+        if not isinstance(word, str) or not word.strip():
+            raise InputError(source, field, repr(word), "words")
+
+
+def _word_lists(value: Any, field: str, source: object) -> list[tuple[str, ...]]:
+    if not isinstance(value, list):
+        raise InputError(source, field, type(value).__name__, "lists of words")
+    for words in value:
+        _check_words(words, field, source)
+    return [tuple(words) for words in value]
+
+
+def _check_distinct(groups: Sequence[Group], source: object) -> None:
+    concepts: set[str] = set()
+    owner: dict[str, str] = {}
+    for group in groups:
+        if group.concept in concepts:
+            raise InputError(source, "groups", f"concept {group.concept!r} twice", "each concept once")
+        concepts.add(group.concept)
+        for noun in group.nouns:
+            if owner.setdefault(noun.name, group.concept) != group.concept:
+                found = f"{noun.name!r} in {owner[noun.name]!r} and {group.concept!r}"
+                raise InputError(source, "groups", found, "each noun in one group")

@@ -1,0 +1,285 @@
+"""Altered captions: one noun of a caption replaced, as the RoCOCO benchmark (arXiv 2304.10727) has it.
+
+    candidates       the caption's words that are nouns of the lexicon
+    which word       the one of lowest (highest, random) embedding influence that can be replaced
+    by what          same_concept   a noun of the same concept group
+                     diff_concept   a noun of another group
+                     rand_voca      a word of the encoder's vocabulary
+                     danger         criminal, minefield, committing crime or weapon, for a person, place, action, thing
+
+The new word stands in the number and the case of the old one; it is in no original of the image, in no other form
+either; it is no synonym of the old word and nothing more general that would stay true. Nothing else changes.
+
+Chance is a hash of (seed, variant, caption, word, draw): what becomes of a caption depends on nothing but the seed, the
+caption, the other captions of its image and the influence of its words; not on order, batch or machine.
+"""
+
+import functools
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions
+from rococo_jax.benchmarks.rococo.paper_style import in_paper_style
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.lexicon import Lexicon, Noun
+from rococo_jax.perturb.text.nouns import article_of
+from rococo_jax.perturb.text.words import Word, like_case, plain, split_words, word_texts
+
+VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
+DANGER = {"person": "criminal", "place": "minefield", "action": "committing crime", "thing": "weapon"}
+# The published list has this misspelling.
+_PAPER_DANGER = {**DANGER, "action": "commiting crime"}
+# Influences that differ by less are a tie, won by the first word, so that the last bits of a machine decide nothing.
+_DECIMALS = 5
+NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A word that may be replaced: its index among the caption's words, its noun, and whether it is a plural."""
+
+    index: int
+    noun: Noun
+    plural: bool
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """A caption with one word replaced.
+
+    Attributes:
+        caption: the altered caption.
+        word_index: which word (as `split_words` counts).
+        old, new: the word and what stands in its place, as written.
+        concept: the old word's concept.
+        influence: the old word's embedding influence, None where nobody computed it.
+    """
+
+    caption: str
+    word_index: int
+    old: str
+    new: str
+    concept: str
+    influence: float | None
+
+    def record(self) -> dict[str, Any]:
+        """The entry of an annotation's `changes`."""
+        names = ("word_index", "old", "new", "concept", "influence")
+        return {name: getattr(self, name) for name in names}
+
+
+def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate, ...]:
+    """The words of a caption that are nouns of the lexicon."""
+    texts = [word.text for word in words]
+    found = ((index, lexicon.find(text)) for index, text in enumerate(texts))
+    return tuple(Candidate(index, noun, lexicon.is_plural(texts, index)) for index, noun in found if noun is not None)
+
+
+@dataclass(frozen=True)
+class CaptionAlterer:
+    """Alters captions in one variant.
+
+    Attributes:
+        variant: same_concept, diff_concept, rand_voca or danger.
+        lexicon: the concept groups.
+        seed: of the choice of replacements, and of words where `select` is random.
+        select: which influence the replaced word has among the candidates.
+        style: `paper` gives altered captions the published look.
+        vocabulary: the words of rand_voca.
+        any_number: a singular may become a plural and the other way round.
+        fit_article: an `a` or `an` right before the noun has to fit what is put in (published captions do not mind).
+
+    Raises:
+        InputError: an unknown choice, or rand_voca without a vocabulary.
+    """
+
+    variant: str
+    lexicon: Lexicon
+    seed: int = 0
+    select: str = "lowest"
+    style: str = "plain"
+    vocabulary: Sequence[str] = ()
+    any_number: bool = False
+    fit_article: bool = False
+    _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __post_init__(self):
+        choices = {"variant": VARIANTS, "select": ("lowest", "highest", "random"), "style": ("plain", "paper")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError("altered captions", name, repr(getattr(self, name)), f"one of {', '.join(allowed)}")
+        if self.variant == "rand_voca" and not self.vocabulary:
+            raise InputError("altered captions", "vocabulary", "no words", "a tokenizer's words, for variant rand_voca")
+
+    def alter(
+        self,
+        caption: str,
+        originals: Iterable[str],
+        influence: Sequence[float] | np.ndarray | None = None,
+        count: int = 1,
+        draw: int = 0,
+    ) -> list[Alteration]:
+        """Up to `count` different alterations of a caption, none where it has no candidate or no replacement.
+
+        The first ones replace the selected word; where its replacements run out, the word next in influence follows.
+
+        Args:
+            caption: the caption.
+            originals: all captions of its image.
+            influence: of every word of the caption; needed unless `select` is random.
+            count: how many.
+            draw: another number gives other replacements (for training, which asks again every epoch).
+        """
+        words = split_words(caption)
+        candidates = find_candidates(words, self.lexicon)
+        if not candidates:
+            return []
+        present = _words_in(tuple(originals))
+        alterations = []
+        for candidate in self._ranked(candidates, caption, influence, draw):
+            value = None if influence is None else float(influence[candidate.index])
+            article = _article_before(caption, words, candidate.index) if self.fit_article else None
+            for new in self._replacements(candidate, caption, present, draw):
+                if article is not None and article_of(new) != article:
+                    continue
+                alterations.append(self._write(caption, words[candidate.index], candidate, new, value))
+                if len(alterations) == count:
+                    return alterations
+        return alterations
+
+    def _ranked(self, candidates: Sequence[Candidate], caption: str, influence, draw: int) -> list[Candidate]:
+        if self.select == "random":
+            return list(_shuffled(candidates, [self.seed, "word", caption, draw]))
+        if influence is None:
+            raise InputError(
+                "altered captions", "influence", "none", f"the words' influence, to select the {self.select}"
+            )
+        sign = 1 if self.select == "lowest" else -1
+        return sorted(candidates, key=lambda each: (sign * round(float(influence[each.index]), _DECIMALS), each.index))
+
+    def _replacements(self, old: Candidate, caption: str, present: frozenset[str], draw: int) -> Iterator[str]:
+        key = [self.seed, self.variant, caption, old.index, draw]
+        if self.variant == "danger":
+            words = _PAPER_DANGER if self.style == "paper" else DANGER
+            own = self.lexicon.kind(old.noun)
+            ordered = [words[own], *(word for kind, word in words.items() if kind != own)]
+            yield from (word for word in ordered if present.isdisjoint(word.split()))
+        elif self.variant == "rand_voca":
+            forms = {plain(form) for form in (old.noun.singular, old.noun.plural) if form is not None}
+            for word in _shuffled(self.vocabulary, key):
+                if plain(word) not in present and plain(word) not in forms:
+                    yield word
+        else:
+            for word, noun in _shuffled(self._nouns_for(old), key):
+                if self.lexicon.alters(old.noun, noun) and _absent(noun, present):
+                    yield word
+
+    def _nouns_for(self, old: Candidate) -> list[tuple[str, Noun]]:
+        """Forms that fit the old word's number, from its concept group or from all others."""
+        key = (old.noun.concept, old.plural)
+        if key not in self._forms:
+            same = self.variant == "same_concept"
+            nouns = [noun for noun in self.lexicon.nouns if (noun.concept == old.noun.concept) == same]
+            numbers = (False, True) if self.any_number else (old.plural,)
+            forms = {noun.form(number): noun for noun in nouns for number in numbers if noun.form(number) is not None}
+            self._forms[key] = list(forms.items())
+        return self._forms[key]
+
+    def _write(self, caption: str, word: Word, old: Candidate, new: str, influence: float | None) -> Alteration:
+        if self.style == "plain":
+            new = like_case(word.text, new)
+        altered = caption[: word.start] + new + caption[word.end :]
+        if self.style == "paper":
+            altered = in_paper_style(altered, keep_case=self.variant == "danger")
+        value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
+        return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
+
+
+@dataclass(frozen=True)
+class AlteredSet:
+    """A variant of a benchmark.
+
+    Attributes:
+        variant: its name.
+        items: the images with originals and altered captions, None where a caption was left unaltered.
+        alterations: aligned with the items' originals.
+        unaltered: why captions were left unaltered -> how many.
+    """
+
+    variant: str
+    items: tuple[AlteredCaptions, ...]
+    alterations: tuple[tuple[Alteration | None, ...], ...]
+    unaltered: Mapping[str, int]
+
+    def records(self) -> list[list[dict[str, Any] | None]]:
+        """The annotation's `changes`."""
+        return [[None if each is None else each.record() for each in item] for item in self.alterations]
+
+
+def alter_images(
+    images: Iterable[CaptionedImage], influences: Iterable[Sequence[float] | np.ndarray | None], alterer: CaptionAlterer
+) -> AlteredSet:
+    """Alters every caption of every image once.
+
+    Args:
+        images: the images with their captions.
+        influences: for every caption in this order the influence of its words, or None where `select` is random.
+        alterer: the variant.
+    """
+    items, alterations, unaltered = [], [], Counter()
+    influences = iter(influences)
+    for image in images:
+        made = []
+        for caption in image.captions:
+            found = alterer.alter(caption, image.captions, next(influences))
+            made.append(found[0] if found else None)
+            if not found:
+                candidates = find_candidates(split_words(caption), alterer.lexicon)
+                unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
+        altered = tuple(None if each is None else each.caption for each in made)
+        items.append(AlteredCaptions(image.image, image.captions, altered))
+        alterations.append(tuple(made))
+    return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
+
+
+@functools.lru_cache(maxsize=256)
+def _words_in(captions: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(plain(word) for caption in captions for word in word_texts(caption))
+
+
+def _article_before(caption: str, words: Sequence[Word], index: int) -> str | None:
+    """The `a` or `an` that only a space parts from word `index`, or None."""
+    before = words[index - 1] if index else None
+    if before is None or caption[before.end : words[index].start].strip():
+        return None
+    return plain(before.text) if plain(before.text) in ("a", "an") else None
+
+
+def _absent(noun: Noun, present: frozenset[str]) -> bool:
+    return all(form is None or plain(form) not in present for form in (noun.singular, noun.plural))
+
+
+def _shuffled(items: Sequence, key: Sequence[Any]) -> Iterator:
+    """The items in an order that only `key` decides: Fisher and Yates' shuffle, made as far as it is read."""
+    moved: dict[int, int] = {}
+    for place in range(len(items)):
+        other = place + _hash(key, place) % (len(items) - place)
+        chosen = moved.get(other, other)
+        moved[other] = moved.get(place, place)
+        yield items[chosen]
+
+
+def _hash(key: Sequence[Any], counter: int) -> int:
+    """128 bits that depend on all of `key` and the counter."""
+    text = json.dumps([*key, counter], ensure_ascii=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")

@@ -1,0 +1,194 @@
+"""Vectors of texts under a causal mask, every common beginning of theirs computed once.
+
+A token that reads only what stands before it is the same in all texts that begin alike: in a caption and the caption
+without a later word, and in captions that begin alike ("a man riding a ..."). Sorted texts make a tree of tokens,
+written down in preorder:
+
+    a man on a bench   ->   a  man  on  a  bench .  |  near a  boat .  |  dog  on  a  bench .
+    a man near a boat
+    a dog on a bench        (each `|` goes back to an ancestor)
+
+A tree has half the tokens of its texts or less, and rows without padding. A token reads its ancestors, which in
+preorder are the places i <= j < stop(i) with stop(i) the end of i's subtree. Attention takes the tokens in runs of
+`_RUN`: what a run reads is itself and the ancestors of its first token. Of the last block only the ends of texts are
+computed beyond queries, keys and values, since nothing else is pooled.
+
+Reading ancestors alone is the "tree attention" of Miao et al. (SpecInfer, arXiv 2305.09781).
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from rococo_jax.models import DualEncoder, TextSpec
+from rococo_jax.models.attention import attend
+from rococo_jax.models.transformer import Block
+from rococo_jax.perturb.text.ablated_text import embed_features
+
+_RUN = 32
+# A tree holds texts of one step, so that short texts do not read the empty places of long ones.
+_DEPTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# A tree has room for a text every so many tokens: those of COCO captions bring some 7 of their own.
+_TOKENS_PER_TEXT = 5
+
+
+class Tree(NamedTuple):
+    """Texts in one row of tokens, as arrays of one static shape, and which texts they are.
+
+    Attributes:
+        ids, positions: `(n,)` tokens, and where each stands in its texts.
+        stops: `(n,)` the place after a token's last descendant.
+        paths: `(runs, depth)` places of the ancestors of each run's first token, -1 where there is none.
+        ends: `(e,)` places of the texts' last tokens.
+        texts: which text each of `ends` belongs to; the rest of `ends` is empty.
+    """
+
+    ids: Int[np.ndarray, " n"]
+    positions: Int[np.ndarray, " n"]
+    stops: Int[np.ndarray, " n"]
+    paths: Int[np.ndarray, "runs depth"]
+    ends: Int[np.ndarray, " e"]
+    texts: list[int]
+
+
+def can_share_prefix(spec: TextSpec, prefix: Sequence[int], suffix: Sequence[int]) -> bool:
+    """Whether a tower reads from left to right and is pooled at the one token that ends a text."""
+    return spec.attention == "causal" and spec.pooling in ("first_eos", "highest_id") and len(suffix) == 1
+
+
+def plant(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:
+    """Trees of `tokens` tokens that hold all texts; those of one depth follow each other. Texts that do not fill a tree
+    of their depth go into the next one's, so that only the last tree is not full.
+
+    Args:
+        texts: token ids, the end token last and nowhere else.
+        tokens: of a tree, a multiple of `_RUN`; more where the context is longer.
+        context: the most tokens that a text has.
+    """
+    by_depth: dict[int, list[int]] = {}
+    for number, text in enumerate(texts):
+        depth = next((step for step in _DEPTHS if len(text) <= step < context), context)
+        by_depth.setdefault(depth, []).append(number)
+    size = -(-max(tokens, context) // _RUN) * _RUN
+    left: list[int] = []
+    for depth in sorted(by_depth):
+        members = sorted([*left, *by_depth[depth]], key=lambda number: texts[number])
+        *full, last = _trees(texts, members, size, depth)
+        yield from full
+        left = last.texts
+    if left:
+        yield last
+
+
+def _trees(texts: Sequence[Sequence[int]], members: Sequence[int], size: int, depth: int) -> Iterator[Tree]:
+    """One tree after the other, each filled until the next text does not fit."""
+    first = 0
+    while first < len(members):
+        tree = _empty(size, depth)
+        used, path, text = 0, [], ()
+        for number in members[first:]:
+            previous, text = text, texts[number]
+            shared = _shared(previous, text)
+            new = len(text) - shared
+            if used + new > size or len(tree.texts) == len(tree.ends):
+                break
+            tree.stops[path[shared:]] = used
+            path[shared:] = range(used, used + new)
+            tree.ids[used : used + new] = text[shared:]
+            tree.positions[used : used + new] = range(shared, len(text))
+            for start in range(-(-used // _RUN) * _RUN, used + new, _RUN):
+                above = path[: shared + start - used]
+                tree.paths[start // _RUN, : len(above)] = above
+            used += new
+            tree.ends[len(tree.texts)] = path[-1]
+            tree.texts.append(number)
+        tree.stops[path] = used
+        first += len(tree.texts)
+        yield tree
+
+
+def _empty(size: int, depth: int) -> Tree:
+    # A place without token reads itself, so that no padding can make a NaN.
+    zeros, stops = np.zeros((2, size), np.int32), np.arange(1, size + 1, dtype=np.int32)
+    paths, ends = np.full((size // _RUN, depth), -1, np.int32), np.zeros(size // _TOKENS_PER_TEXT, np.int32)
+    return Tree(zeros[0], zeros[1], stops, paths, ends, [])
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    length = min(len(first), len(second))
+    return next((k for k in range(length) if first[k] != second[k]), length)
+
+
+@partial(jax.jit, static_argnums=0)
+def embed_trees(
+    graph: nnx.GraphDef,
+    state: nnx.State,
+    ids: Int[Array, "b n"],
+    positions: Int[Array, "b n"],
+    stops: Int[Array, "b n"],
+    paths: Int[Array, "b runs depth"],
+    ends: Int[Array, "b e"],
+) -> Float[Array, "b e dim"]:
+    """Unit vectors of the texts that end at `ends`, float32. See `Tree`; `graph` and `state` are a `DualEncoder`'s."""
+    model: DualEncoder = nnx.merge(graph, state)
+    tower = model.text
+    # Not `tower.embed`: a tree is longer than the context, its positions never are.
+    x = (tower.words[...][ids] + tower.positions[...][positions]).astype(tower.dtype)
+    mask = _mask(stops, paths)
+    blocks, parameters = nnx.split(tower.blocks.block)
+
+    def layer(number: int | Array) -> Block:
+        return nnx.merge(blocks, jax.tree.map(lambda stack: stack[number], parameters))
+
+    def step(number: Array, x: Array) -> Array:
+        block = layer(number)
+        x = x + block.attention.out(_mix(block, x, mask, paths))
+        return x + block.mlp(block.norm2(x))
+
+    # A loop over numbers, since a scan over all layers but the last would copy their parameters.
+    last = tower.spec.layers - 1
+    x = jax.lax.fori_loop(0, last, step, x)
+    x = _last_block(layer(last), x, mask, paths, ends).astype(jnp.float32)
+    return embed_features(model, tower.norm(x))
+
+
+def _last_block(block: Block, x: Array, mask: Array, paths: Array, ends: Array) -> Float[Array, "b e width"]:
+    at_ends = partial(jnp.take_along_axis, indices=ends[..., None], axis=1)
+    mixed = at_ends(_mix(block, x, mask, paths))
+    x = at_ends(x) + block.attention.out(mixed)
+    return x + block.mlp(block.norm2(x))
+
+
+def _mask(stops: Int[Array, "b n"], paths: Int[Array, "b runs depth"]) -> Bool[Array, "b_runs 1 run keys"]:
+    """Whom each token of a run reads: of the run's first ancestors those whose subtree it is in, then of the run."""
+    batch, runs, depth = paths.shape
+    place = jnp.arange(stops.shape[1], dtype=jnp.int32).reshape(1, runs, _RUN, 1)
+    own = jnp.broadcast_to(jnp.swapaxes(place, 2, 3), (batch, runs, 1, _RUN))
+    keys = jnp.concatenate([paths[:, :, None], own], axis=3)
+    stop = jnp.take_along_axis(stops, jnp.maximum(keys, 0).reshape(batch, -1), axis=1).reshape(keys.shape)
+    mask = (keys >= 0) & (keys <= place) & (place < stop)
+    return mask.reshape(batch * runs, 1, _RUN, depth + _RUN)
+
+
+def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n width"]:
+    """What attention mixes for every token, before the output map."""
+    batch, runs, depth = paths.shape
+    width, heads = x.shape[-1], block.attention.heads
+    query, key, value = jnp.split(block.attention.qkv(block.norm1(x)), 3, axis=-1)
+    above = jnp.maximum(paths, 0).reshape(batch, runs * depth, 1)
+
+    def by_run(y: Array, count: int) -> Array:
+        return y.reshape(batch * runs, count, heads, width // heads)
+
+    def with_above(y: Array) -> Array:
+        return jnp.concatenate([by_run(jnp.take_along_axis(y, above, axis=1), depth), by_run(y, _RUN)], axis=1)
+
+    mixed, _ = attend(by_run(query, _RUN), with_above(key), with_above(value), mask)
+    return mixed.reshape(x.shape)

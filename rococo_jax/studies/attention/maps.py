@@ -1,0 +1,119 @@
+"""Attention of an image tower over its patches, and how much of it falls on a box.
+
+The map of an image is one row of attention weights, the mean over heads, of what its vector is pooled from:
+
+    attention pooling        the pooling's own weights
+    a class token is pooled  the class token's row in the last block
+    patches are averaged     the mean over the patches' rows in the last block
+
+A row sums to 1 over all tokens. What falls on the class token itself is left out of the map, and the patches' weights
+are brought to sum 1 again. Attention weights are not a proof of use; they are what can be read off the model directly.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, UInt8
+from PIL import Image
+
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders import Encoder
+from rococo_jax.errors import InputError
+from rococo_jax.models.spec import VisionSpec
+from rococo_jax.models.vision import VisionTower
+
+_IMAGES_AT_ONCE = 16
+
+
+def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens"]:
+    """One row an image over all tokens, class token first where there is one; each sums to 1."""
+    tokens, weights = tower.tokens_and_attention(pixels)
+    if tower.pooling is not None:
+        return tower.pooling.weights(tokens).mean(1)
+    if "cls" in tower.spec.pooling:
+        return weights[:, :, 0].mean(1)
+    return weights[:, :, int(tower.spec.class_token) :].mean((1, 2))
+
+
+def whose_attention(spec: VisionSpec) -> str:
+    """In words, whose attention `attention_rows` gives for this tower."""
+    if spec.pooling == "attention":
+        return "the attention pooling's weights, mean over heads"
+    if spec.pooling == "mean":
+        return "last layer, mean over heads and over all patches as queries: this tower averages its patches"
+    also = "; its vector holds the mean of the patches too" if spec.pooling == "cls+mean" else ""
+    return f"last layer, from the class token, mean over heads{also}"
+
+
+def patch_maps(
+    encoder: Encoder, images: UInt8[np.ndarray, "images size size 3"]
+) -> tuple[Float[np.ndarray, "images grid grid"], Float[np.ndarray, " images"]]:
+    """Maps over patches, each of sum 1, and the share of attention that stays on the class token.
+
+    Args:
+        encoder: a model with an image tower.
+        images: as the model sees them (`preprocessing.resize`), 8 bit.
+
+    Raises:
+        InputError: the model has no image tower, or came without preprocessing.
+    """
+    spec = vision_spec(encoder)
+    graph, state = nnx.split(encoder.model.vision)
+    runs = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
+    rows = np.concatenate([np.asarray(_rows(graph, encoder.preprocessing, state, run)) for run in runs])
+    on_patches = rows[:, int(spec.class_token) :]
+    share = on_patches.sum(1, keepdims=True)
+    return (on_patches / share).reshape(-1, spec.grid, spec.grid), 1 - share[:, 0]
+
+
+def vision_spec(encoder: Encoder) -> VisionSpec:
+    """The spec of the image tower.
+
+    Raises:
+        InputError: there is none, or nothing says how images become pixels.
+    """
+    if encoder.spec.vision is None:
+        raise InputError(encoder.name, "image tower", "none", "a model with an image tower")
+    if encoder.preprocessing is None:
+        raise InputError(encoder.name, "preprocessing", "none", "a model that came with its image processor's file")
+    return encoder.spec.vision
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _rows(graph, preprocessing: Preprocessing, state, images: Array) -> Array:
+    return attention_rows(nnx.merge(graph, state), preprocessing.normalise(images))
+
+
+def box_coverage(
+    box: tuple[int, int, int, int], preprocessing: Preprocessing, spec: VisionSpec
+) -> Float[np.ndarray, "grid grid"]:
+    """The share of each patch that the box covers, in [0, 1].
+
+    The box goes through the model's own resizing and cropping as an image of its own, so its place is the model's.
+
+    Args:
+        box: rows x1 to x2 and columns y1 to y2 of a mixed image of 384 x 384 pixels.
+        preprocessing: of the model.
+        spec: of the model's image tower.
+    """
+    x1, y1, x2, y2 = box
+    drawn = np.zeros((SIDE, SIDE, 3), np.uint8)
+    drawn[x1:x2, y1:y2] = 255
+    # Averages over areas: other filters overshoot at the box's edges.
+    by_area = dataclasses.replace(preprocessing, resample="box")
+    seen = by_area.resize(Image.fromarray(drawn))[: spec.grid * spec.patch_size, : spec.grid * spec.patch_size, 0]
+    return seen.reshape(spec.grid, spec.patch_size, spec.grid, spec.patch_size).mean((1, 3)) / 255
+
+
+def share_on(attention: Float[np.ndarray, "grid grid"], coverage: Float[np.ndarray, "grid grid"]) -> float:
+    """The share of a map that falls on a box: sum of weight times covered part."""
+    return float((attention * coverage).sum() / attention.sum())
+
+
+def overlap(first: Float[np.ndarray, "grid grid"], other: Float[np.ndarray, "grid grid"]) -> float:
+    """How much two maps of sum 1 have in common: the sum of the smaller weight of each patch; 1 for equal maps."""
+    return float(np.minimum(first, other).sum())

@@ -1,0 +1,97 @@
+"""Loss and gradients of a global batch, whole or in parts.
+
+In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one part are held at a time:
+
+    1. embed every part, keep the embeddings only
+    2. the loss of all embeddings, and its gradient with respect to them
+    3. embed every part again, and pull the gradient of its embeddings back to the parameters; sum
+
+The gradients are those of the whole batch, since an embedding depends on its own row only. One more forward pass is
+the price.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from rococo_jax.runtime import AXES
+from rococo_jax.training.forward import Batch, Embedded
+
+Parameters = Mapping[str, Array]
+Embed = Callable[[Parameters, Batch], Embedded]
+Loss = Callable[[Embedded, Parameters, Batch], tuple[Float[Array, ""], Mapping[str, Array]]]
+
+_SCALES = ("logit_scale", "logit_bias")
+# What the loss reads beside embeddings; all else is input of the towers.
+_READ_BY_LOSS = ("image_id", "altered_valid", "mixed_valid", "positive_valid", "negative_valid")
+
+
+def loss_and_gradients(
+    embed: Embed, loss: Loss, parameters: Parameters, batch: Batch, *, parts: int = 1, mesh: Mesh | None = None
+) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
+    """The loss, its parts, and the gradient with respect to `parameters`.
+
+    Args:
+        embed: parameters and rows of a batch to embeddings.
+        loss: embeddings of the global batch, the scales among the parameters, and the batch to the loss and its parts.
+        parameters: what is trained, by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
+        batch: the global batch.
+        parts: how many parts go through the towers one after the other; every part has rows of every device.
+        mesh: the devices that the rows are split over.
+    """
+    if parts == 1:
+
+        def whole(parameters: Parameters):
+            return loss(embed(parameters, batch), _scales(parameters), batch)
+
+        (value, pieces), gradients = jax.value_and_grad(whole, has_aux=True)(parameters)
+        return value, pieces, gradients
+
+    inputs = {name: array for name, array in batch.items() if name not in _READ_BY_LOSS}
+    chunks = jax.tree.map(lambda array: _into_parts(array, parts, mesh), inputs)
+    embedded = jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
+    embedded = jax.tree.map(lambda array: _from_parts(array, mesh), embedded)
+    of_loss = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    (value, pieces), (of_embedded, of_scales) = of_loss(embedded, _scales(parameters), batch)
+
+    def pull_back(total: Parameters, chunk: tuple[Batch, Embedded]) -> tuple[Parameters, None]:
+        rows, cotangent = chunk
+        _, pull = jax.vjp(lambda parameters: embed(parameters, rows), parameters)
+        return jax.tree.map(jnp.add, total, pull(cotangent)[0]), None
+
+    cotangents = jax.tree.map(lambda array: _into_parts(array, parts, mesh), of_embedded)
+    start = jax.tree.map(jnp.zeros_like, dict(parameters))
+    gradients, _ = jax.lax.scan(pull_back, start, (chunks, cotangents))
+    return value, pieces, {**gradients, **{name: gradients[name] + of_scales[name] for name in of_scales}}
+
+
+def _scales(parameters: Parameters) -> dict[str, Array]:
+    return {name: parameters[name] for name in _SCALES if name in parameters}
+
+
+def _into_parts(array: Array, parts: int, mesh: Mesh | None) -> Array:
+    """(rows, ...) as (parts, rows / parts, ...). Every device cuts its own rows, so nothing is sent."""
+    devices = 1 if mesh is None else mesh.size
+    rows = len(array) // parts
+    split = array.reshape(devices, parts, rows // devices, *array.shape[1:]).swapaxes(0, 1)
+    return _constrained(split.reshape(parts, rows, *array.shape[1:]), mesh, PartitionSpec(None, AXES))
+
+
+def _from_parts(array: Array, mesh: Mesh | None) -> Array:
+    """The inverse of `_into_parts`."""
+    devices = 1 if mesh is None else mesh.size
+    parts, rows = array.shape[:2]
+    joined = array.reshape(parts, devices, rows // devices, *array.shape[2:]).swapaxes(0, 1)
+    return _constrained(joined.reshape(parts * rows, *array.shape[2:]), mesh, PartitionSpec(AXES))
+
+
+def _constrained(array: Array, mesh: Mesh | None, partition: PartitionSpec) -> Array:
+    return array if mesh is None else jax.lax.with_sharding_constraint(array, NamedSharding(mesh, partition))
+
+
+def check_parts(batch_size: int, parts: int, devices: int) -> bool:
+    """Whether every device can cut its rows into `parts`."""
+    return batch_size % (parts * devices) == 0

@@ -1,0 +1,104 @@
+"""The model that training starts from: any that `load_model` reads, or one from a spec with random parameters."""
+
+import dataclasses
+import importlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of, without_matching
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.errors import InputError
+from rococo_jax.models import DualEncoder, ModelSpec
+
+
+def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
+    """The encoder with the parameters of step 0. A matching head is left behind: no loss here trains it.
+
+    Raises:
+        InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
+    """
+    if config.init.model:
+        encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype))
+        if encoder.spec.matching is not None:
+            rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
+            encoder = Encoder(without_matching(encoder.model), *rest)
+    elif config.init.spec:
+        encoder = _random_encoder(config, mesh)
+    else:
+        raise InputError("config", "init.model", "''", "a model to start from, or init.spec with init.tokenizer")
+    if encoder.spec.vision is None or encoder.spec.text is None:
+        raise InputError(config.init.model, "towers", "one", "a dual encoder; `rococo join` makes one of two towers")
+    sigmoid = config.losses.contrastive.kind == "sigmoid"
+    if sigmoid and encoder.model.logit_bias is None:
+        raise InputError("config", "losses.contrastive.kind", "'sigmoid'", "'softmax' for a model without a logit bias")
+    if not sigmoid and encoder.model.logit_bias is not None:
+        raise InputError("config", "losses.contrastive.kind", "'softmax'", "'sigmoid' for a model with a logit bias")
+    return with_residual_heads(encoder, config.init.head_hidden, config.seed) if config.init.head_hidden else encoder
+
+
+def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
+    tokenizer = read_tokenizer(config.init.tokenizer)
+    spec = ModelSpec.from_json(config.init.spec.to_dict(), "config.init.spec")
+    if spec.text is not None and not spec.text.vocabulary_size:
+        text = dataclasses.replace(spec.text, vocabulary_size=tokenizer.rust.get_vocab_size())
+        spec = dataclasses.replace(spec, text=text)
+    preprocessing = Preprocessing.from_json(config.init.preprocessing.to_dict(), "config.init.preprocessing")
+    model = DualEncoder(spec, rngs=nnx.Rngs(config.seed), dtype=jnp.dtype(config.dtype))
+    provenance = {"made_by": "random parameters", "seed": config.seed}
+    provenance["weights_sha256"] = hash_parameters(parameters_of(model))
+    return Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
+
+
+def read_tokenizer(source: str) -> Tokenizer:
+    """The tokenizer of a model (directory, folder or hub name), or what a function `package.module:function` makes.
+
+    Raises:
+        InputError: no such function, or nothing named.
+    """
+    if not source:
+        raise InputError("config", "init.tokenizer", "''", "a model whose tokenizer to take, beside init.spec")
+    module, separator, function = source.partition(":")
+    if separator and not Path(source).exists():
+        try:
+            return getattr(importlib.import_module(module), function)()
+        except (ImportError, AttributeError) as error:
+            raise InputError("config", "init.tokenizer", str(error), "package.module:function") from None
+    return load_model(source).tokenizer
+
+
+def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
+    """The same model with an MLP beside each head. It adds nothing yet: its last kernel is zero.
+
+    Raises:
+        InputError: a head is missing, or has an MLP already.
+    """
+    spec = encoder.spec
+    heads = {}
+    for name in ("vision_head", "text_head"):
+        head = getattr(spec, name)
+        if head.kind == "none" or head.hidden is not None:
+            found = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
+            raise InputError(encoder.name, name, found, "an affine head, for init.head_hidden to grow")
+        heads[name] = dataclasses.replace(head, hidden=hidden)
+    grown = DualEncoder(dataclasses.replace(spec, **heads), rngs=nnx.Rngs(seed), dtype=encoder.model.dtype)
+    grown.vision, grown.text, grown.logit_scale = encoder.model.vision, encoder.model.text, encoder.model.logit_scale
+    grown.logit_bias = encoder.model.logit_bias
+    for name in heads:
+        getattr(grown, name).affine = getattr(encoder.model, name)
+    return Encoder(grown, encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
+
+
+def trained_encoder(encoder: Encoder, parameters: dict[str, jax.Array], record: dict) -> Encoder:
+    """The encoder with trained parameters, and a record of how they came about."""
+    from rococo_jax.checkpoints.parameters import build_model
+
+    model = build_model(encoder.spec, parameters, encoder.model.dtype)
+    provenance = {"trained": record, "started_from": encoder.provenance}
+    return Encoder(model, encoder.preprocessing, encoder.tokenizer, provenance, encoder.name, encoder.mesh)

@@ -1,0 +1,63 @@
+"""What the runs of one process share: the starting model, the data, and the features of frozen towers.
+
+A sweep trains many times from one model on one data set. Decoding the images, altering the captions and reading the
+towers takes longer than a short run on their features; here it is done once for all runs that it is the same for.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from rococo_jax.data.pairs import PairSource
+from rococo_jax.encoders import Encoder
+from rococo_jax.storage import hash_json
+from rococo_jax.training.config import flat
+from rococo_jax.training.features import Features
+from rococo_jax.training.init import starting_encoder
+from rococo_jax.training.inputs import open_source
+
+# What decides no feature; whatever else a config has counts, so that a new key is never forgotten.
+_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "similarities", "log",
+                 "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
+                 "losses.contrastive", "losses.hard_positives",
+                 "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip
+_WEIGHTS = ("losses.sc.weight", "losses.vc.weight")
+
+
+class Shared:
+    """Keeps what was made last for each kind of thing, and a few sets of features."""
+
+    def __init__(self, features: int = 4):
+        self._kept: dict[str, dict[Hashable, Any]] = {}
+        self._most = {"features": features}
+
+    def source(self, config: ConfigDict) -> PairSource:
+        """As `open_source`."""
+        return self._get("source", (config.data.images, config.data.captions), lambda: open_source(config))
+
+    def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
+        """As `starting_encoder`."""
+        # Random parameters, of a whole model or of residual heads, come from the run's seed.
+        keys = {key: value for key, value in flat(config).items() if key.startswith(("init", "dtype", "seed"))}
+        keys["kind"] = config.losses.contrastive.kind
+        return self._get("encoder", (hash_json(keys), mesh), lambda: starting_encoder(config, mesh))
+
+    def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:
+        """What `make` gives, or gave for another config with the same features."""
+        keys = {key: value for key, value in flat(config).items() if not key.startswith(_NOT_FEATURES)}
+        keys |= {key: bool(keys[key]) for key in _WEIGHTS}
+        if config.init.model:
+            # The towers are not the seed's, and pools are the same for all seeds.
+            del keys["seed"]
+        return self._get("features", hash_json(keys), make)
+
+    def _get(self, kind: str, key: Hashable, make: Callable[[], Any]) -> Any:
+        kept = self._kept.setdefault(kind, {})
+        made = kept.pop(key) if key in kept else None
+        while made is None and len(kept) >= self._most.get(kind, 1):
+            # Before the next is made, so that no two are in memory without need; the one used longest ago first.
+            del kept[next(iter(kept))]
+        kept[key] = make() if made is None else made
+        return kept[key]

@@ -1,0 +1,265 @@
+"""Benchmark annotations in the published form and in our own are read alike, and what disagrees is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rococo_jax.benchmarks.rococo.annotations import (
+    AlteredCaptions,
+    no_ops,
+    normalise_caption,
+    read_annotation,
+    read_annotation_folder,
+    write_annotation,
+)
+from rococo_jax.data.captions import CaptionedImage, captions_from_json
+from rococo_jax.errors import InputError
+
+
+def clean_items(images: int = 3, sixth: int | None = 1) -> list[dict]:
+    """A tiny benchmark: five captions an image, one image with six."""
+    return [
+        {
+            "image": f"val2014/{image}.jpg",
+            "caption": [f"Scene {image} has a ball {k}." for k in range(6 if image == sixth else 5)],
+        }
+        for image in range(images)
+    ]
+
+
+def published(clean: list[dict], word: str = "weapon") -> list[dict]:
+    altered = [[text.lower().rstrip(".").replace("ball", word) for text in item["caption"][:5]] for item in clean]
+    return [
+        {"image": item["image"], "caption": item["caption"] + extra} for item, extra in zip(clean, altered, strict=True)
+    ]
+
+
+def write(folder: Path, **files) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def write_set(folder: Path, **more) -> Path:
+    clean = clean_items()
+    variants = {name: published(clean, name) for name in ("danger", "same_concept")}
+    return write(folder, coco_karpathy_test=clean, **variants, **more)
+
+
+def test_the_published_form_is_split_by_its_length(tmp_path):
+    annotation = read_annotation(write(tmp_path, danger=published(clean_items())) / "danger.json")
+    assert (annotation.variant, annotation.form) == ("danger", "published")
+    five, six, _ = annotation.items
+    assert len(five.originals) == len(five.altered) == 5 and None not in five.altered
+    assert len(six.originals) == len(six.altered) == 6 and six.altered[5] is None
+    assert six.originals[2] == "Scene 1 has a ball 2." and six.altered[2] == "scene 1 has a weapon 2"
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 8, 9, 12])
+def test_a_published_list_of_another_length_is_refused_and_the_image_named(length, tmp_path):
+    items = published(clean_items())
+    items[2]["caption"] = ["a"] * length
+    path = write(tmp_path, danger=items) / "danger.json"
+    with pytest.raises(InputError, match=rf"item 2 \('val2014/2\.jpg'\): found {length} captions; wanted 10"):
+        read_annotation(path)
+    with pytest.raises(InputError, match=r"danger\.json"):
+        read_annotation_folder(tmp_path)
+
+
+def test_our_own_form_is_read_as_it_was_written(tmp_path):
+    items = (
+        AlteredCaptions("a.jpg", ("A cat.", "Two cats."), ("A dog.", None)),
+        AlteredCaptions("b/c.jpg", ("猫",), ("犬",)),
+    )
+    change = {"word_index": 1, "old": "cat", "new": "dog", "concept": "animal", "influence": 0.25}
+    path = tmp_path / "swapped.json"
+    write_annotation(path, "swapped", items, made_by={"seed": 3}, changes=[[change, None], [None]])
+    annotation = read_annotation(path)
+    assert annotation.items == items and (annotation.variant, annotation.form) == ("swapped", "own")
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    assert raw["made_by"] == {"seed": 3} and raw["items"][0]["changes"] == [change, None]
+
+
+def test_a_bare_list_of_originals_and_altered_is_read_too(tmp_path):
+    items = [{"image": "a.jpg", "originals": ["A cat."], "altered": ["A dog."]}]
+    annotation = read_annotation(write(tmp_path, swapped=items) / "swapped.json")
+    assert annotation.form == "own" and annotation.variant == "swapped"
+    assert annotation.items == (AlteredCaptions("a.jpg", ("A cat.",), ("A dog.",)),)
+
+
+def own(**item) -> dict:
+    base = {"image": "a.jpg", "originals": ["A cat."], "altered": ["A dog."]}
+    return {"format": "rococo_jax.annotation", "version": 1, "items": [{**base, **item}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"items": []}, "format: found None"),
+        ({**own(), "version": 2}, "version: found 2; wanted 1"),
+        ({**own(), "items": None}, "items: found null"),
+        ({**own(), "items": []}, "items: found an empty list"),
+        (own(originals=[]), r"originals of item 0 \('a.jpg'\): found an empty list"),
+        (own(originals=[None]), "originals 0 of item 0 .*: found null"),
+        (own(altered=[]), "altered of item 0 .*: found 0 entries; wanted 1"),
+        (own(altered=[7]), "altered 0 of item 0 .*: found a number; wanted a string or null"),
+        (own(image="../a.jpg"), "wanted a path inside"),
+        ({**own(), "items": own()["items"] * 2}, "image of item 1: found 'a.jpg', which is also item 0"),
+        ([own()["items"][0], {"image": "b.jpg"}], 'wanted the key "originals"'),
+        ('{"format": "rococo_jax.annotation", "ver', "JSON: found"),
+    ],
+)
+def test_what_is_wrong_with_our_own_form_is_named(content, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        read_annotation(write(tmp_path, swapped=content) / "swapped.json")
+
+
+def test_a_folder_is_read_with_its_variants_in_the_order_of_the_paper(tmp_path):
+    other = [{**item, "image": f"other/{k}.jpg"} for k, item in enumerate(clean_items())]
+    folder = write_set(tmp_path, coco_karpathy_val=other, a_note={"about": "this folder"})
+    found = read_annotation_folder(folder)
+    assert found.clean == tuple(captions_from_json(clean_items(), "expected"))
+    assert list(found.variants) == ["same_concept", "danger"]
+    assert found.clean_source == folder / "coco_karpathy_test.json"
+    assert [path.name for path in found.ignored] == ["a_note.json", "coco_karpathy_val.json"]
+
+
+def test_a_variant_of_another_name_is_known_by_the_clean_captions_it_begins_with(tmp_path):
+    ten_captions = [{"image": f"o/{k}.jpg", "caption": [f"text {n}" for n in range(10)]} for k in range(3)]
+    folder = write_set(tmp_path, my_words=published(clean_items(), "spoon"), ten_captions=ten_captions)
+    items = [AlteredCaptions(each["image"], tuple(each["caption"]), (None,) * 5) for each in clean_items(1)]
+    write_annotation(folder / "nothing_altered.json", "nothing_altered", items, made_by={})
+    (folder / "nothing_altered.json").unlink()
+    found = read_annotation_folder(folder)
+    assert list(found.variants) == ["same_concept", "danger", "my_words"]
+    assert [path.name for path in found.ignored] == ["ten_captions.json"]
+
+
+def test_a_damaged_variant_of_another_name_is_an_error_and_not_ignored(tmp_path):
+    damaged = published(clean_items(), "spoon")
+    damaged[0]["caption"].pop()
+    with pytest.raises(InputError, match=r"my_words\.json: caption list of item 0 .* found 9 captions"):
+        read_annotation_folder(write_set(tmp_path, my_words=damaged))
+
+
+@pytest.mark.parametrize("name", ["danger", "my_words"])
+def test_variants_alone_give_the_clean_captions(name, tmp_path):
+    found = read_annotation_folder(write(tmp_path, **{name: published(clean_items())}))
+    assert found.clean == tuple(captions_from_json(clean_items(), "expected")) and found.clean_source is None
+    assert list(found.variants) == [name]
+
+
+def test_a_captions_file_of_the_same_images_is_the_clean_one(tmp_path):
+    other = [{"image": "o.jpg", "caption": ["A."]}]
+    files = {"captions": clean_items(), "another": other, "my_words": published(clean_items())}
+    found = read_annotation_folder(write(tmp_path, **files))
+    assert found.clean_source == tmp_path / "captions.json" and list(found.variants) == ["my_words"]
+    assert [path.name for path in found.ignored] == ["another.json"]
+
+
+def test_a_folder_may_hold_clean_captions_alone(tmp_path):
+    found = read_annotation_folder(write(tmp_path, captions=clean_items()))
+    assert len(found.clean) == 3 and not found.variants and found.clean_source == tmp_path / "captions.json"
+
+
+def test_small_sets_in_our_own_form_are_read_as_a_folder(tmp_path):
+    items = [AlteredCaptions("a.jpg", ("A cat.", "Two cats."), ("A dog.", None))]
+    for variant in ("zebra", "danger"):
+        write_annotation(tmp_path / f"{variant}.json", variant, items, made_by={})
+    found = read_annotation_folder(tmp_path)
+    assert list(found.variants) == ["danger", "zebra"]
+    assert found.clean == (CaptionedImage("a.jpg", ("A cat.", "Two cats.")),)
+
+
+def swap_images(items):
+    items[0], items[2] = items[2], items[0]
+
+
+def change_original(items):
+    items[1]["caption"][3] = "Another text."
+
+
+def drop_image(items):
+    items.pop()
+
+
+def move_the_sixth(items):
+    texts = items[1]["caption"]
+    items[1]["caption"] = texts[:5] + texts[6:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (swap_images, "image of item 0: found 'val2014/2.jpg'; wanted 'val2014/0.jpg', as in coco_karpathy_test.json"),
+        (change_original, r"originals of item 1 \('val2014/1.jpg'\): found another text at caption 3"),
+        (drop_image, "items: found 2; wanted 3"),
+        (move_the_sixth, "originals of item 1 .*: found 5 captions"),
+    ],
+)
+def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(damage, said, tmp_path):
+    items = published(clean_items())
+    damage(items)
+    with pytest.raises(InputError, match=said) as caught:
+        read_annotation_folder(write_set(tmp_path, rand_voca=items))
+    assert caught.value.source.endswith("rand_voca.json")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "no annotation file"),
+        ({"a_note": {"about": "x"}}, "no annotation file"),
+        ({"one": clean_items(), "two": clean_items()}, "several captions files"),
+        ({"danger": '[{"image": "a.jpg", "cap'}, "JSON"),
+        ({"coco_karpathy_test": "{}"}, "captions: found an object"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        read_annotation_folder(write(tmp_path, **files))
+
+
+def test_a_missing_annotation_folder_is_named(tmp_path):
+    with pytest.raises(InputError, match="annotation folder: found nothing there"):
+        read_annotation_folder(tmp_path / "none")
+
+
+def test_no_ops_are_found_exactly_and_normalised(tmp_path):
+    originals = ("A cat  sits.", "A dog.", "A bird.", "A fish.")
+    altered = ("A cat sits.", "a dog", "A bird , too.", None)
+    write_annotation(tmp_path / "v.json", "v", [AlteredCaptions("a.jpg", originals, altered)], made_by={})
+    annotation = read_annotation(tmp_path / "v.json")
+    assert no_ops(annotation, normalised=False) == [(0, 0)]
+    assert no_ops(annotation, normalised=True) == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("A cat.", "a cat"),
+        ("  A\tcat  sits . ", "a cat sits"),
+        ("Really?!", "really"),
+        ("a sink, and a mirror,", "a sink, and a mirror"),
+        ("U.S. flag", "u.s. flag"),
+        ("...", ""),
+        ("", ""),
+    ],
+)
+def test_normalising_removes_case_and_final_punctuation_alone(text, normalised):
+    assert normalise_caption(text) == normalised
+    assert normalise_caption(normalised) == normalised
+
+
+@pytest.mark.real_data
+def test_the_published_files_are_read_whole(real_data):
+    found = read_annotation_folder(real_data / "rococo/annotations")
+    assert list(found.variants) == ["same_concept", "diff_concept", "rand_voca", "danger"]
+    assert len(found.clean) == 5000 and sum(len(item.captions) for item in found.clean) == 25_010
+    assert [path.name for path in found.ignored] == ["coco_karpathy_val.json"]
+    for annotation in found.variants.values():
+        altered = [text for item in annotation.items for text in item.altered]
+        assert len(altered) == 25_010 and sum(text is None for text in altered) == 10
+    assert len(no_ops(found.variants["danger"], normalised=False)) == 3

@@ -1,0 +1,115 @@
+"""RoCOCO as tasks: who is asked, among whom, in which order, and what `strict` changes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet, read_annotation_folder
+from rococo_jax.benchmarks.rococo.build import rococo_from_file, rococo_from_set
+from rococo_jax.data.captions import CaptionedImage
+
+ITEMS = (
+    AlteredCaptions("a.jpg", ("A dog.", "A cat.", "Two dogs"), ("a car", "A  CAT .", None)),
+    AlteredCaptions("b.jpg", ("A dog.", "One bird"), ("a car", "one fish")),
+)
+ANNOTATION = Annotation("same_concept", ITEMS, Path("same_concept.json"), "own")
+CLEAN = tuple(CaptionedImage(item.image, item.originals) for item in ITEMS)
+FOLDER = AnnotationSet(CLEAN, {"same_concept": ANNOTATION}, (), None)
+
+
+def tasks_of(benchmark):
+    return {(task.name, task.variant): task for task in benchmark.tasks}
+
+
+def gallery_of(benchmark, task):
+    return [benchmark.captions[row] for row in task.gallery]
+
+
+def test_the_gallery_is_in_the_order_of_the_published_files():
+    benchmark = rococo_from_set(FOLDER)
+    task = tasks_of(benchmark)["image_to_text", "same_concept"]
+    expected = ["A dog.", "A cat.", "Two dogs", "a car", "A  CAT .", "A dog.", "One bird", "a car", "one fish"]
+    assert gallery_of(benchmark, task) == expected
+    assert task.gallery_group.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert task.gallery_altered.tolist() == [False, False, False, True, True, False, False, True, True]
+    assert task.queries.tolist() == task.query_group.tolist() == [0, 1]
+
+
+def test_the_clean_gallery_has_the_originals_alone():
+    benchmark = rococo_from_set(FOLDER)
+    task = tasks_of(benchmark)["image_to_text", "clean"]
+    assert gallery_of(benchmark, task) == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
+    assert not task.gallery_altered.any()
+
+
+def test_text_to_image_asks_with_originals_and_never_with_altered_captions():
+    benchmark = rococo_from_set(FOLDER)
+    task = tasks_of(benchmark)["text_to_image", "clean"]
+    assert [benchmark.captions[row] for row in task.queries] == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
+    assert task.query_group.tolist() == [0, 0, 0, 1, 1]
+    assert task.gallery.tolist() == task.gallery_group.tolist() == [0, 1]
+
+
+def test_a_string_is_embedded_once_however_often_it_occurs():
+    benchmark = rococo_from_set(FOLDER)
+    assert len(benchmark.captions) == len(set(benchmark.captions)) == 7
+
+
+def test_strict_normalises_both_sides_and_leaves_out_what_then_says_the_same():
+    benchmark = rococo_from_set(FOLDER, "strict")
+    task = tasks_of(benchmark)["image_to_text", "same_concept"]
+    expected = ["a dog", "a cat", "two dogs", "a car", "a dog", "one bird", "a car", "one fish"]
+    assert gallery_of(benchmark, task) == expected
+    assert benchmark.notes == (
+        "same_concept: altered captions left out because they say what their original says (strict): 1",
+    )
+
+
+def test_the_gallery_shrinks_to_the_images_present():
+    benchmark = rococo_from_set(FOLDER, images={"b.jpg"})
+    assert benchmark.images == ("b.jpg",)
+    task = tasks_of(benchmark)["image_to_text", "same_concept"]
+    assert gallery_of(benchmark, task) == ["A dog.", "One bird", "a car", "one fish"]
+    assert task.query_group.tolist() == [0] and set(task.gallery_group) == {0}
+
+
+def test_columns_of_a_file_are_its_captions_in_file_order():
+    benchmark = rococo_from_file(ANNOTATION)
+    task = tasks_of(benchmark)["image_to_text", "same_concept"]
+    assert task.gallery.tolist() == list(range(9))
+    assert tasks_of(benchmark)["image_to_text", "clean"].gallery.tolist() == [0, 1, 2, 5, 6]
+    assert tasks_of(benchmark)["text_to_image", "clean"].queries.tolist() == [0, 1, 2, 5, 6]
+
+
+def test_strict_leaves_columns_of_no_ops_out_of_the_gallery():
+    task = tasks_of(rococo_from_file(ANNOTATION, "strict"))["image_to_text", "same_concept"]
+    assert task.gallery.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_plain_captions_give_the_clean_tasks_alone():
+    benchmark = rococo_from_file(list(CLEAN))
+    assert list(tasks_of(benchmark)) == [("image_to_text", "clean"), ("text_to_image", "clean")]
+
+
+@pytest.fixture(scope="module")
+def published(real_data):
+    return read_annotation_folder(real_data / "rococo" / "annotations")
+
+
+@pytest.mark.real_data
+def test_the_published_files_give_the_published_sizes(published, without_type_checks):
+    tasks = tasks_of(rococo_from_set(published))
+    for variant in ("same_concept", "diff_concept", "rand_voca", "danger"):
+        task = tasks["image_to_text", variant]
+        assert (len(task.queries), len(task.gallery), np.sum(task.gallery_altered)) == (5000, 50_010, 25_000)
+    assert len(tasks["image_to_text", "clean"].gallery) == 25_010
+    assert len(tasks["text_to_image", "clean"].queries) == 25_010
+    assert len(tasks["text_to_image", "clean"].gallery) == 5000
+
+
+@pytest.mark.real_data
+def test_strict_leaves_out_the_no_ops_of_danger(published, without_type_checks):
+    tasks = tasks_of(rococo_from_set(published, "strict"))
+    # 3 equal their original word for word, which is the published count; case and final punctuation hide no other.
+    assert len(tasks["image_to_text", "danger"].gallery) == 50_010 - 3

@@ -1,0 +1,123 @@
+"""`rococo mix-images`: files and manifest, resuming, seeds that never collide, and bad input in one line."""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches, squash
+from rococo_jax.cli import mix_images
+from rococo_jax.errors import InputError
+
+
+@pytest.fixture
+def gallery(tmp_path) -> Path:
+    """Five drawn images of different sizes and modes, and their captions."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path / "images" / "set"
+    folder.mkdir(parents=True)
+    items = []
+    for number, (size, mode) in enumerate([((40, 30), "RGB"), ((25, 60), "L"), ((50, 50), "RGB"), ((33, 20), "RGBA")]):
+        shape = (size[1], size[0], len(mode)) if len(mode) > 1 else (size[1], size[0])
+        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(folder / f"{number}.png")
+        items.append({"image": f"set/{number}.png", "caption": ["a drawing"]})
+    Image.new("RGB", (10, 10), (200, 30, 60)).save(folder / "0.jpg")  # the stem of another image
+    items.append({"image": "set/0.jpg", "caption": ["red"]})
+    (tmp_path / "captions.json").write_text(json.dumps(items))
+    return tmp_path
+
+
+def mix(gallery: Path, *more: str, out: str = "out") -> Path:
+    parser = argparse.ArgumentParser()
+    mix_images.add_arguments(parser)
+    arguments = ["--images", gallery / "images", "--captions", gallery / "captions.json", "--out", gallery / out, *more]
+    assert mix_images.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+    return gallery / out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict", "control"])
+def test_files_hold_the_images_that_an_evaluation_mixes_in_memory(gallery, protocol):
+    out = mix(gallery, "--method", "patch", "--ratio", "0.6", "--seed", "10", "--protocol", protocol)
+    names = [item["image"] for item in json.loads((gallery / "captions.json").read_text())]
+    plan = make_plan(names, "patch", 0.6, 10, protocol)
+    squashed = [squash(Image.open(gallery / "images" / name)) for name in names]
+    ((places, mixed),) = mixed_batches(plan, lambda indices: np.stack([squashed[index] for index in indices]))
+    manifest = json.loads((out / "manifest.json").read_text())
+    for place in places:
+        entry = manifest["pairs"][place]
+        np.testing.assert_array_equal(np.asarray(Image.open(out / entry["file"])), mixed[place])
+        assert (entry["image"], entry["partner"]) == (names[plan.first[place]], names[plan.partner[place]])
+        assert entry["true_ratio"] == plan.true_ratio[place]
+    assert manifest["protocol"] == protocol and manifest["boxes"] == plan.boxes.tolist()
+    assert set(contents(out)) == {"manifest.json", *(entry["file"] for entry in manifest["pairs"])}
+    assert {"rococo_jax", "pillow"} <= set(manifest["versions"])
+
+
+def test_names_of_two_seeds_ratios_or_protocols_never_collide(gallery):
+    runs = [("--seed", "1"), ("--seed", "10"), ("--ratio", "0.8"), ("--method", "patch"), ("--protocol", "strict"),
+            ("--protocol", "control")]  # fmt: skip
+    names = [set(contents(mix(gallery, *run, out=f"out{number}"))) for number, run in enumerate(runs)]
+    assert all(len(found) == 6 for found in names)
+    assert len(set.union(*names)) == 5 * len(runs) + 1  # manifest.json is the one name they share
+
+
+def test_a_folder_holds_one_run(gallery):
+    mix(gallery, "--seed", "1")
+    with pytest.raises(InputError, match="seed: found 1; wanted 10"):
+        mix(gallery, "--seed", "10")
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
+    whole = contents(mix(gallery, out="whole"))
+    from rococo_jax.perturb.images import resumable_folder as altered_files
+
+    finished, count = altered_files.file_by_rename, iter(range(100))
+
+    def stopped(path):
+        if next(count) == 3:
+            raise KeyboardInterrupt
+        return finished(path)
+
+    monkeypatch.setattr(altered_files, "file_by_rename", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        mix(gallery)
+    partial = contents(gallery / "out")
+    assert "manifest.json" not in partial and len(partial) == 4  # three images and the plan
+    assert all(whole[name] == content for name, content in partial.items() if not name.startswith("."))
+    with pytest.raises(InputError, match="seed"):
+        mix(gallery, "--seed", "2")
+    monkeypatch.undo()
+    assert contents(mix(gallery)) == whole
+
+
+def test_a_finished_run_writes_nothing_again(gallery):
+    out = mix(gallery)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jpg")}
+    mix(gallery)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jpg")} == before
+
+
+def test_a_file_that_is_no_image_is_named_and_no_manifest_appears(gallery):
+    (gallery / "images" / "set" / "2.png").write_text("not an image")
+    with pytest.raises(InputError, match=r"2\.png"):
+        mix(gallery)
+    assert not (gallery / "out" / "manifest.json").exists()
+
+
+def test_missing_images_one_image_and_bad_ratios_are_refused_before_anything_is_written(gallery):
+    (gallery / "images" / "set" / "1.png").unlink()
+    with pytest.raises(InputError, match=r"4 of 5 images; 'set/1\.png' is missing"):
+        mix(gallery)
+    with pytest.raises(InputError, match=r"ratio: found 1\.2"):
+        mix(gallery, "--ratio", "1.2")
+    (gallery / "captions.json").write_text('[{"image": "set/0.png", "caption": ["a"]}]')
+    with pytest.raises(InputError, match="images: found 1; wanted at least two"):
+        mix(gallery)
+    assert not (gallery / "out").exists()

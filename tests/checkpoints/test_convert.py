@@ -1,0 +1,66 @@
+"""`rococo convert`, and loading a folder without converting it first."""
+
+import argparse
+
+import jax
+import pytest
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli import convert
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from tests.support.reference_models import clip, dinov2, saved, siglip
+
+
+def test_a_hugging_face_folder_loads_like_its_conversion(tmp_path):
+    folder = saved(clip(), tmp_path / "theirs")
+    mesh = make_mesh(jax.devices()[:1])
+    direct = load_model(folder, mesh=mesh)
+    save_model(tmp_path / "ours", direct)
+    converted = load_model(tmp_path / "ours", mesh=mesh)
+    assert converted.provenance["weights_sha256"] == direct.provenance["weights_sha256"]
+    assert converted.provenance["format"] == "huggingface"
+    assert converted.preprocessing == direct.preprocessing and converted.tokenizer is None
+
+
+def run_convert(*arguments):
+    parser = argparse.ArgumentParser()
+    convert.add_arguments(parser)
+    convert.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_the_convert_command_says_what_it_read(tmp_path, capsys):
+    run_convert(saved(dinov2(use_swiglu_ffn=True), tmp_path / "dino"), tmp_path / "out", "--pooling", "cls+mean")
+    printed = capsys.readouterr().out
+    for part in (
+        "dinov2",
+        "30 x 30, patches of 10",
+        "gated silu",
+        "pooling cls+mean",
+        "48 dimensions",
+        "from the family's default",
+    ):
+        assert part in printed
+    run_convert(saved(siglip(), tmp_path / "siglip"), tmp_path / "out2")
+    printed = capsys.readouterr().out
+    for part in ("siglip", "pooling attention", "up to 13 tokens", "gelu_tanh", "24 dimensions", "no tokenizer"):
+        assert part in printed
+
+
+def test_the_convert_command_refuses_before_it_works(tmp_path):
+    folder = saved(clip(), tmp_path / "clip")
+    for kind, wanted in (
+        ("openai", "found no file"),
+        ("big_vision", "found no file"),
+        ("open_clip", "open_clip_config"),
+    ):
+        with pytest.raises(InputError, match=wanted):
+            run_convert(folder, tmp_path / "out", "--source-format", kind)
+    with pytest.raises(InputError, match=r"--activation: .*fixed in the huggingface form"):
+        run_convert(folder, tmp_path / "out", "--activation", "gelu")
+    with pytest.raises(InputError, match="something already there"):
+        run_convert(tmp_path / "absent", folder)
+    with pytest.raises(InputError, match="--pooling"):
+        run_convert(folder, tmp_path / "out", "--pooling", "mean")
+    assert {path.name for path in tmp_path.iterdir()} == {"clip"}

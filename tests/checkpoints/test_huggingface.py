@@ -1,0 +1,315 @@
+"""Hugging Face folders: read whatever release wrote them, and refused in one line where they do not fit."""
+
+import json
+import shutil
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rococo_jax.checkpoints import convert_huggingface
+from rococo_jax.checkpoints.families import table_of
+from rococo_jax.checkpoints.huggingface_config import FAMILIES, spec_from_config
+from rococo_jax.checkpoints.name_table import write_tensors
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.errors import InputError
+from tests.support.reference_models import bert, clip, dinov2, saved, siglip, torch, transformers
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+MAKERS = {"clip": clip, "siglip": siglip, "dinov2": dinov2, "bert": bert}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """One saved reference a family; tests that change one copy it first."""
+    root = tmp_path_factory.mktemp("references")
+    folders = {family: saved(make(), root / family) for family, make in MAKERS.items()}
+    folders["dinov2_gated"] = saved(dinov2(use_swiglu_ffn=True), root / "gated")
+    return folders
+
+
+@pytest.fixture
+def clip_copy(folders, tmp_path):
+    return shutil.copytree(folders["clip"], tmp_path / "clip")
+
+
+def change_tensors(folder, change):
+    """Rewrites the folder's tensors through `change(dict)`."""
+    path = folder / "model.safetensors"
+    tensors = safetensors_torch.load_file(path)
+    change(tensors)
+    safetensors_torch.save_file(tensors, path)
+
+
+def change_config(folder, change):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def parameters(folder, **options):
+    return {path: np.asarray(array) for path, array in parameters_of(convert_huggingface(folder, **options)[0]).items()}
+
+
+def assert_equal(ours, expected):
+    assert ours.keys() == expected.keys()
+    for path in ours:
+        np.testing.assert_array_equal(ours[path], expected[path], err_msg=path)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip", "dinov2", "dinov2_gated", "bert"])
+def test_the_table_backwards_gives_the_checkpoint_bit_for_bit(folders, name):
+    folder, family = folders[name], name.split("_")[0]
+    model = convert_huggingface(folder)[0]
+    prefixes = ("vision_model.", "text_model.") if family in ("clip", "siglip") else ("", "")
+    written = write_tensors(parameters(folder), table_of(model.spec, family, *prefixes))
+    stored = safetensors_torch.load_file(folder / "model.safetensors")
+    unused = {"embeddings.mask_token", "pooler.dense.weight", "pooler.dense.bias"}
+    assert written.keys() == stored.keys() - unused
+    for key, tensor in written.items():
+        np.testing.assert_array_equal(tensor, stored[key].numpy(), err_msg=key)
+
+
+def test_sharded_folders_read_like_whole_ones(folders, tmp_path):
+    model = transformers.CLIPModel.from_pretrained(folders["clip"])
+    folder = saved(model, tmp_path / "sharded", max_shard_size="40KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2 and not (folder / "model.safetensors").exists()
+    assert_equal(parameters(folder), parameters(folders["clip"]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_any_precision_become_float32(folders, clip_copy, dtype):
+    change_tensors(clip_copy, lambda tensors: tensors.update({k: v.to(dtype) for k, v in tensors.items()}))
+    whole = parameters(folders["clip"])
+    for path, array in parameters(clip_copy).items():
+        assert array.dtype == np.float32
+        expected = torch.from_numpy(whole[path].copy()).to(dtype).float().numpy()
+        np.testing.assert_array_equal(array, expected, err_msg=path)
+
+
+def test_names_of_older_releases_are_read(folders, tmp_path):
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+
+    def age(tensors):
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[f"bert.{old}"] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = torch.arange(13)[None]
+        tensors["cls.predictions.bias"] = torch.zeros(99)
+
+    change_tensors(folder, age)
+    assert_equal(parameters(folder), parameters(folders["bert"]))
+
+
+def test_missing_unknown_and_misshapen_tensors_are_listed_at_once(clip_copy):
+    def spoil(tensors):
+        del tensors["visual_projection.weight"]
+        tensors["vision_model.surprise"] = torch.zeros(2)
+        tensors["text_model.final_layer_norm.bias"] = torch.zeros(31)
+        tensors["logit_scale"] = torch.tensor(3)
+
+    change_tensors(clip_copy, spoil)
+    with pytest.raises(InputError) as caught:
+        convert_huggingface(clip_copy)
+    message = str(caught.value)
+    assert "1 missing (visual_projection.weight)" in message
+    assert "1 unknown (vision_model.surprise)" in message
+    assert "text_model.final_layer_norm.bias of shape (31,) instead of (32,)" in message
+    assert "logit_scale of type I64" in message
+    assert "\n" not in message
+
+
+def test_a_layer_too_many_is_unknown_not_ignored(clip_copy):
+    change_config(clip_copy, lambda config: config["text_config"].update(num_hidden_layers=2))
+    with pytest.raises(InputError, match=r"16 unknown \(text_model.encoder.layers.2.* and 8 more\)"):
+        convert_huggingface(clip_copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda c: c.update(model_type="flava"), "model_type"),
+        (lambda c: c.pop("model_type"), "model_type"),
+        (lambda c: c["text_config"].update(hidden_act="mish"), "text_config.hidden_act"),
+        (lambda c: c["vision_config"].update(image_size="big"), "vision_config.image_size"),
+        (lambda c: c["vision_config"].update(image_size=[30, 40]), "vision_config.image_size"),
+        (lambda c: c["text_config"].update(num_hidden_layers=0), "text_config.num_hidden_layers"),
+        (lambda c: c["text_config"].update(layer_norm_eps=-1), "text_config.layer_norm_eps"),
+        (lambda c: c.update(vision_config=3), "vision_config"),
+    ],
+)
+def test_a_configuration_that_cannot_be_followed_names_its_field(clip_copy, change, field):
+    change_config(clip_copy, change)
+    with pytest.raises(InputError) as caught:
+        convert_huggingface(clip_copy)
+    assert caught.value.field == field
+    assert "config.json" in caught.value.source
+
+
+def test_towers_that_would_be_misread_are_refused(folders, tmp_path):
+    cases = (
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("bert", {"is_decoder": True}, "is_decoder"),
+        ("siglip", {"vision_config": {"vision_use_head": False}}, "vision_use_head"),
+    )
+    for index, (family, change, field) in enumerate(cases):
+        folder = shutil.copytree(folders[family], tmp_path / str(index))
+        change_config(folder, lambda config, change=change: config.update(change))
+        with pytest.raises(InputError, match=field):
+            convert_huggingface(folder)
+
+
+def test_weights_cut_short_are_refused(clip_copy):
+    path = clip_copy / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="a whole safetensors file"):
+        convert_huggingface(clip_copy)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="a whole safetensors file"):
+        convert_huggingface(clip_copy)
+
+
+def test_pickled_weights_are_refused_by_name(clip_copy):
+    (clip_copy / "model.safetensors").unlink()
+    with zipfile.ZipFile(clip_copy / "pytorch_model.bin", "w") as file:
+        file.writestr("archive/data.pkl", b"")
+    with pytest.raises(InputError, match=r"found pytorch_model.bin; wanted model.safetensors"):
+        convert_huggingface(clip_copy)
+
+
+def test_an_index_that_names_what_is_not_there_is_refused(folders, tmp_path):
+    model = transformers.CLIPModel.from_pretrained(folders["clip"])
+    folder = saved(model, tmp_path / "sharded", max_shard_size="40KB")
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    for change, wanted in (
+        (lambda m: m.update({"logit_scale": "absent.safetensors"}), "absent.safetensors: file: found nothing there"),
+        (lambda m: m.update({"more": m["logit_scale"]}), "all that the index names"),
+        (lambda m: m.update({"logit_scale": "../escape.safetensors"}), "file names inside the folder"),
+    ):
+        changed = json.loads(json.dumps(content))
+        change(changed["weight_map"])
+        index.write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=wanted):
+            convert_huggingface(folder)
+
+
+def test_what_is_no_folder_and_no_hub_name_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for source in (tmp_path / "absent", tmp_path / "file", "no such model"):
+        with pytest.raises(InputError, match="a model directory, a checkpoint's folder or file, or a hub name"):
+            convert_huggingface(source)
+    with pytest.raises(InputError, match="the hub says"):
+        convert_huggingface("nobody/nothing")  # tests run offline
+
+
+def pooling_folder(folders, tmp_path, pooling, modules=None):
+    folder = shutil.copytree(folders["bert"], tmp_path / "sentences", dirs_exist_ok=True)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if modules is not None:
+        kinds = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+        (folder / "modules.json").write_text(json.dumps(kinds))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode": "mean"}, "mean"),
+    ],
+)
+def test_sentence_transformers_folders_say_how_they_pool(folders, tmp_path, config, pooling):
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    folder = pooling_folder(folders, tmp_path, config, modules)
+    assert convert_huggingface(folder)[0].spec.text.pooling == pooling
+    assert convert_huggingface(folder, pooling="cls")[0].spec.text.pooling == "cls"
+
+
+def test_sentence_modules_that_change_the_vectors_are_refused(folders, tmp_path):
+    folder = pooling_folder(folders, tmp_path, {"pooling_mode_max_tokens": True})
+    with pytest.raises(InputError, match="found max_tokens; wanted either cls or mean"):
+        convert_huggingface(folder)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
+    folder = pooling_folder(folders, tmp_path, {"pooling_mode_mean_tokens": True}, modules)
+    with pytest.raises(InputError, match=r"2_Dense/config\.json"):
+        convert_huggingface(folder)
+
+
+def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
+    assert convert_huggingface(folders["dinov2"])[0].spec.vision.pooling == "cls"
+    assert convert_huggingface(folders["bert"])[0].spec.text.pooling == "cls"
+    for family, pooling in (("clip", "mean"), ("siglip", "cls"), ("bert", "cls+mean"), ("dinov2", "attention")):
+        with pytest.raises(InputError, match="--pooling"):
+            convert_huggingface(folders[family], pooling=pooling)
+
+
+CONFIGS = {
+    "clip": transformers.CLIPConfig,
+    "clip_vision_model": transformers.CLIPVisionConfig,
+    "clip_text_model": transformers.CLIPTextConfig,
+    "siglip": transformers.SiglipConfig,
+    "siglip_vision_model": transformers.SiglipVisionConfig,
+    "siglip_text_model": transformers.SiglipTextConfig,
+    "dinov2": transformers.Dinov2Config,
+    "bert": transformers.BertConfig,
+    "roberta": transformers.RobertaConfig,
+    "xlm-roberta": transformers.XLMRobertaConfig,
+    "blip": transformers.BlipConfig,
+}
+
+
+def test_what_a_configuration_leaves_out_is_the_default_of_the_reference(tmp_path):
+    assert CONFIGS.keys() == FAMILIES.keys()
+    for kind, config in CONFIGS.items():
+        names = ("vision_proj.weight", "text_proj.weight")  # what BLIP's retrieval form is known by
+        written = spec_from_config(config().to_dict(), tmp_path, names)
+        assert spec_from_config({"model_type": kind}, tmp_path, names) == written, kind
+
+
+def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it(tmp_path):
+    early = {
+        "model_type": "clip",
+        "projection_dim": 768,
+        "text_config": {"hidden_size": 64, "vocab_size": 7},
+        "text_config_dict": {"hidden_size": 768, "num_attention_heads": 12},
+        "vision_config": {"hidden_size": 48},
+        "vision_config_dict": {"hidden_size": 1024, "num_attention_heads": 16, "patch_size": 14},
+    }
+    expected = transformers.CLIPConfig.from_dict(json.loads(json.dumps(early))).to_dict()
+    assert spec_from_config(early, tmp_path, ()) == spec_from_config(expected, tmp_path, ())
+
+
+def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders):
+    first, second = convert_huggingface(folders["clip"])[0], convert_huggingface(folders["clip"])[0]
+    before = np.asarray(second.text.words[...])
+    first.text.words[...] = jnp.zeros_like(first.text.words[...])
+    np.testing.assert_array_equal(second.text.words[...], before)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(nnx.state(second)))
+
+
+def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
+    for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
+        model, preprocessing, _, provenance = convert_huggingface(folders[family])
+        assert provenance["preprocessing"] == "the family's default"
+        assert preprocessing.image_size == (model.spec.vision.image_size,) * 2
+        assert (preprocessing.shortest_edge is not None) == shortest_edge
+
+
+def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_reference_does(folders, tmp_path):
+    for family in ("clip", "dinov2"):
+        folder = shutil.copytree(folders[family], tmp_path / family)
+        processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 64}, "crop_size": 64}
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+        if family == "clip":
+            with pytest.raises(InputError, match="64 x 64 pixels"):
+                convert_huggingface(folder)
+        else:
+            assert convert_huggingface(folder)[0].spec.vision.image_size == 64

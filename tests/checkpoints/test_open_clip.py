@@ -1,0 +1,227 @@
+"""open_clip's towers: the vectors that open_clip itself gives (golden arrays), from its folders and from `.pt` files.
+
+The golden files hold shapes and results; weights and inputs are made again from names, see tests/support/golden.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.activation import activation_of_open_clip
+from rococo_jax.checkpoints.arrays import ArraySource
+from rococo_jax.checkpoints.open_clip_config import spec_from_open_clip
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.models import parameter_counts
+from rococo_jax.runtime import make_mesh
+from tests.support.golden.weights import pixels_for, weights_for
+from tests.support.paths import CHECKOUT
+
+GOLDEN = CHECKOUT / "tests" / "support" / "golden"
+MESH = make_mesh(jax.devices()[:1])
+CASES = sorted(path.stem.removeprefix("open_clip_") for path in GOLDEN.glob("open_clip_*.json"))
+
+
+def golden(case):
+    return json.loads((GOLDEN / f"open_clip_{case}.json").read_text())
+
+
+def open_clip_folder(record, folder, change=lambda config, tensors: None):
+    """The folder as open_clip's own upload writes it."""
+    folder.mkdir()
+    config, tensors = {"model_cfg": record["model_cfg"], "preprocess_cfg": {}}, weights_for(record["shapes"])
+    change(config, tensors)
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "open_clip_model.safetensors")
+    if record["text_config"]:
+        text = folder / record["model_cfg"]["text_cfg"]["hf_model_name"]
+        text.mkdir()
+        (text / "config.json").write_text(json.dumps(record["text_config"]))
+    return folder
+
+
+def assert_golden(encoder, record):
+    """1e-4 absolute and 0.99999 cosine: float32 sums in another order, over a few layers."""
+    ids, size = np.array(record["ids"], np.int32), record["model_cfg"]["vision_cfg"]["image_size"]
+    text_config = record["text_config"] or {}
+    mask = ids != text_config["pad_token_id"] if text_config else np.ones(ids.shape, bool)
+    run = jax.jit(lambda x, i, m: (encoder.model.image_embeddings(x), encoder.model.text_embeddings(i, m)))
+    for ours, key in zip(run(pixels_for(size), ids, mask), ("images", "texts"), strict=True):
+        theirs = np.array(record[key])
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+        assert (np.asarray(ours) * theirs).sum(1).min() >= 0.99999
+
+
+def named(case):
+    """`vit_gelu` says nothing of its activation; its folder's name does."""
+    return "CLIP-ViT-g-14-laion2B-s12B-b42K" if case == "vit_gelu" else case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_open_clip_folder_gives_the_vectors_of_open_clip(case, tmp_path):
+    record = golden(case)
+    encoder = load_model(open_clip_folder(record, tmp_path / named(case)), mesh=MESH, tokenizer="none")
+    assert_golden(encoder, record)
+    assert encoder.provenance["format"] == "open_clip"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("open_clip") is None, reason="open_clip is not installed")
+def test_the_golden_arrays_are_what_the_installed_open_clip_gives():
+    """In a process of its own: it imports torchvision, which `transformers` must not see here."""
+    command = [sys.executable, str(GOLDEN / "make_open_clip.py"), "--check"]
+    root = str(CHECKOUT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(command, check=True, env=environment, cwd=root)
+
+
+def test_it_goes_through_a_model_directory(tmp_path):
+    """Statistics of batch norms are written and restored as parameters are."""
+    record = golden("resnet_quick_gelu")
+    first = load_model(open_clip_folder(record, tmp_path / "theirs"), mesh=MESH, tokenizer="none")
+    save_model(tmp_path / "ours", first)
+    second = load_model(tmp_path / "ours", mesh=MESH)
+    assert second.spec == first.spec
+    assert hash_parameters(parameters_of(second.model)) == first.provenance["weights_sha256"]
+    assert "vision.norm1.variance" in parameters_of(second.model)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "activation"),
+    [
+        ({"quick_gelu": True}, "mine", "quick_gelu"),
+        ({"quick_gelu": False}, "mine", "gelu"),
+        ({"pretrained_cfg": {"quick_gelu": True}}, "mine", "quick_gelu"),
+        ({}, "timm/vit_base_patch32_clip_224.openai", "quick_gelu"),
+        ({}, "apple/DFN2B-CLIP-ViT-B-16", "quick_gelu"),
+        ({}, "apple/DFN2B-CLIP-ViT-L-14-39B", "gelu"),
+        ({}, "timm/vit_base_patch16_clip_224.metaclip_400m", "quick_gelu"),
+        ({}, "timm/vit_huge_patch14_clip_224.metaclip_altogether", "gelu"),
+        ({}, "timm/vit_base_patch32_clip_224.laion400m_e32", "quick_gelu"),
+        ({}, "timm/vit_base_patch16_clip_224.laion400m_e32", "gelu"),
+        ({}, "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k", "gelu"),
+        ({}, "checkpoints/laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K", "gelu"),
+        ({"vision_cfg": {"timm_model_name": "vit_base_patch16_siglip_224"}}, "mine", "gelu"),
+    ],
+)
+def test_the_activation_is_known_by_its_provenance(config, name, activation):
+    assert activation_of_open_clip(config, name, None)[0] == activation
+
+
+def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
+    record = golden("vit_gelu")
+    folder = open_clip_folder(record, tmp_path / "mine")
+    with pytest.raises(InputError, match=r"activation: found neither .* convert --activation quick_gelu or gelu"):
+        load_model(folder, mesh=MESH, tokenizer="none")
+    asked = load_model(folder, mesh=MESH, tokenizer="none", activation="gelu")
+    assert_golden(asked, record)
+    assert asked.provenance["activation"] == "gelu: --activation"
+    # It matters, or the cases here would show nothing.
+    other = load_model(folder, mesh=MESH, tokenizer="none", activation="quick_gelu")
+    assert np.abs(other.encode_image(pixels_for(32)) - np.array(record["images"])).max() > 1e-3
+    with pytest.raises(InputError, match="--activation"):
+        load_model(folder, mesh=MESH, tokenizer="none", activation="relu")
+
+
+def test_without_a_tokenizer_at_hand_the_error_says_how_to_give_one(tmp_path):
+    folder = open_clip_folder(golden("vit_quick_gelu"), tmp_path / "theirs")
+    with pytest.raises(InputError, match=r"openai/clip-vit-base-patch32 cannot be read .*--tokenizer"):
+        load_model(folder, mesh=MESH)  # tests run offline
+
+
+def test_older_pickled_weights_are_read_without_running_them(tmp_path):
+    torch = pytest.importorskip("torch")
+    record = golden("vit_quick_gelu")
+    folder = open_clip_folder(record, tmp_path / "older")
+    safe = load_model(folder, mesh=MESH, tokenizer="none").provenance["weights_sha256"]
+    (folder / "open_clip_model.safetensors").unlink()
+    tensors = {name: torch.from_numpy(array) for name, array in weights_for(record["shapes"]).items()}
+    torch.save(tensors, folder / "open_clip_pytorch_model.bin")
+    assert load_model(folder, mesh=MESH, tokenizer="none").provenance["weights_sha256"] == safe
+    torch.save({"w": Path}, folder / "open_clip_pytorch_model.bin")
+    with pytest.raises(InputError, match="pickle: found the name pathlib"):
+        load_model(folder, mesh=MESH, tokenizer="none")
+    (folder / "open_clip_pytorch_model.bin").unlink()
+    with pytest.raises(InputError, match="no weight files"):
+        load_model(folder, mesh=MESH, tokenizer="none")
+
+
+def test_weights_cut_short_are_refused(tmp_path):
+    folder = open_clip_folder(golden("vit_quick_gelu"), tmp_path / "cut")
+    path = folder / "open_clip_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="a whole safetensors file"):
+        load_model(folder, mesh=MESH, tokenizer="none")
+
+
+# (width, layers, head width, ratio, patch; text width, heads, layers; dim; millions of parameters) of LAION's and
+# TinyCLIP's configurations; the totals are those of open_clip's own table of profiles, TinyCLIP's of its paper.
+PUBLISHED = {
+    "ViT-H-14": (1280, 32, 80, 4.0, 14, 1024, 16, 24, 1024, 986.11),
+    "ViT-g-14": (1408, 40, 88, 4.3637, 14, 1024, 16, 24, 1024, 1366.68),
+    "ViT-bigG-14": (1664, 48, 104, 4.9231, 14, 1280, 20, 32, 1280, 2539.57),
+    "TinyCLIP-ViT-40M-32-Text-19M": (512, 12, 64, 4.0, 32, 512, 8, 6, 512, 84.2),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_shapes_have_their_published_sizes(name):
+    width, layers, head, ratio, patch, text_width, heads, text_layers, dim, millions = PUBLISHED[name]
+    vision = {"width": width, "layers": layers, "head_width": head, "mlp_ratio": ratio, "patch_size": patch}
+    config = {"embed_dim": dim, "vision_cfg": vision, "text_cfg": {"width": text_width, "heads": heads}}
+    config["text_cfg"]["layers"] = text_layers
+    spec = spec_from_open_clip(config, Path(name), ArraySource(Path(name), {}, dict), lambda: "gelu", None)
+    assert spec.vision.heads == width // head
+    assert sum(parameter_counts(spec).values()) / 1e6 == pytest.approx(millions, abs=0.01 * millions**0.5)
+
+
+def change_vision(**fields):
+    return lambda config, tensors: config["model_cfg"]["vision_cfg"].update(fields)
+
+
+def change_text(**fields):
+    return lambda config, tensors: config["model_cfg"]["text_cfg"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (change_vision(attentional_pool=True), "vision_cfg.attentional_pool"),
+        (change_vision(colour_norm=True), "vision_cfg.colour_norm"),
+        (change_vision(timm_model_name="convnext_base"), "vision_cfg.timm_model_name"),
+        (change_vision(pool_type="none"), "vision_cfg.pool_type"),
+        (change_text(pool_type="last"), "text_cfg.pool_type"),
+        (change_text(embed_cls=True), "text_cfg.embed_cls"),
+        (change_text(hf_model_name="nobody/nothing"), "text_cfg.hf_model_name"),
+        (lambda config, tensors: config["model_cfg"].pop("embed_dim"), "model_cfg.embed_dim"),
+        (lambda config, tensors: config["model_cfg"].pop("vision_cfg"), "model_cfg"),
+        (lambda config, tensors: config["preprocess_cfg"].update(resize_mode="longest"), "preprocess_cfg.resize_mode"),
+        (lambda config, tensors: tensors.pop("visual.proj"), "tensors"),
+    ],
+)
+def test_what_the_towers_here_cannot_follow_is_refused_by_its_field(change, field, tmp_path):
+    record = json.loads(json.dumps(golden("vit_quick_gelu")))
+    folder = open_clip_folder(record, tmp_path / "changed", change)
+    with pytest.raises(InputError) as caught:
+        load_model(folder, mesh=MESH, tokenizer="none")
+    assert caught.value.field == field
+
+
+def test_the_preprocessing_is_that_of_the_configuration(tmp_path):
+    def squash(config, tensors):
+        config["preprocess_cfg"] = {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"}
+
+    record = golden("vit_quick_gelu")
+    squashed = load_model(open_clip_folder(record, tmp_path / "s", squash), mesh=MESH, tokenizer="none").preprocessing
+    assert (squashed.exact_size, squashed.crop_size, squashed.mean) == ((32, 32), None, (0.5, 0.5, 0.5))
+    plain = load_model(open_clip_folder(record, tmp_path / "p"), mesh=MESH, tokenizer="none").preprocessing
+    assert (plain.shortest_edge, plain.crop_size, plain.resample) == (32, (32, 32), "bicubic")

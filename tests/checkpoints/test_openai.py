@@ -1,0 +1,223 @@
+"""OpenAI's `.pt` files, TorchScript archives and state dicts, read without torch; and what is refused in them."""
+
+import pickle
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+
+from rococo_jax.checkpoints.openai import PUBLISHED, spec_from_tensors
+from rococo_jax.checkpoints.torch_archive import read_torch_archive
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.models import parameter_counts
+from rococo_jax.runtime import make_mesh
+from tests.checkpoints.test_open_clip import assert_golden, golden
+from tests.support.golden.weights import weights_for
+
+torch = pytest.importorskip("torch")
+MESH = make_mesh(jax.devices()[:1])
+NUMBERS = {"input_resolution": 32, "context_length": 12, "vocab_size": 60}
+
+
+class Holder(torch.nn.Module):
+    """A module of modules; only their parameters matter."""
+
+    def forward(self, x):
+        return x
+
+
+def module_of(tensors):
+    """A tree of modules whose state dict is `tensors`."""
+    root = Holder()
+    for name, array in tensors.items():
+        *parents, last = name.split(".")
+        module = root
+        for parent in parents:
+            if parent not in module._modules:
+                module.add_module(parent, Holder())
+            module = module._modules[parent]
+        tensor = torch.from_numpy(np.array(array))
+        if tensor.is_floating_point() and "running" not in last:
+            module.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=False))
+        else:
+            module.register_buffer(last, tensor)
+    return root
+
+
+def openai_file(case, path, form, numbers=True):
+    tensors = weights_for(golden(case)["shapes"])
+    if numbers:
+        tensors |= {name: np.array(value) for name, value in NUMBERS.items()}
+    module = module_of(tensors)
+    if form == "torchscript":
+        torch.jit.save(torch.jit.script(module), path)
+    elif form == "checkpoint":
+        state = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
+        torch.save({"epoch": 3, "name": "run", "state_dict": state, "optimizer": {"lr": [0.1]}}, path)
+    else:
+        torch.save(module.state_dict(), path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("case", "form"), [("vit_quick_gelu", "state_dict"), ("resnet_quick_gelu", "torchscript")])
+def test_an_archive_gives_the_vectors_of_its_model(case, form, tmp_path):
+    encoder = load_model(openai_file(case, tmp_path / "model.pt", form), mesh=MESH, tokenizer="none")
+    assert_golden(encoder, golden(case))
+    assert encoder.provenance["activation"] == "quick_gelu: OpenAI's archive"
+    size = encoder.spec.vision.image_size
+    assert encoder.preprocessing.shortest_edge == size and encoder.preprocessing.crop_size == (size, size)
+
+
+def test_a_bare_state_dict_does_not_say_its_activation_and_a_training_checkpoint_neither(tmp_path):
+    for form in ("state_dict", "checkpoint"):
+        path = openai_file("vit_quick_gelu", tmp_path / f"{form}.pt", form, numbers=False)
+        with pytest.raises(InputError, match="activation: found a bare state dict"):
+            load_model(path, mesh=MESH, tokenizer="none")
+        for options in ({"source_format": "openai"}, {"activation": "quick_gelu"}):
+            encoder = load_model(path, mesh=MESH, tokenizer="none", **options)
+            assert encoder.spec.text.activation == "quick_gelu"
+    assert_golden(encoder, golden("vit_quick_gelu"))
+
+
+def test_half_precision_is_read_as_torch_reads_it(tmp_path):
+    values = {
+        "half": torch.randn(3, 5).half(),
+        "bfloat16": torch.randn(4).bfloat16(),
+        "transposed": torch.randn(5, 6).t(),
+        "part": torch.randn(10, 4)[2:8:2],
+        "scalar": torch.tensor(2.5),
+    }
+    torch.save(values, tmp_path / "values.pt")
+    _, tensors = read_torch_archive(tmp_path / "values.pt")
+    assert tensors.names == sorted(values)
+    for name, value in values.items():
+        np.testing.assert_array_equal(tensors.read(name), value.float().numpy())
+        assert tensors.shape(name) == tuple(value.shape)
+
+
+# The nine published architectures: (image size, ResNet's width and blocks or ViT's patch, width and layers; text width)
+# from table 19 and 20 of arXiv 2103.00020, and the number of parameters that OpenAI's code counts for each.
+NINE = {
+    "RN50": ((224, 64, (3, 4, 6, 3)), 512, 1024, 102_007_137),
+    "RN101": ((224, 64, (3, 4, 23, 3)), 512, 512, 119_688_033),
+    "RN50x4": ((288, 80, (4, 6, 10, 6)), 640, 640, 178_300_601),
+    "RN50x16": ((384, 96, (6, 8, 18, 8)), 768, 768, 290_979_217),
+    "RN50x64": ((448, 128, (3, 15, 36, 10)), 1024, 1024, 623_258_305),
+    "ViT-B/32": ((224, 32, 768, 12), 512, 512, 151_277_313),
+    "ViT-B/16": ((224, 16, 768, 12), 512, 512, 149_620_737),
+    "ViT-L/14": ((224, 14, 1024, 24), 768, 768, 427_616_513),
+    "ViT-L/14@336px": ((336, 14, 1024, 24), 768, 768, 427_944_193),
+}
+
+
+class Shapes:
+    """Tensors without values."""
+
+    path = "shapes"
+
+    def __init__(self, shapes):
+        self.shapes, self.names = shapes, sorted(shapes)
+
+    def shape(self, name):
+        return self.shapes[name]
+
+    def kind(self, name):
+        return "F16"
+
+    def read(self, name):
+        raise AssertionError("nothing to read")
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_the_nine_published_architectures_are_told_by_their_shapes(name):
+    vision, text_width, dim, parameters = NINE[name]
+    assert name in PUBLISHED.values() and len(PUBLISHED) == 9
+    shapes = {
+        "text_projection": (text_width, dim), "positional_embedding": (77, text_width), "logit_scale": (),
+        "token_embedding.weight": (49408, text_width), "ln_final.weight": (text_width,),
+        **{f"transformer.resblocks.{i}.mlp.c_fc.weight": (4 * text_width, text_width) for i in range(12)},
+    }  # fmt: skip
+    if name.startswith("RN"):
+        size, width, blocks = vision
+        shapes["visual.attnpool.positional_embedding"] = ((size // 32) ** 2 + 1, 32 * width)
+        for stage, count in enumerate(blocks, start=1):
+            shapes |= {f"visual.layer{stage}.{i}.conv1.weight": (width << (stage - 1), 1, 1, 1) for i in range(count)}
+    else:
+        size, patch, width, layers = vision
+        shapes |= {"visual.conv1.weight": (width, 3, patch, patch)}
+        shapes["visual.positional_embedding"] = ((size // patch) ** 2 + 1, width)
+        shapes |= {f"visual.transformer.resblocks.{i}.mlp.c_fc.weight": (4 * width, width) for i in range(layers)}
+    spec = spec_from_tensors(Shapes(shapes), "quick_gelu")
+    assert spec.vision.image_size == size
+    assert spec.vision.heads == {80: 40, 96: 48, 128: 64, 64: 32, 768: 12, 1024: 16}[spec.vision.width]
+    assert sum(parameter_counts(spec).values()) == parameters
+
+
+class Evil:
+    def __reduce__(self):
+        import os
+
+        return os.system, ("touch /nowhere/at/all",)
+
+
+def archive_with(path, pickled, extra=()):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", pickled)
+        for name in extra:
+            file.writestr(name, b"")
+    return path
+
+
+def test_a_pickle_with_code_in_it_is_refused_and_nothing_of_it_runs(tmp_path, monkeypatch):
+    import os
+
+    ran = []
+    monkeypatch.setattr(os, "system", ran.append)
+    monkeypatch.setattr("builtins.eval", ran.append)
+    by_hand = b"c__builtin__\neval\n(S'1'\ntR."
+    attributes = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}U\x01xK\x01sb."
+    for number, code in enumerate((pickle.dumps({"w": Evil()}), by_hand, attributes)):
+        path = archive_with(tmp_path / f"{number}.pt", code)
+        with pytest.raises(InputError, match=r"pickle: found .*; wanted tensors and nothing else"):
+            load_model(path, mesh=MESH, tokenizer="none")
+    assert not ran
+
+
+def test_names_outside_the_archive_are_refused(tmp_path):
+    for number, name in enumerate(("../escape", "archive/../../escape", "/etc/escape", "..\\escape", "C:/escape")):
+        path = archive_with(tmp_path / f"{number}.pt", pickle.dumps({}), (name,))
+        with pytest.raises(InputError, match="wanted names inside the archive"):
+            read_torch_archive(path)
+
+
+def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_path):
+    path = tmp_path / "whole.pt"
+    torch.save({"w": torch.randn(40, 50)}, path)
+    cut = tmp_path / "cut.pt"
+    for size in (0, 100, len(path.read_bytes()) // 2):
+        cut.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(InputError, match="archive"):
+            read_torch_archive(cut)
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "lie.pt", "w") as lie:
+        for name in whole.namelist():
+            data = whole.read(name)
+            lie.writestr(name, data[:100] if "/data/" in name else data)
+    _, tensors = read_torch_archive(tmp_path / "lie.pt")
+    with pytest.raises(InputError, match="the storage of w is cut short"):
+        tensors.read("w")
+    legacy = tmp_path / "legacy.pt"
+    torch.save({"w": torch.zeros(2)}, legacy, _use_new_zipfile_serialization=False)
+    with pytest.raises(InputError, match="wanted a zip archive"):
+        read_torch_archive(legacy)
+
+
+def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
+    torch.save({"w": torch.zeros(2)}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match=r"tensors: found no text_projection, .*wanted the weights of OpenAI's CLIP"):
+        load_model(tmp_path / "other.pt", mesh=MESH, tokenizer="none", source_format="openai")
+    torch.save({}, tmp_path / "empty.pt")
+    with pytest.raises(InputError, match="tensors: found none"):
+        load_model(tmp_path / "empty.pt", mesh=MESH)

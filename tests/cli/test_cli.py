@@ -1,0 +1,141 @@
+"""The command line's promises: help is quick and has examples, bad input is one line and exit code 2."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import COMMANDS, build_parser, main
+from tests.support.tiny import random_captions, tiny_encoder
+
+
+def run_rococo(*arguments, **environment) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "rococo_jax", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    save_model(path, tiny_encoder())
+    return path
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory) -> Path:
+    """A folder with images/ and captions.json."""
+    folder = tmp_path_factory.mktemp("captioned")
+    (folder / "images").mkdir()
+    rng = np.random.default_rng(0)
+    items = []
+    for number in range(4):
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "images" / f"{number}.png")
+        items.append({"image": f"{number}.png", "caption": random_captions(5, number, longest=6)})
+    (folder / "captions.json").write_text(json.dumps(items))
+    return folder
+
+
+def test_help_imports_no_jax():
+    code = "import sys; from rococo_jax.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "heavy = {'jax', 'flax', 'transformers', 'numpy', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args([command, "--help"])
+    assert stop.value.code == 0
+    assert f"  rococo {command}" in capsys.readouterr().out.split("examples:")[1]
+
+
+def test_a_command_that_does_not_exist_is_refused_with_2():
+    with pytest.raises(SystemExit) as stop:
+        main(["evalute"])
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model": "no/such/model"}, "no/such/model"),
+        ({"captions": "no-captions.json"}, "no-captions.json: file: found nothing there"),
+        ({"images": "no-images"}, "no-images"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(change, expected, model, captioned, tmp_path, capsys):
+    given = {"model": model, "images": captioned / "images", "captions": captioned / "captions.json"} | change
+    command = ["embed", given["model"], "--images", given["images"], "--captions", given["captions"]]
+    assert main([*map(str, command), "--out", str(tmp_path / "e.npz")]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert expected in lines[-1] and lines[-1].startswith("rococo: ") and "wanted" in lines[-1]
+    assert not any("Traceback" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_model_says_what_a_model_is(captioned, tmp_path, capsys):
+    images, captions = captioned / "images", captioned / "captions.json"
+    command = ["embed", images, "--images", images, "--captions", captions, "--out", tmp_path / "e.npz"]
+    assert main(list(map(str, command))) == 2
+    assert "wanted a model directory or a Hugging Face folder" in capsys.readouterr().err
+
+
+def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, capsys):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert main(["convert", str(tmp_path / "m"), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "llama" in error and "clip" in error
+    assert not (tmp_path / "out").exists()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str):
+    """A file system of `size` at `folder`; needs the right to mount."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_behind(model, captioned, tmp_path):
+    with small_disk(tmp_path / "disk", "8k") as disk:
+        (disk / "ballast").write_bytes(bytes(4096))
+        done = run_rococo(
+            "embed", model, "--images", captioned / "images", "--captions", captioned / "captions.json",
+            "--out", disk / "e.npz", "--no-cache",
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+        assert [path.name for path in disk.iterdir()] == ["ballast"]
+
+
+def test_a_model_on_a_full_disk_is_said_in_one_line_and_does_not_appear(captioned, model, tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        (tmp_path / "images").symlink_to(captioned / "images")
+        items = json.loads((captioned / "captions.json").read_text())
+        names = [f"{number}.png" for number in range(12)]
+        for name in names[4:]:
+            shutil.copy(captioned / "images" / "0.png", captioned / "images" / name)
+        (tmp_path / "more.json").write_text(json.dumps([{**items[0], "image": name} for name in names]))
+        images, captions = tmp_path / "images", tmp_path / "more.json"
+        done = run_rococo(
+            "join", model, model, disk / "m", "--images", images, "--captions", captions, "--dim", "2", "--no-cache"
+        )
+        assert done.returncode == 2, done.stderr
+        assert "no space left on device" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+        assert list(disk.iterdir()) == []

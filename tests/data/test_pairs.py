@@ -1,0 +1,314 @@
+"""Training pairs come from folders, JSON lines, shards and TFDS alike, and bad ones are named."""
+
+import io
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.data.array_record import RecordPairs
+from rococo_jax.data.jsonl import read_jsonl_captions
+from rococo_jax.data.packing import pack_pairs
+from rococo_jax.data.pairs import JoinedPairs, open_pairs
+from rococo_jax.data.tfds import TfdsPairs, find_feature, open_tfds
+from rococo_jax.errors import InputError
+from tests.support.training_pairs import (
+    assert_same_batches,
+    captions_of,
+    column,
+    take,
+    tiny_input,
+    write_images,
+    write_pairs,
+)
+
+
+def all_of(source) -> list:
+    return [source[index] for index in range(len(source))]
+
+
+# Folders and captions files
+
+
+def test_pairs_are_in_file_order_with_all_captions(tmp_path):
+    source = open_pairs(*write_pairs(tmp_path, 4))
+    assert [sample.name for sample in all_of(source)] == [f"image{number:03d}.png" for number in range(4)]
+    assert [list(sample.captions) for sample in all_of(source)] == [captions_of(number) for number in range(4)]
+    assert all(sample.image.is_file() for sample in all_of(source))
+    assert all_of(pickle.loads(pickle.dumps(source))) == all_of(source)
+
+
+def test_a_captions_file_finds_its_images_in_any_of_the_folders(tmp_path):
+    names = write_images(tmp_path / "a", 3) + write_images(tmp_path / "b", 3, start=3)
+    for part, numbers in (("one", (0, 4, 2)), ("two", (5, 1, 3))):
+        items = [{"image": names[number], "caption": captions_of(number)} for number in numbers]
+        (tmp_path / f"{part}.json").write_text(json.dumps(items))
+    source = open_pairs(f"{tmp_path}/a, {tmp_path}/b", f"{tmp_path}/one.json,{tmp_path}/two.json")
+    assert [sample.name for sample in all_of(source)] == [names[number] for number in (0, 4, 2, 5, 1, 3)]
+    assert [sample.image.parent.name for sample in all_of(source)] == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_two_captions_files_about_one_image_add_up(tmp_path):
+    images, _ = write_pairs(tmp_path, 2)
+    for part, texts in (("one", ["a", "b"]), ("two", ["b", "c"])):
+        (tmp_path / f"{part}.json").write_text(json.dumps([{"image": "image001.png", "caption": texts}]))
+    source = open_pairs(images, f"{tmp_path}/one.json,{tmp_path}/two.json")
+    assert len(source) == 1 and source[0].captions == ("a", "b", "c")
+
+
+def test_missing_images_stop_or_are_left_out(tmp_path):
+    images, captions = write_pairs(tmp_path, 5)
+    (tmp_path / "images" / "image002.png").unlink()
+    with pytest.raises(InputError, match=r"1 of 5 images in none of .*; the first is 'image002.png'"):
+        open_pairs(images, captions)
+    assert [sample.name[5:8] for sample in all_of(open_pairs(images, captions, allow_missing=True))] == [
+        "000",
+        "001",
+        "003",
+        "004",
+    ]
+
+
+def test_what_is_missing_altogether_is_named(tmp_path):
+    images, captions = write_pairs(tmp_path, 2)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "none.json").write_text("[]")
+    for arguments, message in (
+        ((images, str(tmp_path / "gone.json")), r"gone\.json: file: found nothing there"),
+        ((str(tmp_path / "gone"), captions), r"gone: image folder: found nothing there"),
+        ((str(tmp_path / "empty"), captions), r"captions\.json: images: found none of its 2 images in .*empty"),
+        ((images, ""), r"captions: found no captions file"),
+        ((images, str(tmp_path / "none.json")), r"none\.json: captions: found an empty list"),
+        (("", ""), r"images: found ''"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_pairs(*arguments, allow_missing=True)
+
+
+def test_the_hash_is_of_the_data_and_not_of_its_place(tmp_path):
+    one, moved = (open_pairs(*write_pairs(tmp_path / place, 3)) for place in ("a", "b"))
+    other = open_pairs(*write_pairs(tmp_path / "c", 3, captions=4))
+    assert one.hash() == moved.hash() != other.hash()
+
+
+@pytest.mark.real_data
+def test_the_real_folders_are_read_together(real_data):
+    source = open_pairs(
+        f"{real_data}/coco/images,{real_data}/flickr8k/images",
+        f"{real_data}/coco/captions_train.json,{real_data}/flickr8k/captions.json",
+    )
+    assert len(source) == 2570 + 1000 and sum(len(sample.captions) for sample in all_of(source)) == 12857 + 5000
+    assert all(sample.image.is_file() for sample in all_of(source)[::100])
+
+
+# JSON lines
+
+
+def test_json_lines_are_the_same_pairs(tmp_path):
+    images, captions = write_pairs(tmp_path, 3)
+    lines = [{"image": f"image{n:03d}.png", "caption": text} for n in range(3) for text in captions_of(n)[:2]]
+    lines += [{"image": f"image{n:03d}.png", "captions": captions_of(n)[2:]} for n in range(3)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    source = open_pairs(images, str(tmp_path / "pairs.jsonl"))
+    assert (
+        all_of(source) == all_of(open_pairs(images, captions)) and source.hash() == open_pairs(images, captions).hash()
+    )
+
+
+def test_json_lines_beside_their_images_need_no_folder(tmp_path):
+    write_images(tmp_path / "sub", 2)
+    (tmp_path / "pairs.jsonl").write_text('{"image": "sub/image001.png", "caption": "a dog"}\n')
+    assert open_pairs("", str(tmp_path / "pairs.jsonl"))[0].captions == ("a dog",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"image": "a.png", "caption": "a"}\n{"image": ', "line 2: found"),
+        ('{"image": "a.png"}', r"line 1 \('a.png'\): found the keys \['image'\]"),
+        ('{"image": "a.png", "caption": 3}', "caption of line 1"),
+        ('{"image": "a.png", "captions": ["a", null]}', "captions 1 of line 1"),
+        ('{"image": "a.png", "captions": []}', "captions of line 1.*found an empty list"),
+        ('{"image": "../a.png", "caption": "a"}', "a path inside the image folder"),
+        ('["a.png", "a"]', "item 1: found a list"),
+        ("\n", "lines: found none"),
+    ],
+)
+def test_lines_that_are_no_pairs_are_named(tmp_path, text, message):
+    (tmp_path / "pairs.jsonl").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_jsonl_captions(tmp_path / "pairs.jsonl")
+
+
+# Shards
+
+
+@pytest.fixture
+def packed(tmp_path):
+    source = open_pairs(*write_pairs(tmp_path, 11))
+    pack_pairs(source, tmp_path / "shards", shards=3)
+    return source, tmp_path / "shards"
+
+
+def test_shards_hold_the_same_pairs_byte_for_byte(packed):
+    source, folder = packed
+    shards = open_pairs(str(folder))
+    assert isinstance(shards, RecordPairs) and len(shards) == 11
+    for number, sample in enumerate(all_of(shards)):
+        wanted = source[number]
+        assert (sample.name, sample.captions, sample.image) == (wanted.name, wanted.captions, wanted.image.read_bytes())
+    assert all_of(pickle.loads(pickle.dumps(shards))) == all_of(shards)
+
+
+def test_training_reads_the_same_batches_from_shards_and_folders(packed):
+    source, folder = packed
+    from_folder, from_shards = take(tiny_input(source), 3), take(tiny_input(open_pairs(str(folder))), 3)
+    assert_same_batches(from_shards, from_folder)
+    with_worker = take(tiny_input(open_pairs(str(folder)), workers=1), 3)
+    assert_same_batches(with_worker, from_folder)
+
+
+def test_a_single_shard_can_be_read_by_itself(packed):
+    _, folder = packed
+    source = open_pairs(str(folder / "pairs-00001-of-00003.array_record"))
+    assert [sample.name for sample in all_of(source)] == [f"image{number:03d}.png" for number in range(3, 7)]
+
+
+def test_shards_and_folders_can_be_joined(packed, tmp_path):
+    _, folder = packed
+    images, captions = write_pairs(tmp_path / "more", 3)
+    source = open_pairs(f"{folder},{images}", captions)
+    assert isinstance(source, JoinedPairs) and len(source) == 14
+    names = [sample.name for sample in all_of(source)]
+    assert names == [f"image{n:03d}.png" for n in (*range(3), *range(11))]
+
+
+def test_shards_that_are_missing_or_damaged_are_named(packed):
+    _, folder = packed
+    shard = folder / "pairs-00001-of-00003.array_record"
+    whole = shard.read_bytes()
+    for cut in (len(whole) // 3, 0):
+        shard.write_bytes(whole[:cut])
+        with pytest.raises(InputError, match=r"shards: shards: found a damaged file|records: found .*; wanted 11"):
+            open_pairs(str(folder))
+    shard.write_bytes((folder / "pairs-00000-of-00003.array_record").read_bytes())  # whole, but another one
+    with pytest.raises(InputError, match=r"shards: records: found 10; wanted 11"):
+        open_pairs(str(folder))
+    shard.unlink()
+    with pytest.raises(InputError, match=r"'pairs-00001-of-00003\.array_record' is missing"):
+        open_pairs(str(folder))
+    with pytest.raises(InputError, match="shards: found nothing there"):
+        open_pairs(str(shard))
+
+
+def test_records_of_another_kind_are_refused(tmp_path):
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
+    writer.write(b"something else altogether")
+    writer.close()
+    with pytest.raises(InputError, match=r"record 0 of .*: record: found other bytes"):
+        open_pairs(str(tmp_path))
+
+
+# TensorFlow Datasets
+
+
+def png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16), (2 * number + 1,) * 3).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def dataset_folder(tmp_path_factory):
+    """A dataset that TFDS itself has written, with the features of its captioning datasets."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class RococoTinyCaptions(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            captions = tfds.features.Sequence({"id": np.int64, "text": tfds.features.Text()})
+            features = {"image": tfds.features.Image(encoding_format="png"), "image/filename": tfds.features.Text()}
+            features |= {"captions": captions, "title": tfds.features.Text()}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for number in range(9):
+                texts = [{"id": k, "text": text} for k, text in enumerate(captions_of(number))]
+                image = {"image": io.BytesIO(png(number)), "image/filename": f"{number}.png"}
+                yield number, {**image, "captions": texts, "title": f"title {number}"}
+
+    folder = tmp_path_factory.mktemp("tfds")
+    RococoTinyCaptions(data_dir=folder, file_format="array_record").download_and_prepare()
+    return folder
+
+
+def test_tfds_is_read_without_tensorflow(dataset_folder):
+    source = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}&split=train")
+    assert len(source) == 9
+    for sample in all_of(source):
+        number = int(sample.name.removesuffix(".png"))
+        assert list(sample.captions) == captions_of(number) and sample.image == png(number)
+    assert "tensorflow" not in sys.modules
+
+
+def test_tfds_feeds_training_with_workers(dataset_folder):
+    source = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
+    alone = take(tiny_input(source, batch_size=4), 3)
+    assert sorted(column(alone, "image_id")[:9]) == list(range(9))
+    assert_same_batches(take(tiny_input(source, batch_size=4, workers=1), 3), alone)
+
+
+def test_tfds_features_and_splits_can_be_named(dataset_folder):
+    whole = open_tfds(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
+    half = open_tfds(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}&split=train[:4]&captions=title&name=title")
+    assert len(half) == 4 and half.hash() != whole.hash()
+    for sample in all_of(half):
+        assert sample.captions == (sample.name,) and sample.name.startswith("title ")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rococo_no_such_dataset?", "dataset: found Dataset rococo_no_such_dataset not found"),
+        ("rococo_tiny_captions?split=test&", "dataset: found Unknown split 'test'"),
+        ("rococo_tiny_captions?captions=words&", "captions: found the features captions, image, image/filename, title"),
+        ("rococo_tiny_captions?image=photo&", "dataset: found .*photo"),
+        ("rococo_tiny_captions?caption=title&", "option: found caption; wanted one of split"),
+    ],
+)
+def test_what_tfds_does_not_have_is_named(dataset_folder, name, message):
+    with pytest.raises(InputError, match=message):
+        open_tfds(f"tfds:{name}data_dir={dataset_folder}")
+
+
+def test_without_tfds_the_way_to_install_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(
+        InputError, match=r"tensorflow_datasets: found not installed; wanted pip install 'rococo_jax\[tfds\]'"
+    ):
+        open_tfds("tfds:coco_captions/2014")
+
+
+def test_examples_without_image_or_caption_are_named():
+    features = {"image": "image", "captions": "texts/en", "name": None}
+    examples = [{"image": 3, "texts": {"en": ["a"]}}, {"image": b"x", "texts": {"en": []}}]
+    source = TfdsPairs(examples, features, "two", "tfds:two")
+    with pytest.raises(InputError, match="example 0 of tfds:two: image: found int"):
+        source[0]
+    with pytest.raises(InputError, match="example 1 of tfds:two: texts/en: found no caption"):
+        source[1]
+
+
+def test_features_are_found_by_path():
+    example = {"a": {"b": {"c": 1}}, "a/b": 2}
+    assert find_feature(example, "a/b") == 2 and find_feature(example, "a/b/c") == 1
+    assert find_feature(example, "a") is None and find_feature(example, "b") is None and find_feature(3, "a") is None

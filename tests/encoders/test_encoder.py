@@ -1,0 +1,110 @@
+"""The encoder's promises: a vector does not depend on its company, on padding, on batches, or on devices."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.encoders.buckets import text_batches
+from rococo_jax.errors import InputError
+from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+
+
+def random_images(count, seed=0, size=32):
+    return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), np.uint8)
+
+
+@pytest.fixture(scope="module", params=["causal", "masked"])
+def attention(request):
+    return request.param
+
+
+def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_or_order(attention):
+    encoder = tiny_encoder(spec=tiny_spec(attention=attention))
+    texts = random_captions(150, longest=8)
+    together = encoder.encode_text(texts)
+    assert together.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+    order = np.random.default_rng(0).permutation(len(texts))
+    np.testing.assert_array_equal(encoder.encode_text([texts[i] for i in order]), together[order])
+    np.testing.assert_array_equal(encoder.encode_text(texts[17:18]), together[17:18])
+
+
+def test_length_buckets_equal_padding_to_the_whole_context(attention):
+    encoder = tiny_encoder(spec=tiny_spec(attention=attention))
+    texts = random_captions(40, longest=8)
+    padded, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(texts), 24)
+    expected = encoder.model.text_embeddings(jnp.asarray(padded), jnp.asarray(mask))
+    # float32 sums over other shapes round differently in the last bits.
+    np.testing.assert_allclose(encoder.encode_text(texts), expected, atol=2e-6)
+
+
+def test_token_ids_are_taken_as_well_as_strings():
+    encoder = tiny_encoder()
+    texts = random_captions(5)
+    np.testing.assert_array_equal(encoder.encode_text(encoder.tokenizer.encode(texts)), encoder.encode_text(texts))
+
+
+def test_vectors_have_the_same_bits_on_any_number_of_devices(device_count):
+    one, many = tiny_encoder(), tiny_encoder(devices=device_count)
+    texts, images = random_captions(300, longest=4), random_images(37)
+    np.testing.assert_array_equal(many.encode_text(texts), one.encode_text(texts))
+    np.testing.assert_array_equal(many.encode_image(images), one.encode_image(images))
+
+
+def test_features_projected_afterwards_are_the_embeddings(device_count):
+    one, many = tiny_encoder(), tiny_encoder(devices=device_count)
+    texts, images = random_captions(300, longest=4), random_images(37)
+    of_texts = many.project_text_features(many.text_features(texts))
+    of_images = many.project_image_features(many.image_features(images))
+    np.testing.assert_array_equal(of_texts, one.encode_text(texts))
+    np.testing.assert_array_equal(of_images, one.encode_image(images))
+    np.testing.assert_array_equal(of_images[5:6], one.project_image_features(one.image_features(images[5:6])))
+
+
+def test_images_come_as_arrays_of_any_size_pixels_or_pil_images():
+    encoder = tiny_encoder()
+    images = random_images(19)
+    expected = encoder.encode_image(images)
+    np.testing.assert_array_equal(encoder.encode_image(images[3:4]), expected[3:4])
+    np.testing.assert_array_equal(encoder.encode_image([Image.fromarray(image) for image in images]), expected)
+    # Normalised here in NumPy, there on the device.
+    pixels = ((images / 255 - 0.5) / 0.25).astype(np.float32)
+    np.testing.assert_allclose(encoder.encode_image(pixels), expected, atol=2e-6)
+    large = random_images(2, size=50)
+    resized = np.stack([encoder.preprocessing.resize(Image.fromarray(image)) for image in large])
+    np.testing.assert_array_equal(encoder.encode_image(large), encoder.encode_image(resized))
+
+
+def test_advance_counts_every_item_once():
+    encoder, counts = tiny_encoder(), []
+    encoder.encode_text(random_captions(90, longest=4), counts.append)
+    encoder.encode_image(random_images(21), counts.append)
+    assert sum(counts) == 90 + 21
+
+
+def test_what_cannot_be_encoded_is_named():
+    encoder = tiny_encoder()
+    with pytest.raises(InputError, match="25 tokens; wanted at most 24"):
+        encoder.encode_text([[1] + [5] * 23 + [2]])
+    with pytest.raises(InputError, match=r"found \(40, 40\); wanted \(32, 32\)"):
+        encoder.encode_image(np.zeros((1, 40, 40, 3), np.float32))
+    with pytest.raises(InputError, match="wanted a non-empty sequence"):
+        encoder.encode_text("a dog")
+    with pytest.raises(InputError, match=r"\(2, 32, 32\)"):
+        encoder.encode_image(np.zeros((2, 32, 32), np.uint8))
+
+
+def test_batches_cover_all_texts_once_and_waste_little_on_captions():
+    counts = np.random.default_rng(0).normal(13.5, 2.5, 5000).round().clip(8, 60).astype(int)
+    lengths = counts.tolist()
+    batches = list(text_batches(lengths, 77, tokens_per_device=1024))
+    assert sorted(np.concatenate([batch.index for batch in batches])) == list(range(5000))
+    assert all(counts[batch.index].max() <= batch.length for batch in batches)
+    computed = sum(batch.rows * batch.length for batch in batches)
+    assert computed < 1.3 * counts.sum()
+
+
+def test_towers_that_see_their_padding_have_one_length():
+    batches = list(text_batches([3, 9, 64], 64, tokens_per_device=640, devices=2, fixed_length=64))
+    assert [(batch.length, batch.rows, len(batch.index)) for batch in batches] == [(64, 20, 3)]

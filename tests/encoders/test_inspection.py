@@ -1,0 +1,135 @@
+"""`rococo inspect`: what it says of a model, and the traps it warns of."""
+
+import argparse
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.cli import inspect
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.inspection import inspect_model, warnings_of
+from rococo_jax.models import HeadSpec
+from rococo_jax.runtime import make_mesh
+from tests.checkpoints.test_open_clip import golden, open_clip_folder
+from tests.support.tiny import tiny_spec, tiny_tokenizer
+
+MESH = make_mesh(jax.devices()[:1])
+
+
+def encoder_of(spec):
+    """Random parameters, without the cost of initialising them."""
+    random = np.random.default_rng(0)
+    shapes = parameter_shapes(spec)
+    model = build_model(spec, {path: random.normal(size=shape).astype(np.float32) for path, shape in shapes.items()})
+    preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32))
+    return Encoder(model, preprocessing, tiny_tokenizer(), name="tiny", mesh=MESH)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return encoder_of(tiny_spec())
+
+
+def with_tokenizer(encoder, **changes):
+    encoder.tokenizer.spec = dataclasses.replace(encoder.tokenizer.spec, **changes)
+    return encoder
+
+
+def with_spec(encoder, part, **changes):
+    spec = encoder.model.spec
+    encoder.model.spec = dataclasses.replace(spec, **{part: dataclasses.replace(getattr(spec, part), **changes)})
+    return encoder
+
+
+@pytest.fixture
+def encoder(plain):
+    """Changes of a test are taken back."""
+    spec, tokenizer, provenance, preprocessing = (
+        plain.model.spec, plain.tokenizer.spec, dict(plain.provenance), plain.preprocessing,
+    )  # fmt: skip
+    yield plain
+    plain.model.spec, plain.tokenizer.spec, plain.provenance = spec, tokenizer, provenance
+    plain.preprocessing = preprocessing
+
+
+def test_a_model_in_order_has_no_warnings(encoder):
+    facts = inspect_model(encoder)
+    assert facts["warnings"] == []
+    assert facts["weights_sha256"] == hash_parameters(parameters_of(encoder.model))
+    assert facts["parameters"]["total"] == sum(leaf.size for leaf in parameters_of(encoder.model).values())
+    assert facts["flops"]["text_tokens"] == 24
+    assert facts["embedding_dimensions"] == 16
+    json.dumps(facts)
+
+
+@pytest.mark.parametrize(
+    ("trap", "words"),
+    [
+        (lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B"), "activation: the image tower has quick_"),
+        (lambda e: e.provenance.update(activation="gelu: --activation"), "activation: given by hand"),
+        (
+            lambda e: with_tokenizer(e, eos_id=3),
+            "end of text: the tokenizer ends texts with id 3, the tower pools at 2",
+        ),
+        (lambda e: with_spec(e, "text", pooling="highest_id", eos_id=None), "end of text: the tower pools at the high"),
+        (lambda e: with_spec(e, "text", vocabulary_size=90), "vocabulary: "),
+        (lambda e: with_spec(e, "text", context_length=20), "length: texts of 24 tokens for a tower of 20"),
+        (lambda e: with_spec(e, "vision", image_size=64), "image size: images are made 32 x 32, the tower reads 64"),
+        (lambda e: with_spec(e, "vision", position_grid=7), "image size: positions were trained for 7 x 7 patches"),
+        (lambda e: with_spec(e, "vision", patch_size=5), "image size: 2 pixels at the right and bottom"),
+        (lambda e: e.provenance.update(preprocessing="the family's default"), "preprocessing: the checkpoint has no"),
+        (lambda e: e.provenance.update(weights_sha256="0" * 64), "weights: their hash is not"),
+    ],
+)
+def test_each_trap_is_warned_of(encoder, trap, words):
+    trap(encoder)
+    assert any(warning.startswith(words) for warning in warnings_of(encoder)), warnings_of(encoder)
+
+
+def test_a_tokenizer_that_keeps_capitals_is_a_trap_for_clip(encoder):
+    lowercase = encoder.tokenizer.rust.normalizer
+    encoder.tokenizer.rust.normalizer = tokenizers.normalizers.NFC()
+    try:
+        assert any("clip was trained on lower case" in warning for warning in warnings_of(encoder))
+        with_tokenizer(encoder, family="bert")
+        assert any("capitals change the tokens" in warning for warning in warnings_of(encoder))
+    finally:
+        encoder.tokenizer.rust.normalizer = lowercase
+
+
+def run_inspect(capsys, *arguments):
+    parser = argparse.ArgumentParser()
+    inspect.add_arguments(parser)
+    inspect.run(parser.parse_args([str(argument) for argument in arguments]))
+    return capsys.readouterr().out
+
+
+def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
+    folder = open_clip_folder(golden("resnet_quick_gelu"), tmp_path / "rn.openai")
+    printed = run_inspect(capsys, folder, "--tokenizer", "none")
+    for part in (
+        "format          open_clip",
+        "activation      quick_gelu: quick_gelu in the configuration",
+        "a ResNet of 2-1-3-1 blocks, 8 wide, pooling attention; 64 x 64",
+        "GFLOP an image",
+        "GFLOP a text of 12 tokens",
+        "warning         tokenizer: none came with the model",
+    ):
+        assert part in printed
+    facts = json.loads(run_inspect(capsys, folder, "--tokenizer", "none", "--json"))
+    assert facts["spec"]["vision"]["stage_layers"] == [2, 1, 3, 1]
+    assert facts["provenance"]["weights_sha256"] == facts["weights_sha256"]
+
+
+def test_a_tower_alone_is_inspected_too():
+    spec = tiny_spec()
+    encoder = encoder_of(dataclasses.replace(spec, text=None, text_head=HeadSpec()))
+    facts = inspect_model(encoder)
+    assert set(facts["flops"]) == {"image"}
+    assert set(facts["parameters"]) == {"vision", "vision_head", "total"}  # no logits to scale

@@ -1,0 +1,183 @@
+"""Many models in one `rococo evaluate`: lists and patterns, one compilation an architecture, nothing left in memory."""
+
+import gc
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.tasks import RankBenchmark
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation import runner
+from rococo_jax.evaluation.estimate import Work, cost_of, estimate_lines, spec_before_loading, work_of
+from rococo_jax.evaluation.inputs import read_inputs
+from rococo_jax.evaluation.model_list import read_models
+from rococo_jax.evaluation.settings import Settings
+from rococo_jax.models.flops import image_flops, text_flops
+from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+
+SETTINGS = Settings(mixes=())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Six images with five captions each, and one variant."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    items = []
+    for number in range(6):
+        Image.fromarray(rng.integers(0, 256, (36, 48, 3), np.uint8)).save(folder / "images" / f"{number}.png")
+        texts = random_captions(5, seed=number, longest=6)
+        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} q" for text in texts)]})
+    (folder / "annotations").mkdir()
+    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Four models of one architecture and different weights."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed in range(4):
+        save_model(folder / f"m{seed}", tiny_encoder(seed=seed, name=f"m{seed}"))
+    return folder
+
+
+def run_all(sources, data, out):
+    inputs = read_inputs(data / "images", data / "annotations", allow_missing=False)
+    folders = {str(source): out / source.name for source in sources}
+    return runner.evaluate_all(folders, out, inputs, SETTINGS, EmbeddingCache(None))
+
+
+def journal(out) -> list[dict]:
+    return [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def compiled():
+    """The names of what is compiled from here on, from JAX's own monitoring."""
+    seen = []
+
+    def listen(event: str, _: float, **about) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(models, data, tmp_path, compiled):
+    jax.clear_caches()  # of what other tests compiled
+    run_all([models / "m0"], data, tmp_path / "first")
+    assert len(compiled) > 3  # the first does compile, and the listener hears it
+    del compiled[:]
+    gc.collect()
+    before = {id(array) for array in jax.live_arrays()}
+    results, failed = run_all([models / f"m{seed}" for seed in (1, 2, 3)], data, tmp_path / "others")
+    assert not failed and len(results) == 3
+    assert compiled == []
+    assert [array.shape for array in jax.live_arrays() if id(array) not in before] == []
+    assert len({json.dumps(each["tasks"]) for each in results}) == 3
+
+
+def test_whatever_is_wrong_with_a_model_is_recorded_and_the_rest_goes_on(models, data, tmp_path, monkeypatch, capsys):
+    evaluate_model = runner.evaluate_model
+
+    def out_of_memory(encoder, *rest):
+        if encoder.name == "m1":
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return evaluate_model(encoder, *rest)
+
+    monkeypatch.setattr(runner, "evaluate_model", out_of_memory)
+    results, failed = run_all([models / f"m{seed}" for seed in (0, 1, 2)], data, tmp_path)
+    assert [each["model"] for each in results] == ["m0", "m2"] and failed == [str(models / "m1")]
+    entries = journal(tmp_path)
+    assert [entry["event"] for entry in entries] == ["evaluated", "failed", "evaluated"]
+    assert entries[1]["error"].startswith("RuntimeError: RESOURCE_EXHAUSTED") and "Traceback" in entries[1]["traceback"]
+    assert all(entry["seconds"] >= 0 and entry["time"].endswith("Z") for entry in entries)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it_will_take(
+    models, data, tmp_path, capsys
+):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "models.txt").write_text(
+        f"# all there are\n{models}/m[01]\n\nrenamed={models}/m2  # the third\n{tmp_path}/broken\n{models}/m0\n"
+    )
+    command = ["evaluate", "--models", str(tmp_path / "models.txt"), "--images", str(data / "images"), "--annotations"]
+    command += [str(data / "annotations"), "--out", str(tmp_path / "out"), "--mixes", "none", "--no-cache"]
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert "1 of 4 models failed" in said.err and "estimate: " in said.err and "1 of unknown size" in said.err
+    assert "GFLOP/s (a matrix product, timed now)" in said.err
+    found = {path.parent.name for path in (tmp_path / "out").rglob("results.json")}
+    assert found == {"m0", "m1", "renamed"}
+    assert json.loads((tmp_path / "out" / "renamed" / "results.json").read_text())["model"] == "renamed"
+    assert all((tmp_path / "out" / f"report.{suffix}").is_file() for suffix in ("html", "csv", "md"))
+    assert "renamed" in (tmp_path / "out" / "report.md").read_text()
+    first = {path: path.read_bytes() for path in (tmp_path / "out").rglob("results.json")}
+    assert main([*command, "--no-report"]) == 1
+    assert "3 model(s) have results here" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in first} == first
+    events = [entry["event"] for entry in journal(tmp_path / "out")]
+    assert events.count("evaluated") == 3 and events.count("kept") == 3 and events.count("failed") == 2
+
+
+def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path):
+    command = ["evaluate", f"{models}/m*", "--images", str(data / "images"), "--annotations", str(data / "annotations")]
+    command += ["--out", str(tmp_path), "--mixes", "none", "--tasks", "image_to_text", "--no-cache"]
+    assert main([*command, "--part", "1/2"]) == 0
+    assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m2"}
+    assert not (tmp_path / "report.html").exists()
+    assert main([*command, "--part", "2/2"]) == 0
+    assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m1", "m2", "m3"}
+    assert main([*command, "--part", "3/2"]) == 2
+
+
+def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a/model", "b/model", "c"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "notes.md").write_text("")
+    assert [model.name for model in read_models(["*"])] == ["a", "b", "c"]
+    assert [model.source for model in read_models(["org/clip-b32", "here=org/other"])] == ["org/clip-b32", "org/other"]
+    assert [model.name for model in read_models(["one=a/model", "two=b/model"])] == ["one", "two"]
+    with pytest.raises(InputError, match="'model' for b/model, which a/model has"):
+        read_models(["*/model"])
+    with pytest.raises(InputError, match=r"nothing that matches 'x\*'"):
+        read_models(["x*"])
+    (tmp_path / "list").write_text("# nothing yet\n")
+    with pytest.raises(InputError, match="list: models: found none"):
+        read_models([], "list")
+    (tmp_path / "list").write_text("a/model\nb/model\n")
+    with pytest.raises(InputError, match="list, line 2"):
+        read_models([], "list")
+    with pytest.raises(InputError, match="nothing there"):
+        read_models([], "missing")
+
+
+def test_the_estimate_is_operations_over_the_rate_and_images_by_the_time_of_one(models):
+    spec, fixed_length = spec_before_loading(str(models / "m0"))
+    assert spec == tiny_spec() and fixed_length is None
+    work = Work(images=100, texts=50, tokens=14, queries=300, pairs=30_000)
+    cost = cost_of(spec, work, rate=1e9, image_seconds=0.01)
+    towers = (100 * image_flops(spec) + 50 * text_flops(spec, 14)) / 0.6e9
+    assert cost.seconds == pytest.approx(towers + 2 * 30_000 * 16 / 1e9 + 1.0)
+    assert cost.bytes == 4 * 32 * (100 + 50) + 60 * 300
+    two = estimate_lines([cost, None], 0, work, 1e9, 0.01)
+    assert "for 2 model(s)" in two[0] and f"{2 * cost.bytes / 1e6:.1f} MB" in two[0] and "1 of unknown size" in two[0]
+    assert spec_before_loading("no/such") is None
+    assert estimate_lines([None], 1, work, 1e9, 0.01)[1] == "estimate: none for 1 model(s) of unknown size"
+
+
+def test_the_work_counts_altered_images_and_equal_captions_once():
+    benchmark = RankBenchmark(("a", "b"), ("x y", "x y", "z w"), ())
+    assert work_of(benchmark) == Work(images=2, texts=2, tokens=4, queries=0, pairs=0)

@@ -1,0 +1,601 @@
+"""The launchers' dry runs hold what a real run needs; processes of one machine live and end together."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+
+from tests.support.paths import CHECKOUT
+
+LAUNCH = CHECKOUT / "launch"
+CONFIG = "configs/scenes_tiny.py"
+# Blanks, both quotes, a dollar, a variable of Kubernetes, a glob, and letters beyond ASCII.
+AWKWARD = ['--config.data.images=it\'s "a" $(HOME) $HOME * \\ b', "--config.data.captions=ä#: {x}", "--config.steps=3"]
+TRAIN = ["train", "--config", CONFIG, *AWKWARD]
+TPU = [
+    "--zone",
+    "us-west4-a",
+    "--accelerator",
+    "v5litepod-16",
+    "--runtime",
+    "v2-alpha-tpuv5-lite",
+    "--disk",
+    "gs://kept",
+]
+GKE_TPU = [
+    "--tpu",
+    "tpu-v5-lite-podslice",
+    "--topology",
+    "4x4",
+    "--disk",
+    "gs://kept/runs",
+    "--image",
+    "images/rococo:1",
+]
+GKE_GPU = ["--gpu", "nvidia-h100-80gb", "--hosts", "2", "--disk", "claim:share", "--image", "images/rococo:1"]
+
+
+def launch(name: str, *own: str, train: list[str] = TRAIN, **more) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(LAUNCH / f"{name}.py"), *own, *(["--", *train] if train else [])]
+    return subprocess.run(command, **{"capture_output": True, "text": True, "cwd": CHECKOUT, "timeout": 120} | more)
+
+
+def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
+    done = launch(name, *own, "--dry-run", train=train)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def config_hash(*overrides: str) -> str:
+    sys.path.insert(0, str(LAUNCH))
+    try:
+        from command import read_train_command
+
+        return read_train_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
+    finally:
+        sys.path.remove(str(LAUNCH))
+
+
+HASH = config_hash(*AWKWARD)
+NAME = f"rococo-scenes-tiny-{HASH[:12]}"
+
+
+def words_of_train(words: list[str]) -> list[str]:
+    return words[words.index("train") :]
+
+
+def test_hash_is_of_the_config_and_of_what_the_overrides_come_to():
+    assert config_hash("--config.steps=3", "--config.seed=1") == config_hash("--config.seed=1", "--config.steps=3")
+    assert config_hash("--config.steps=9", "--config.steps=3") == config_hash("--config.steps=3")
+    assert len({config_hash(), config_hash("--config.steps=3"), config_hash("--config.steps=4")}) == 3
+    # Neither key nor value can run into its neighbour.
+    assert config_hash("--config.a=1b=2") != config_hash("--config.a=1", "--config.b=2")
+
+
+# local.py
+
+
+def test_local_dry_run_is_what_a_shell_can_run():
+    lines = dry("local", "--processes", "3", "--devices", "2", "--timeout", "60", "--port", "4321").splitlines()
+    assert len(lines) == 3
+    for number, line in enumerate(lines):
+        # The shell itself takes the line apart: variables, then words.
+        show = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv]))"
+        program = shlex.join([sys.executable, "-m", "rococo_jax"])
+        assert program in line
+        line = line.replace(program, shlex.join([sys.executable, "-c", show]))
+        environment, words = json.loads(subprocess.check_output(["sh", "-c", line], text=True))
+        assert environment["ROCOCO_COORDINATOR"] == "localhost:4321"
+        assert (environment["ROCOCO_PROCESSES"], environment["ROCOCO_PROCESS"]) == ("3", str(number))
+        assert (environment["ROCOCO_TIMEOUT"], environment["JAX_PLATFORMS"]) == ("60", "cpu")
+        assert environment["XLA_FLAGS"].count("device_count=") == 1
+        assert "--xla_force_host_platform_device_count=2" in environment["XLA_FLAGS"]
+        assert words[1:] == ["train", "--config", CONFIG, "--workdir", f"runs/{NAME}", *AWKWARD]
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """A folder from which `python -m rococo_jax WORDS` runs a few lines in place of the package."""
+
+    def write(lines: str) -> Path:
+        (tmp_path / "rococo_jax").mkdir(exist_ok=True)
+        (tmp_path / "rococo_jax" / "__main__.py").write_text("import os, signal, sys, time\n" + lines)
+        return tmp_path
+
+    return write
+
+
+def test_local_processes_see_their_numbers_and_say_theirs(stand_in):
+    folder = stand_in(
+        "me = os.environ['ROCOCO_PROCESS']\n"
+        "print('out', me, os.environ['ROCOCO_PROCESSES'], *sys.argv[1:])\n"
+        "print('err', me, file=sys.stderr)"
+    )
+    done = launch("local", "--processes", "3", train=["show", "a b"], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{number}] out {number} 3 show a b" for number in range(3)]
+    assert {f"[{number}] err {number}" for number in range(3)} <= set(done.stderr.splitlines())
+
+
+def test_local_names_the_process_that_was_killed_and_ends_the_others(stand_in):
+    folder = stand_in("if os.environ['ROCOCO_PROCESS'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(600)")
+    before = time.monotonic()
+    done = launch("local", "--processes", "3", "--timeout", "2", train=["sleep"], cwd=folder)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "process 1 was killed by SIGKILL; 2 s for processes 0, 2 to stop" in done.stderr
+    assert "killing processes 0, 2, still there after 2 s" in done.stderr
+    assert 2 <= time.monotonic() - before < 60
+
+
+def test_local_ends_with_the_exit_code_of_the_first_failure(stand_in):
+    folder = stand_in("me = int(os.environ['ROCOCO_PROCESS'])\ntime.sleep(2 * me)\nsys.exit([3, 4][me])")
+    done = launch("local", "--processes", "2", "--timeout", "100", train=["fail"], cwd=folder)
+    assert done.returncode == 3
+    assert "process 0 ended with exit code 3; 100 s for process 1 to stop" in done.stderr
+    assert "killing" not in done.stderr
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_local_passes_signals_on_to_all(stand_in, which):
+    folder = stand_in(
+        f"def stop(*_): print('saved', flush=True); sys.exit(0)\n"
+        f"signal.signal({int(which)}, stop)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
+    command = [sys.executable, str(LAUNCH / "local.py"), "--processes", "2", "--timeout", "60", "--", "wait"]
+    running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert {running.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
+    running.send_signal(which)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[0] saved", "[1] saved"]
+
+
+# The clouds and the cluster
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Puts programs of a few shell lines on the PATH, before any real ones; each notes its words in `calls`."""
+    calls = tmp_path / "calls"
+    calls.touch()
+
+    def put(name: str, lines: str) -> Path:
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >> {calls}\ncd {tmp_path}\n{lines}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+        return calls
+
+    return put
+
+
+def shellcheck(path: Path) -> None:
+    done = subprocess.run([Path(sys.executable).parent / "shellcheck", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_shell_scripts_pass_shellcheck():
+    scripts = sorted(LAUNCH.glob("*.sh"))
+    assert len(scripts) == 2
+    for script in scripts:
+        shellcheck(script)
+
+
+@pytest.mark.parametrize("coordinator", ["first-host", "auto"])
+def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
+    own = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--coordinator", coordinator]
+    text = dry("slurm", *own, "--sbatch=--partition=gpu", "--setup", "module load cuda")
+    (tmp_path / "job.sh").write_text(text)
+    shellcheck(tmp_path / "job.sh")
+    options = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")}
+    assert options >= {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=1:00:00"}
+    assert options >= {"--requeue", "--signal=TERM@120", "--partition=gpu", f"--job-name={NAME}"}
+    assert f"--comment=config-hash={HASH}" in options
+    assert "\nmodule load cuda\n" in text
+    assert ("ROCOCO_COORDINATOR=auto" in text) == (coordinator == "auto")
+
+
+@pytest.mark.parametrize("end", ["model", "stopped", "stopped at once", "failed"])
+def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, programs, end):
+    """The script itself, with a stand-in for each of SLURM's programs."""
+    seen, workdir = tmp_path / "seen.json", tmp_path / "a workdir"
+    write = f"import json, os, sys; json.dump([dict(os.environ), sys.argv], open({str(seen)!r}, 'w'))"
+    (tmp_path / "python").write_text(f'#!/bin/bash\n{shlex.join([sys.executable, "-c", write])} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    made = f"mkdir -p {shlex.quote(str(workdir / 'model'))}"
+    codes = {"model": 0, "stopped": 0, "stopped at once": 128 + signal.SIGTERM, "failed": 7}
+    finish = made if end == "model" else f"exit {codes[end]}"
+    calls = programs("srun", f'SLURM_PROCID=5 "${{@:2}}"\n{finish}')
+    programs("scontrol", 'if [[ "$1" == show ]]; then printf "node7\\nnode8\\n"; fi')
+    train = [*TRAIN, "--workdir", str(workdir)]
+    text = dry("slurm", "--nodes", "2", "--gpus", "4", "--python", str(tmp_path / "python"), train=train)
+    job = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_ID": "41234"}
+    done = subprocess.run(["bash"], input=text, text=True, env={**os.environ, **job}, capture_output=True)
+    assert done.returncode == codes[end], done.stderr
+    environment, words = json.loads(seen.read_text())
+    # 20000 + 41234 % 20000
+    assert environment["ROCOCO_COORDINATOR"] == "node7:21234"
+    assert (environment["ROCOCO_PROCESSES"], environment["ROCOCO_PROCESS"]) == ("8", "5")
+    assert words[1:3] == ["-m", "rococo_jax"]
+    assert words[3:] == ["train", "--config", str(CHECKOUT / CONFIG), "--workdir", str(workdir), *AWKWARD]
+    assert ("scontrol requeue 41234" in calls.read_text()) == (end in ("stopped", "stopped at once"))
+
+
+def test_slurm_submits_once(programs, tmp_path):
+    programs("squeue", "if [[ -e queue ]]; then cat queue; fi")
+    calls = programs("sbatch", 'cat > script; echo "12 RUNNING" > queue; echo "12;cluster"')
+    first, second = launch("slurm"), launch("slurm")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "job 12" in first.stderr
+    assert "there already as job 12 RUNNING" in second.stderr
+    assert calls.read_text().count("sbatch") == 1
+    assert (tmp_path / "script").read_text() == dry("slurm")
+
+
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+LABEL = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"}
+COUNT = {"type": "integer", "minimum": 1}
+DNS_NAME = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 45}
+
+
+def strict(required: dict, optional: dict | None = None) -> dict:
+    """An object with these fields and no others."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def every(item: dict) -> dict:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+METADATA = strict(
+    {"name": DNS_NAME, "labels": {"type": "object", "additionalProperties": LABEL}}, {"annotations": TEXTS}
+)
+VARIABLE = {
+    "oneOf": [
+        strict({"name": {"type": "string"}, "value": {"type": "string"}}),
+        strict(
+            {"name": {"type": "string"}, "valueFrom": strict({"fieldRef": strict({"fieldPath": {"type": "string"}})})}
+        ),
+    ]
+}
+CONTAINER = strict(
+    {
+        "name": {"const": "train"},
+        "image": {"type": "string"},
+        "command": every({"type": "string"}),
+        "env": every(VARIABLE),
+        "ports": every(strict({"containerPort": COUNT})),
+        "resources": strict({"limits": {"type": "object", "additionalProperties": COUNT, "minProperties": 1}}),
+        "volumeMounts": every(
+            strict({"name": {"type": "string"}, "mountPath": {"type": "string"}}, {"readOnly": {"type": "boolean"}})
+        ),
+    }
+)
+VOLUME = strict(
+    {"name": {"type": "string"}},
+    {
+        "configMap": strict({"name": DNS_NAME}),
+        "emptyDir": strict({"medium": {"const": "Memory"}}),
+        "persistentVolumeClaim": strict({"claimName": {"type": "string"}}),
+        "nfs": strict({"server": {"type": "string"}, "path": {"type": "string", "pattern": "^/"}}),
+        "csi": strict({"driver": {"type": "string"}, "volumeAttributes": TEXTS}),
+    },
+) | {"minProperties": 2, "maxProperties": 2}
+TOLERATION = strict(
+    {"key": {"type": "string"}, "operator": {"enum": ["Exists", "Equal"]}, "effect": {"const": "NoSchedule"}},
+    {"value": {"type": "string"}},
+)
+POD = strict(
+    {
+        "restartPolicy": {"const": "Never"},
+        "terminationGracePeriodSeconds": COUNT,
+        "nodeSelector": {"type": "object", "additionalProperties": LABEL},
+        "tolerations": every(TOLERATION),
+        "containers": every(CONTAINER),
+        "volumes": every(VOLUME),
+    },
+    {"serviceAccountName": {"type": "string"}},
+)
+EXIT_CODES = strict(
+    {"containerName": {"const": "train"}, "operator": {"enum": ["In", "NotIn"]}, "values": every({"type": "integer"})}
+)
+JOB = strict(
+    {
+        "parallelism": COUNT,
+        "completions": COUNT,
+        "completionMode": {"const": "Indexed"},
+        "backoffLimit": {"const": 0},
+        "podFailurePolicy": strict(
+            {"rules": every(strict({"action": {"const": "FailJob"}, "onExitCodes": EXIT_CODES}))}
+        ),
+        "template": strict({"metadata": strict({"labels": TEXTS, "annotations": TEXTS}), "spec": POD}),
+    }
+)
+RULE = strict(
+    {
+        "name": {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
+        "action": {"enum": ["FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"]},
+        "onJobFailureReasons": every({"type": "string"}),
+    }
+)
+# The fields of jobset.x-k8s.io/v1alpha2 that the template uses, and no others.
+JOBSET = strict(
+    {
+        "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"},
+        "kind": {"const": "JobSet"},
+        "metadata": METADATA,
+        "spec": strict(
+            {
+                "network": strict({"enableDNSHostnames": {"type": "boolean"}, "subdomain": DNS_NAME}),
+                "failurePolicy": strict({"maxRestarts": {"type": "integer", "minimum": 0}, "rules": every(RULE)}),
+                "replicatedJobs": every(
+                    strict({"name": DNS_NAME, "replicas": COUNT, "template": strict({"spec": JOB})})
+                ),
+            }
+        ),
+    }
+)
+
+
+def manifest(*own: str, train: list[str] = TRAIN) -> tuple[dict, dict, dict, dict]:
+    """ConfigMap, JobSet, and of that its job and container, validated."""
+    config_map, jobset = yaml.safe_load_all(dry("gke", *own, train=train))
+    jsonschema.validate(jobset, JOBSET)
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    return config_map, jobset, job, job["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("own", [GKE_TPU, GKE_GPU], ids=["tpu", "gpu"])
+def test_gke_manifest_has_what_a_run_needs(own):
+    config_map, jobset, job, container = manifest(*own, "--spot", "--restarts", "7", "--service-account", "trainer")
+    assert config_map["data"]["config.py"] == (CHECKOUT / CONFIG).read_text()
+    assert config_map["data"]["until_stopped.sh"] == (LAUNCH / "until_stopped.sh").read_text()
+    assert (
+        config_map["metadata"]["name"] == jobset["metadata"]["name"] == jobset["spec"]["network"]["subdomain"] == NAME
+    )
+    assert jobset["metadata"]["labels"]["config-hash"] == HASH[:12]
+    assert jobset["metadata"]["annotations"]["config-hash"] == HASH
+    assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 7
+    assert job["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert job["template"]["spec"]["serviceAccountName"] == "trainer"
+    # Kubernetes makes one dollar of two.
+    words = [word.replace("$$", "$") for word in container["command"]]
+    assert not any("$" in word.replace("$$", "") for word in container["command"])
+    assert words[:3] == ["/bin/sh", "/launch/until_stopped.sh", "rococo"]
+    assert words[3:] == ["train", "--config", "/launch/config.py", "--workdir", f"/mnt/rococo/runs/{NAME}", *AWKWARD]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in job["template"]["spec"]["volumes"]}
+    assert (mounts["disk"], mounts["launch"]) == ("/mnt/rococo", "/launch")
+
+
+def test_gke_tpu_slices_have_their_hosts_and_find_one_another():
+    _, jobset, job, container = manifest(*GKE_TPU, "--slices", "2")
+    assert jobset["spec"]["replicatedJobs"][0]["replicas"] == 2
+    assert (job["parallelism"], job["completions"]) == (4, 4)
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    assert {"name": "ROCOCO_COORDINATOR", "value": "auto"} in container["env"]
+    assert job["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    attributes = job["template"]["spec"]["volumes"][1]["csi"]["volumeAttributes"]
+    assert attributes["bucketName"] == "kept"
+    assert attributes["mountOptions"].split(",") == ["implicit-dirs", "rename-dir-limit=200000", "only-dir=runs"]
+    assert "alpha.jobset.sigs.k8s.io/exclusive-topology" in jobset["metadata"]["annotations"]
+
+
+def test_gke_gpu_nodes_meet_at_the_first_pod():
+    _, jobset, job, container = manifest(*GKE_GPU)
+    variables = {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
+    # <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>
+    jobs = jobset["spec"]["replicatedJobs"][0]["name"]
+    assert variables["ROCOCO_COORDINATOR"] == f"{NAME}-{jobs}-0-0.{NAME}:{container['ports'][0]['containerPort']}"
+    assert variables["ROCOCO_PROCESSES"] == "2" == str(job["completions"])
+    assert "job-completion-index" in variables["ROCOCO_PROCESS"]["fieldRef"]["fieldPath"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert job["template"]["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "share"}
+
+
+def test_gke_applies_the_manifest_it_shows(programs, tmp_path):
+    calls = programs("kubectl", "cat > applied")
+    done = launch("gke", *GKE_TPU, "--namespace", "vision")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "applied").read_text() == dry("gke", *GKE_TPU)
+    assert launch("gke", *GKE_TPU, "--namespace", "vision", "--stop").returncode == 0
+    applied, deleted = calls.read_text().splitlines()
+    assert applied == "kubectl --namespace=vision apply --filename=-"
+    assert deleted == f"kubectl --namespace=vision delete --ignore-not-found jobset/{NAME} configmap/{NAME}"
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_run_that_sigterm_ended_well_is_to_be_started_again(tmp_path, shell):
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(int(sys.argv[1])))\n"
+    script += "print('ready', flush=True); time.sleep(600 if sys.argv[2] else 0); sys.exit(int(sys.argv[1]))"
+    # 143 is 128 + SIGTERM: how a shell names the end of a command that has no handler.
+    for code, signalled, expected in ((0, "yes", 75), (143, "yes", 75), (5, "yes", 5), (0, "", 0), (5, "", 5)):
+        noted = tmp_path / "code"
+        command = [shell, str(LAUNCH / "until_stopped.sh"), sys.executable, "-c", script, str(code), signalled]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "EXIT_CODE_FILE": str(noted)})
+        assert running.stdout.readline() == b"ready\n"
+        if signalled:
+            running.terminate()
+        running.communicate(timeout=60)
+        assert (running.returncode, noted.read_text()) == (expected, f"{expected}\n")
+
+
+@pytest.mark.parametrize("direct", [[], ["--direct"]], ids=["queued", "direct"])
+def test_tpu_dry_run_has_what_a_run_needs(direct):
+    lines = dry("tpu", *TPU, *direct, "--spot", "--project", "mine").splitlines()
+    calls = [shlex.split(line) for line in lines if not line.startswith("#")]
+    assert all(call[:3] == ["gcloud", "compute", "tpus"] for call in calls)
+    assert all({"--zone=us-west4-a", "--project=mine"} <= set(call) for call in calls)
+    assert [call[4] for call in calls] == ["describe", "create", "describe", "scp", "ssh", "ssh", "delete"]
+    assert {call[3] for call in (calls[0], calls[1], calls[-1])} == {"tpu-vm" if direct else "queued-resources"}
+    create, copy, start = calls[1], calls[3], calls[4]
+    assert {NAME, "--accelerator-type=v5litepod-16", "--spot"} <= set(create)
+    assert f"--labels=app=rococo,config-hash={HASH[:12]}" in create
+    assert ("--version=" if direct else "--runtime-version=") + "v2-alpha-tpuv5-lite" in create
+    assert "--worker=all" in copy and "--worker=all" in start and "--worker=0" in calls[5]
+    assert "up to 20 times" in "\n".join(lines)
+    # The host's shell takes the command apart once more.
+    remote = next(word for word in start if word.startswith("--command=")).removeprefix("--command=")
+    words = shlex.split(remote)
+    assert words[words.index("start") + 1 :][:2] == ["gs://kept", "600"]
+    assert words_of_train(words) == ["train", "--config", CONFIG, "--workdir", f"/mnt/rococo/runs/{NAME}", *AWKWARD]
+    assert "ROCOCO_COORDINATOR=auto" in (LAUNCH / "tpu_host.sh").read_text()
+
+
+# A cloud in a few lines: the slice's state lies in a file, and `follow` ends as the next line of `ends` says.
+CLOUD = """
+case "$*" in
+    *" describe "*) [[ -e state ]] || { echo "ERROR: NOT_FOUND: no such resource" >&2; exit 1; }; cat state ;;
+    *" create "*) echo ACTIVE > state ;;
+    *" delete "*) rm state ;;
+    *" follow "*)
+        read -r code state < ends; sed -i 1d ends
+        if [[ -n "$state" ]]; then echo "$state" > state; fi
+        exit "$code" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "made", "code"),
+    [
+        (["0"], 1, 0),
+        # Taken away; the connection breaks, or a last word comes through.
+        (["255 SUSPENDED", "1 PREEMPTED", "0"], 3, 0),
+        # Stopped by maintenance: the slice is still there.
+        (["75", "0"], 1, 0),
+        (["1"], 1, 1),
+        (["75", "75", "75", "75"], 1, 75),
+    ],
+)
+def test_tpu_makes_follows_restarts_and_gives_back(programs, tmp_path, ends, made, code):
+    calls = programs("gcloud", CLOUD)
+    (tmp_path / "ends").write_text("\n".join(ends) + "\n")
+    done = launch("tpu", *TPU, "--poll", "0", "--restarts", "3", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == code, done.stderr
+    assert calls.read_text().count(" create ") == made
+    assert calls.read_text().count(" follow ") == len(ends)
+    assert calls.read_text().count(" start ") == len(ends)
+    assert not (tmp_path / "state").exists()
+
+
+def test_tpu_takes_the_slice_that_is_there(programs, tmp_path):
+    calls = programs("gcloud", CLOUD)
+    (tmp_path / "ends").write_text("0\n")
+    (tmp_path / "state").write_text("ACTIVE\n")
+    done = launch("tpu", *TPU, "--keep", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert " create " not in calls.read_text()
+    assert (tmp_path / "state").exists()
+
+
+def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_path):
+    """The script on this machine, its parts that install and mount replaced by nothing."""
+    (tmp_path / "launch").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    text = (LAUNCH / "tpu_host.sh").read_text()
+    for part in ('        mount_disk "$2"\n', "        install_rococo\n"):
+        assert part in text
+        text = text.replace(part, "")
+    script = tmp_path / "launch" / "tpu_host.sh"
+    script.write_text(text)
+    (tmp_path / "launch" / "until_stopped.sh").write_text((LAUNCH / "until_stopped.sh").read_text())
+    rococo = tmp_path / ".venv" / "bin" / "rococo"
+    rococo.write_text(
+        '#!/bin/bash\ntrap "exit 0" TERM\necho "$ROCOCO_COORDINATOR $1"\nfor _ in {1..600}; do sleep 0.1; done'
+    )
+    rococo.chmod(0o755)
+
+    def host(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["bash", script, *words], capture_output=True, text=True, timeout=60)
+
+    assert host("start", "gs://kept", "60", "train").returncode == 0
+    assert "runs already" in host("start", "gs://kept", "60", "train").stdout
+    limit = time.monotonic() + 60
+    while "auto train" not in (tmp_path / "run.log").read_text() and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert host("stop").returncode == 0
+    followed = host("follow", str(tmp_path / "work"))
+    assert (followed.returncode, followed.stdout) == (75, "auto train\n")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "train", "said"),
+    [
+        ("slurm", [], [], "command after --: found nothing; wanted -- train"),
+        ("slurm", [], ["evaluate"], "found 'evaluate'"),
+        ("local", [], ["train", "--config", "configs/none.py"], "configs/none.py: config: found nothing there"),
+        ("slurm", [], ["train", "--config", CONFIG, "steps"], "override: found 'steps'; wanted --config.key=value"),
+        ("slurm", ["--time", "soon"], TRAIN, "--time: found 'soon'"),
+        ("tpu", [*TPU, "--disk", "claim:x"], TRAIN, "--disk: found 'claim:x'; wanted gs://BUCKET or HOST:/SHARE"),
+        ("tpu", TPU, [*TRAIN, "--workdir", "/home/me/run"], "--workdir: found '/home/me/run'; wanted a folder below"),
+        ("gke", [*GKE_TPU, "--topology", "3x3"], TRAIN, "found 9 chips, 4 a host; wanted a whole number of hosts"),
+        ("gke", [*GKE_GPU, "--topology", "2x2"], TRAIN, "--topology or --slices: found given beside --gpu"),
+    ],
+)
+def test_bad_input_is_one_line(name, own, train, said):
+    done = launch(name, *own, "--dry-run", train=train)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path):
+    programs("kubectl", 'cat > /dev/null; echo "error: no such cluster" >&2; exit 1')
+    done = launch("gke", *GKE_TPU)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "found error: no such cluster" in done.stderr
+    (tmp_path / "empty").mkdir()
+    done = launch("slurm", env={**os.environ, "PATH": str(tmp_path / "empty")})
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "squeue: program: found nothing of that name on the PATH" in done.stderr
+
+
+# Training
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_launched_processes_train_as_one_with_eight_devices(tmp_path):
+    overrides = {
+        "data.images": "scenes:64",
+        "steps": 3,
+        "batch_size": 16,
+        "log.every": 1,
+        "log.tensorboard": False,
+        "checkpoint.every": 3,
+        "data.workers": 0,
+        "losses.sc.weight": 1,
+        "losses.vc.weight": 1,
+        "losses.vc.group": 2,
+    }
+    curves = []
+    for processes, devices in ((4, 2), (1, 8)):
+        workdir = tmp_path / str(processes)
+        train = ["train", "--config", CONFIG, "--workdir", str(workdir)]
+        train += [f"--config.{key}={value}" for key, value in overrides.items()]
+        own = ["--processes", str(processes), "--devices", str(devices), "--timeout", "300"]
+        done = launch("local", *own, train=train, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "8 cpu device(s)" in done.stderr
+        curves.append([json.loads(line)["loss"] for line in (workdir / "metrics.jsonl").read_text().splitlines()])
+    assert len(curves[0]) == 3
+    # The reductions go through another library between processes, in another order.
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)

@@ -1,0 +1,122 @@
+"""Every loss and all its gradients: the same on any number of devices, by both routes, and as protocol and papers say.
+
+The reference is dense, float64 and NumPy, with gradients by the complex step. The tolerance, 2e-6 of the largest
+element of a gradient, is 17 float32 roundings of it. The batch of 21 pairs divides by no number of devices and by no
+tile; several pairs show the same image, some are padding, and some have no altered caption, image or hard positive.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import scipy.special
+
+from rococo_jax import losses
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity.logsumexp import Similarities
+from tests.support import dense_reference as dense
+
+TOLERANCE = 2e-6
+PAIRS, ALTERED, WIDTH = 21, 2, 8
+RANDOM = np.random.default_rng(5)
+
+
+def unit_vectors(*shape):
+    vectors = RANDOM.standard_normal((*shape, WIDTH))
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+# What a loss is differentiated in, and what only says which pairs count.
+EMBEDDINGS = {
+    "images": unit_vectors(PAIRS),
+    "texts": unit_vectors(PAIRS),
+    "altered_texts": unit_vectors(PAIRS, ALTERED),
+    "mixed_images": unit_vectors(PAIRS, 1),
+    "positive_texts": unit_vectors(PAIRS),
+    "negative_texts": unit_vectors(PAIRS, 1),
+    "logit_scale": np.float32(14.3),
+    "logit_bias": np.float32(-4.2),
+}
+MASKS = {
+    "ids": RANDOM.integers(0, 12, PAIRS).astype(np.int32),
+    "mask": RANDOM.random(PAIRS) < 0.9,
+    "altered_mask": RANDOM.random((PAIRS, ALTERED)) < 0.6,
+    "mixed_mask": RANDOM.random((PAIRS, 1)) < 0.7,
+    "positive_mask": RANDOM.random(PAIRS) < 0.7,
+    "negative_mask": RANDOM.random((PAIRS, 1)) < 0.7,
+}
+# Name, embeddings, masks, settings.
+LOSSES = {
+    "softmax": ("softmax_contrastive", "images texts logit_scale", "ids mask", {}),
+    "sigmoid": ("sigmoid_contrastive", "images texts logit_scale logit_bias", "ids mask", {}),
+    "SC batch": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "batch"),
+    "SC own": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "own"),
+    "VC batch": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "batch"),
+    "VC own": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "own"),
+    "hard positives": (
+        "hard_positive_training",
+        "images texts positive_texts negative_texts logit_scale",
+        "ids mask positive_mask negative_mask",
+        {"negative_weight": 0.7},
+    ),
+}
+# The scope `own` sends nothing between devices: one route.
+ROADS = [(name, route) for name in LOSSES for route in ("gather", "ring") if (name[-3:], route) != ("own", "ring")]
+
+
+def case(name):
+    function, embeddings, masks, settings = LOSSES[name]
+    settings = {"scope": settings} if isinstance(settings, str) else settings
+    return (
+        function,
+        {key: EMBEDDINGS[key] for key in embeddings.split()},
+        {key: MASKS[key] for key in masks.split()},
+        settings,
+    )
+
+
+@functools.cache
+def wanted(name):
+    function, embeddings, masks, settings = case(name)
+    reference = functools.partial(getattr(dense, function), **masks, **settings)
+    return dense.value_and_gradients(
+        lambda *inputs: reference(**dict(zip(embeddings, inputs, strict=True))), *embeddings.values()
+    )
+
+
+@pytest.mark.parametrize(("name", "route"), ROADS)
+def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, name, route):
+    function, embeddings, masks, settings = case(name)
+    similarities = Similarities(make_mesh(jax.devices()[:device_count]), route, tile_rows=2)
+
+    def loss(embeddings, masks):
+        return getattr(losses, function)(**embeddings, **masks, **settings, similarities=similarities)
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(embeddings, masks)
+    right, right_gradients = wanted(name)
+    assert abs(float(value) / right - 1) < TOLERANCE
+    for key, gradient in zip(embeddings, right_gradients, strict=True):
+        assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+def test_a_batch_of_a_thousand_keeps_the_tolerance(route):
+    """Against the closed form: dL/dz = (softmax of rows + softmax of columns - 2 on the diagonal) / 2B."""
+    pairs, width, scale = 1003, 256, 14.3
+    random = np.random.default_rng(0)
+    sides = random.standard_normal((2, pairs, width))
+    images, texts = (sides / np.linalg.norm(sides, axis=-1, keepdims=True)).astype(np.float32)
+    logits = scale * images.astype(np.float64) @ texts.T.astype(np.float64)
+    rows, columns = (scipy.special.log_softmax(logits, axis) for axis in (1, 0))
+    of_logits = (np.exp(rows) + np.exp(columns) - 2 * np.eye(pairs)) / (2 * pairs)
+    wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
+
+    def loss(images, texts, logit_scale):
+        similarities = Similarities(make_mesh(), route)
+        return losses.softmax_contrastive(images, texts, logit_scale=logit_scale, similarities=similarities)
+
+    value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))
+    assert abs(float(value) / -(np.trace(rows + columns) / (2 * pairs)) - 1) < TOLERANCE
+    for found, right in zip(gradients, wanted, strict=True):
+        assert dense.relative_error(found, right) < TOLERANCE

@@ -1,0 +1,188 @@
+"""What towers promise beyond parity: padding, precision, image sizes, depth and memory."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
+from rococo_jax.errors import InputError
+from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
+from rococo_jax.models.positions import bicubic_matrix, resize_positions
+from tests.support.random_inputs import random_pixels, random_texts
+
+VISION = VisionSpec(
+    image_size=30, patch_size=10, width=24, layers=3, heads=3, mlp_width=40, activation="gelu", norm_eps=1e-5,
+    class_token=True, patch_bias=True, norm_before_blocks=False, layer_scale=True, pooling="cls+mean",
+)  # fmt: skip
+TEXT = TextSpec(
+    vocabulary_size=99, context_length=40, width=32, layers=3, heads=4, mlp_width=48, activation="quick_gelu",
+    norm_eps=1e-5, attention="causal", norm_after_blocks=False, pooling="first_eos", eos_id=98,
+)  # fmt: skip
+BERT = dataclasses.replace(TEXT, attention="masked", norm_after_blocks=True, pooling="mean", token_types=2)
+SPEC = ModelSpec(VISION, TEXT, HeadSpec("linear", 16), HeadSpec("linear", 16, bias=True))
+
+texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
+images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
+
+
+@functools.lru_cache
+def model_of(spec: ModelSpec, dtype: str = "float32") -> DualEncoder:
+    """Random parameters, no bias zero and no norm one."""
+    random = np.random.default_rng(0)
+    parameters = {}
+    for path, shape in parameter_shapes(spec).items():
+        centre = 1.0 if path.endswith("scale") else 0.0
+        parameters[path] = (centre + 0.15 * random.normal(size=shape)).astype(np.float32)
+    return build_model(spec, parameters, dtype)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 98])
+@pytest.mark.parametrize("pooling", ["first_eos", "highest_id", "mean", "cls"])
+def test_a_text_vector_does_not_depend_on_padding(pooling, padding):
+    spec = {"first_eos": TEXT, "highest_id": dataclasses.replace(TEXT, pooling="highest_id", eos_id=None)}
+    spec = spec.get(pooling, dataclasses.replace(BERT, pooling=pooling))
+    model = model_of(ModelSpec(None, spec))
+    ids, mask = random_texts(11, 99, 98, padding=padding)
+    short = texts(model, ids, mask)
+    for length in (12, 17, 40):
+        extra = ((0, 0), (0, length - 11))
+        longer = texts(model, np.pad(ids, extra, constant_values=padding), np.pad(mask, extra))
+        # Matrix products of another shape may sum in another order: a few units in the last place of a unit vector.
+        np.testing.assert_allclose(longer, short, rtol=0, atol=2e-6)
+
+
+def test_positions_given_explicitly_are_those_counted_from_zero():
+    model = model_of(ModelSpec(None, TEXT))
+    ids, mask = random_texts(11, 99, 98)
+    positions = np.broadcast_to(np.arange(11, dtype=np.int32), ids.shape)
+    given = nnx.jit(lambda model, *inputs: model.text_embeddings(*inputs))
+    np.testing.assert_array_equal(given(model, ids, mask, positions), given(model, ids, mask))
+    assert np.abs(given(model, ids, mask, positions + 1) - given(model, ids, mask)).max() > 1e-3
+
+
+def test_a_text_longer_than_the_context_is_refused():
+    model = model_of(ModelSpec(None, TEXT))
+    with pytest.raises(ValueError, match="41 tokens for a text tower of 40"):
+        texts(model, np.zeros((1, 41), np.int32), np.ones((1, 41), bool))
+
+
+def test_a_tower_that_sees_its_padding_refuses_any_other_length():
+    model = model_of(ModelSpec(None, dataclasses.replace(TEXT, attention="full", pooling="last", eos_id=None)))
+    with pytest.raises(ValueError, match="39 tokens for a text tower of 40"):
+        texts(model, np.zeros((1, 39), np.int32), np.ones((1, 39), bool))
+
+
+def test_pixels_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="31 x 31 for a tower of 30 x 30"):
+        images(model_of(SPEC), random_pixels(31))
+
+
+def test_rows_of_padding_alone_are_finite():
+    model = model_of(ModelSpec(None, BERT))
+    assert np.isfinite(texts(model, np.zeros((2, 5), np.int32), np.zeros((2, 5), bool))).all()
+
+
+def test_bfloat16_compute_keeps_float32_parameters_and_vectors_close():
+    exact, fast = model_of(SPEC), model_of(SPEC, "bfloat16")
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(fast))} == {jnp.dtype("float32")}
+    ids, mask = random_texts(11, 99, 98)
+    pixels = random_pixels(30)
+    for ours, reference in (
+        (texts(fast, ids, mask), texts(exact, ids, mask)),
+        (images(fast, pixels), images(exact, pixels)),
+    ):
+        assert ours.dtype == jnp.float32
+        np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=0, atol=1e-6)
+        cosine = (np.asarray(ours) * np.asarray(reference)).sum(1)
+        # bfloat16 keeps 8 bits: relative errors of 0.4 % an operation, so angles of a few hundredths.
+        assert cosine.min() > 0.995
+        assert np.abs(ours - reference).max() > 1e-5  # or bfloat16 was never used
+
+
+@pytest.mark.parametrize(("size_in", "size_out"), [(7, 16), (16, 7), (16, 15), (5, 5), (1, 3), (2, 9), (37, 16)])
+def test_bicubic_matrices_equal_torch(size_in, size_out):
+    torch = pytest.importorskip("torch")
+    signal = np.random.default_rng(0).normal(size=(size_in, size_in, 4))
+    matrix = bicubic_matrix(size_in, size_out)
+    ours = np.einsum("ya,xb,abc->yxc", matrix, matrix, signal)
+    channels_first = torch.from_numpy(signal.transpose(2, 0, 1).copy())[None]
+    options = {"mode": "bicubic", "align_corners": False}
+    theirs = torch.nn.functional.interpolate(channels_first, size=(size_out, size_out), **options)[0].numpy()
+    # Both in float64; torch works its coordinates out in another order.
+    np.testing.assert_allclose(ours, theirs.transpose(1, 2, 0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(matrix.sum(1), 1, rtol=0, atol=1e-12)
+
+
+def test_resizing_keeps_the_class_token_and_does_nothing_at_the_same_size():
+    positions = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    np.testing.assert_array_equal(resize_positions(positions, 3, class_token=True), positions)
+    resized = resize_positions(positions, 5, class_token=True)
+    assert resized.shape == (26, 4) and resized.dtype == np.float32
+    np.testing.assert_array_equal(resized[0], positions[0])
+
+
+def test_rematerialised_blocks_give_the_same_gradients():
+    model = nnx.clone(model_of(SPEC))
+    pixels = jnp.asarray(random_pixels(30))
+
+    @nnx.jit
+    def gradients(model):
+        return nnx.grad(lambda model: model.image_embeddings(pixels)[:, :3].sum())(model)
+
+    plain = gradients(model)
+    model.vision.blocks.rematerialise = True
+    again = gradients(model)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(plain)) > 1e-2
+    for ours, reference in zip(jax.tree.leaves(again), jax.tree.leaves(plain), strict=True):
+        # The same operations, fused in another way.
+        np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_depth_does_not_lengthen_the_program():
+    def program(layers: int) -> str:
+        spec = ModelSpec(dataclasses.replace(VISION, layers=layers), None)
+        graph, state = nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0))))
+        pixels = jax.ShapeDtypeStruct((2, 30, 30, 3), jnp.float32)
+        return jax.jit(lambda s, x: nnx.merge(graph, s).image_embeddings(x)).lower(state, pixels).as_text()
+
+    assert program(24).count("\n") == program(3).count("\n")
+
+
+def test_parameter_counts_are_those_of_the_arrays():
+    counts = parameter_counts(SPEC)
+    state = nnx.to_pure_dict(nnx.state(model_of(SPEC)))
+    for part in ("vision", "text", "vision_head", "text_head"):
+        assert counts[part] == sum(leaf.size for leaf in jax.tree.leaves(state[part]))
+
+
+def test_a_spec_survives_json():
+    for spec in (SPEC, ModelSpec(VISION, None), ModelSpec(None, BERT, text_head=HeadSpec("linear", 5))):
+        assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"width": "24"}, "vision.width"),
+        ({"width": True}, "vision.width"),
+        ({"pooling": "max"}, "vision.pooling"),
+        ({"colour": 1}, "vision"),
+        ({"heads": 5}, "heads"),
+    ],
+)
+def test_a_spec_that_makes_no_model_is_refused(change, field):
+    value = SPEC.to_json()
+    value["vision"].update(change)
+    with pytest.raises(InputError) as caught:
+        ModelSpec.from_json(value, "model.json")
+    assert caught.value.field == field
+
+
+def test_heads_that_end_in_different_spaces_are_refused():
+    with pytest.raises(InputError, match="images in 16 and texts in 17"):
+        ModelSpec(VISION, TEXT, HeadSpec("linear", 16), HeadSpec("linear", 17))

@@ -1,0 +1,131 @@
+"""Bad input about altered images: commands refuse it in one line, exit code 2 and no result; Python by InputError."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import check_images, check_severity, corrupt
+from rococo_jax.perturb.images.mixing import Mixing, apply_mixing, mix_batch, stack_equal
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two small images, their captions, and a file that only looks like an image."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 36), (200, 30, 60)).save(images / name)
+    (tmp_path / "captions.json").write_text(json.dumps([{"image": n, "caption": ["red"]} for n in ("a.png", "b.png")]))
+    (tmp_path / "one.json").write_text('[{"image": "a.png", "caption": ["red"]}]')
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes((images / "a.png").read_bytes())
+    (tmp_path / "broken" / "b.png").write_text("not an image")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "a.png").write_bytes((images / "a.png").read_bytes()[:60])
+    (tmp_path / "cut" / "b.png").write_bytes((images / "b.png").read_bytes())
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+MIX = "mix-images --images images --captions captions.json --out out"
+CORRUPT = "corrupt-images --images images --corruption contrast --severity 1 --out out"
+EVALUATE = "evaluate MODEL --images images --annotations . --out out"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"{MIX} --ratio 1.2", "ratio: found 1.2; wanted a share of own content from 0 to 1"),
+        (f"{MIX} --ratio=-0.1", "ratio: found -0.1"),
+        (f"{MIX} --ratio nan", "ratio: found nan"),
+        (f"{MIX} --seed -1", "seed: found -1"),
+        (MIX.replace("captions.json", "one.json"), "one.json: images: found 1; wanted at least two images to mix"),
+        (MIX.replace("captions.json", "none.json"), "none.json"),
+        (MIX.replace("--images images", "--images empty"), "found 0 of 2 images; 'a.png' is missing"),
+        (MIX.replace("--images images", "--images broken"), "b.png"),
+        (MIX.replace("--images images", "--images cut"), "a.png"),
+        (f"{CORRUPT} --corruption gausian_noise", "'gaussian_noise', perhaps"),
+        (f"{CORRUPT} --severity 0", "severity: found 0; wanted a whole number from 1 to 5"),
+        (f"{CORRUPT} --severity 6", "severity: found 6; wanted a whole number from 1 to 5"),
+        (f"{CORRUPT} --size 8", "size: found 8"),
+        (CORRUPT.replace("--images images", "--images empty"), "no image files"),
+        (CORRUPT.replace("--images images", "--images captions.json"), "found a file; wanted a folder of images"),
+        (CORRUPT.replace("--images images", "--images broken"), "b.png"),
+        (CORRUPT.replace("--images images", "--images cut"), "a.png"),
+        (f"{EVALUATE} --mixes mix_1.2", "mix_1.2"),
+        (f"{EVALUATE} --mixes blend_0.9", "blend_0.9"),
+        (f"{EVALUATE} --corruptions fogg", "'fog', perhaps"),
+        (f"{EVALUATE} --corruptions fog --severities 0", "severity: found 0"),
+        (f"{EVALUATE} --corruptions fog --severities 1,6", "severity: found 6"),
+        (f"{EVALUATE} --corruptions fog --severities high", "--severities"),
+    ],
+)
+def test_commands_refuse_with_one_line_and_2_and_leave_no_result(folder, monkeypatch, capsys, command, expected):
+    monkeypatch.chdir(folder)
+    assert main(command.split()) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("rococo:")]
+    assert expected in line and "Traceback" not in captured.err
+    made = [path.name for path in (folder / "out").rglob("*")] if (folder / "out").exists() else []
+    assert "manifest.json" not in made and "results.json" not in made
+
+
+@pytest.mark.parametrize("ratio", [-0.01, 1.01, float("nan"), float("inf")])
+def test_a_ratio_outside_zero_to_one_is_refused_everywhere(ratio):
+    images, nobody = jnp.zeros((2, 4, 4, 3), jnp.uint8), jnp.zeros((2, 4), jnp.int32)
+    for refused in (
+        lambda: Mixing(ratio=ratio),
+        lambda: make_plan(["a", "b"], ratio=ratio),
+        lambda: apply_mixing(images, jnp.array([1, 0]), ratio, nobody, "mix"),
+    ):
+        with pytest.raises(InputError, match=f"ratio: found {ratio}; wanted a share of own content from 0 to 1"):
+            refused()
+
+
+def test_one_image_alone_is_refused():
+    with pytest.raises(InputError, match="at least two"):
+        mix_batch(jnp.zeros((1, 4, 4, 3), jnp.uint8), KEY, Mixing())
+    with pytest.raises(InputError, match="at least two"):
+        stack_equal([])
+
+
+def test_images_of_unequal_sizes_are_named():
+    with pytest.raises(InputError, match=r"size of image 2: found \(4, 5, 3\); wanted \(4, 4, 3\)"):
+        stack_equal([np.zeros((4, side, 3), np.uint8) for side in (4, 4, 5)])
+
+
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        ([np.zeros((40, 40, 3), np.uint8)] * 2, "found list"),
+        (np.zeros((40, 40, 3), np.uint8), r"found uint8 of shape \(40, 40, 3\)"),
+        (np.zeros((1, 40, 40, 1), np.uint8), r"found uint8 of shape \(1, 40, 40, 1\)"),
+        (np.zeros((1, 40, 40, 3), np.float32), "found float32"),
+        (np.zeros((1, 40, 31, 3), np.uint8), "40 x 31; wanted at least 32"),
+    ],
+)
+def test_what_is_no_batch_of_rgb_bytes_cannot_be_corrupted(images, found):
+    with pytest.raises(InputError, match=found):
+        check_images(images)
+
+
+@pytest.mark.parametrize("severity", [0, 6, -1, True, 2.0, "3"])
+def test_a_severity_that_is_no_whole_number_from_one_to_five_is_refused(severity):
+    with pytest.raises(InputError, match="severity: found"):
+        check_severity(severity)
+
+
+@pytest.mark.parametrize("name", ["", "fogg", "Gaussian Noise!"])
+def test_an_unknown_kind_is_refused(name):
+    with pytest.raises(InputError, match="corruption: name"):
+        corrupt(np.zeros((1, 40, 40, 3), np.uint8), name, 1, KEY)

@@ -1,0 +1,132 @@
+"""`rococo corrupt-images`: every image below a folder, resumable, the same bytes in any company."""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.cli import corrupt_images
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corrupted_files import image_id, list_images
+from rococo_jax.perturb.images.corruptions import corrupt
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Images of two sizes and three modes in two folders, beside files that are none."""
+    generator = np.random.default_rng(0)
+    images = tmp_path / "images"
+    shapes = {"a.png": (40, 36, 3), "b.jpg": (40, 36, 3), "deep/a.png": (33, 50, 3), "deep/g.png": (33, 50)}
+    for name, shape in shapes.items():
+        (images / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(images / name)
+    (images / "notes.txt").write_text("not an image")
+    (images / ".hidden.png").write_text("not an image either")
+    return tmp_path
+
+
+def run(folder: Path, *more: str, out: str = "out") -> Path:
+    parser = argparse.ArgumentParser()
+    corrupt_images.add_arguments(parser)
+    arguments = ["--images", folder / "images", "--out", folder / out, *more]
+    assert corrupt_images.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+    return folder / out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+NOISE = ("--corruption", "impulse_noise", "--severity", "3", "--seed", "5")
+
+
+def test_every_image_below_the_folder_is_corrupted_without_loss(folder):
+    out = run(folder, *NOISE)
+    names = ["a.png", "b.jpg", "deep/a.png", "deep/g.png"]
+    assert set(contents(out)) == {"a.png", "b.png", "deep/a.png", "deep/g.png", "manifest.json"}
+    for name in names:
+        image = np.asarray(Image.open(folder / "images" / name).convert("RGB"))[None]
+        ids = np.array([image_id(name)], np.uint32)
+        expected = corrupt(image, "impulse_noise", 3, jax.random.key(5), ids=ids)[0]
+        np.testing.assert_array_equal(np.asarray(Image.open((out / name).with_suffix(".png"))), expected)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert [entry["image"] for entry in manifest["images"]] == names
+    assert (manifest["corruption"], manifest["severity"], manifest["seed"]) == ("impulse_noise", 3, 5)
+
+
+def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
+    whole = contents(run(folder, *NOISE))
+    (folder / "images" / "a.png").unlink()
+    fewer = contents(run(folder, *NOISE, out="fewer"))
+    assert all(whole[name] == content for name, content in fewer.items() if name.endswith(".png"))
+
+
+def test_a_stopped_run_goes_on_and_another_is_refused(folder, monkeypatch):
+    whole = contents(run(folder, *NOISE, out="whole"))
+    from rococo_jax.perturb.images import corrupted_files
+
+    write, count = corrupted_files.write_bytes, iter(range(10))
+
+    def stopped(path, content):
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(corrupted_files, "write_bytes", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, *NOISE)
+    assert "manifest.json" not in contents(folder / "out")
+    with pytest.raises(InputError, match="severity: found 3; wanted 4"):
+        run(folder, "--corruption", "impulse_noise", "--severity", "4", "--seed", "5")
+    monkeypatch.undo()
+    assert contents(run(folder, *NOISE)) == whole
+
+
+def test_names_that_differ_in_their_suffix_only_do_not_overwrite_each_other(folder):
+    Image.new("RGB", (40, 36)).save(folder / "images" / "a.jpg")
+    out = run(folder, "--corruption", "contrast", "--severity", "1")
+    assert {"a.png.png", "a.jpg.png"} <= set(contents(out))
+
+
+def test_jpeg_and_size_are_options(folder):
+    out = run(folder, "--corruption", "brightness", "--severity", "1", "--format", "jpeg", "--size", "32")
+    images = [path for path in out.rglob("*.jpg")]
+    assert len(images) == 4
+    assert {Image.open(path).size for path in images} == {(32, 32)}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--corruption", "gausian_noise", "--severity", "1"), "'gaussian_noise', perhaps"),
+        (("--corruption", "fog", "--severity", "0"), "severity: found 0"),
+        (("--corruption", "fog", "--severity", "6"), "severity: found 6"),
+        (("--corruption", "fog", "--severity", "1", "--seed", "-1"), "seed: found -1"),
+        (("--corruption", "fog", "--severity", "1", "--size", "8"), "size: found 8"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(folder, more, message):
+    with pytest.raises(InputError, match=message):
+        run(folder, *more)
+    assert not (folder / "out").exists()
+
+
+def test_files_that_are_no_images_are_named_and_no_manifest_appears(folder):
+    (folder / "images" / "broken.png").write_text("not an image")
+    with pytest.raises(InputError, match=r"broken\.png"):
+        run(folder, "--corruption", "contrast", "--severity", "1")
+    assert not (folder / "out" / "manifest.json").exists()
+
+
+def test_folders_that_cannot_be_used_are_refused(folder):
+    with pytest.raises(InputError, match="outside the images"):
+        run(folder, *NOISE, out="images/out")
+    (folder / "empty").mkdir()
+    with pytest.raises(InputError, match="no image files"):
+        list_images(folder / "empty")
+    with pytest.raises(InputError, match="nothing there"):
+        list_images(folder / "nowhere")

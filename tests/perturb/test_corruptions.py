@@ -1,0 +1,95 @@
+"""The corruptions as a user meets them: same key, same bytes; names, severities and sizes checked; severities apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, corrupt, find_corruption
+from rococo_jax.runtime import make_mesh
+
+RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
+# One of each way of working: per value, sampling between pixels, loops until nothing changes.
+REPRESENTATIVE = ["gaussian_noise", "elastic_transform", "spatter"]
+# Each batch size and each number of devices once, beside 64 on one. More of them together for elastic_transform, whose
+# many products and sums are the first to be rounded otherwise where the compiler makes another program of another size.
+EACH_ONCE, MORE = [(1, 2), (7, 8)], [(1, 1), (7, 1), (2, 2), (64, 2), (64, 8)]
+
+
+def images(count: int, side: int = 40) -> np.ndarray:
+    smooth = np.random.default_rng(0).integers(0, 256, (count, side // 8, side // 8, 3), dtype=np.uint8)
+    return smooth.repeat(8, axis=1).repeat(8, axis=2)
+
+
+def check(name: str, cases: list[tuple[int, int]]) -> None:
+    """Batches of so many images on so many devices are the same bytes as in the 64 images on one."""
+    batch, key = images(64), jax.random.key(11)
+    whole = np.asarray(corrupt(batch, name, 3, key))
+    for count, devices in cases:
+        some = np.arange(64)[-count:]  # the last ones of the 64, so that their places differ too
+        mesh = None if devices == 1 else make_mesh(jax.devices()[:devices])
+        np.testing.assert_array_equal(corrupt(batch[some], name, 3, key, ids=some, mesh=mesh), whole[some])
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
+    check(name, EACH_ONCE + (MORE if name == "elastic_transform" else []))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in REPRESENTATIVE])
+def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kinds(name):
+    check(name, EACH_ONCE)
+
+
+def test_another_key_or_id_draws_anew():
+    batch = images(2)
+    one = np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(0)))
+    assert (one != np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(1)))).mean() > 0.5
+    same_picture = np.stack([batch[0], batch[0]])
+    twice = np.asarray(corrupt(same_picture, "gaussian_noise", 1, jax.random.key(0)))
+    assert (twice[0] != twice[1]).mean() > 0.5
+
+
+def test_the_draws_are_those_of_jax_random():
+    from rococo_jax.perturb.images.corruptions import draws
+
+    key, shape = jax.random.key(7), (30, 41, 3)
+    np.testing.assert_array_equal(draws.bits(key, shape), jax.random.bits(key, shape))
+    np.testing.assert_array_equal(draws.uniform(key, shape), jax.random.uniform(key, shape))
+    # Multiply and add, or the steps of a logarithm, may be fused in one program and not in the other.
+    np.testing.assert_allclose(
+        draws.uniform(key, shape, -2.0, 3.0), jax.random.uniform(key, shape, None, -2.0, 3.0), rtol=1e-6, atol=1e-6
+    )
+    np.testing.assert_allclose(draws.normal(key, shape), jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
+
+
+def test_nineteen_kinds_in_four_groups():
+    assert len(CORRUPTIONS) == 19
+    assert sum(kind.extra for kind in CORRUPTIONS.values()) == 4
+    assert {kind.group for kind in CORRUPTIONS.values()} == {"noise", "blur", "weather", "digital"}
+    names = pytest.importorskip("imagecorruptions").get_corruption_names
+    assert list(CORRUPTIONS) == names("all")
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match="'gaussian_noise', perhaps"):
+        find_corruption("Gaussian Nois")
+    with pytest.raises(InputError, match="found 'zzz'; wanted one of gaussian_noise, "):
+        find_corruption("zzz")
+
+
+def test_black_images_survive_every_kind_that_divides():
+    black = np.zeros((1, 32, 32, 3), np.uint8)
+    for name in ("brightness", "saturate", "fog"):
+        out = np.asarray(corrupt(black, name, 3, jax.random.key(0)))
+        expected = {"brightness": 76, "saturate": 0, "fog": 0}[name]  # 0.3 of white; no colour; dimmed to nothing
+        assert (out == expected).all()
+
+
+def test_devices_keep_their_images():
+    out = corrupt(jnp.asarray(images(16)), "contrast", 2, jax.random.key(0), mesh=make_mesh())
+    assert out.sharding.num_devices == jax.device_count()
+    assert set(SEVERITIES) == {1, 2, 3, 4, 5}

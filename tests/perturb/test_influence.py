@@ -1,0 +1,232 @@
+"""Influence: the words' tokens, the device's removal, sharing of prefixes, meshes, bounds, and the table on disk."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+from flax import nnx
+
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.influence import word_influence
+from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
+from rococo_jax.perturb.text.shared_prefix import plant
+from rococo_jax.perturb.text.word_tokens import WordTokenizer, without_word
+from rococo_jax.perturb.text.words import split_words
+from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
+
+# Nothing, punctuation alone, one word, clitics and quotes, words of many tokens and of other scripts, and captions
+# longer than the tower's 24 tokens.
+CAPTIONS = [
+    "",
+    "...",
+    "dog",
+    'the man\'s T-shirt, &amp; "sit"!',
+    "caf&eacute; 一只狗 👩🏽‍🚀 🏖️",
+    "a red dog sits on the big blue house near a boat",
+    " ".join(WORDS) + " " + " ".join(WORDS),
+]
+
+
+def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
+    """The definition, on the shortened strings, all padded to the context."""
+    groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
+    ids = encoder.tokenizer.encode([text for group in groups for text in group])
+    ids, mask = map(jnp.asarray, encoder.tokenizer.pad(ids, encoder.tokenizer.spec.context_length))
+    vectors = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))(encoder.model, ids, mask)
+    parts = np.split(np.asarray(vectors, np.float64), np.cumsum([len(group) for group in groups])[:-1])
+    return [1 - part[1:] @ part[0] for part in parts]
+
+
+@pytest.fixture(scope="module", params=["causal", "masked"])
+def encoder(request):
+    return tiny_encoder(spec=tiny_spec(attention=request.param))
+
+
+@pytest.fixture(scope="module")
+def expected(encoder):
+    return plain_loop(encoder, CAPTIONS)
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_influence_is_one_minus_the_cosine_to_the_caption_without_the_word(encoder, expected, share_prefix):
+    for found, wanted in zip(word_influence(encoder, CAPTIONS, share_prefix=share_prefix), expected, strict=True):
+        # Both sides are float32 towers of two layers; components of unit vectors differ by some 1e-7.
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(share_prefix):
+    captions = CAPTIONS[1:4]
+    one, eight = tiny_encoder(devices=1), tiny_encoder(devices=8)
+    reference = list(word_influence(one, captions, share_prefix=share_prefix))
+    backwards = list(word_influence(one, captions[::-1], share_prefix=share_prefix, captions_at_once=2))[::-1]
+    sharded = list(word_influence(eight, captions, share_prefix=share_prefix))
+    for first, second, third in zip(reference, backwards, sharded, strict=True):
+        # Where prefixes are shared, attention adds the same numbers in another order: float32, as above.
+        np.testing.assert_allclose(first, second, rtol=0, atol=1e-6 if share_prefix else 0)
+        np.testing.assert_array_equal(first, third)
+
+
+def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
+    rng = np.random.default_rng(0)
+    # Three different tokens, so that many texts begin alike; some are the same; some are longer than a step of depth.
+    texts = [[*rng.integers(3, 6, rng.integers(0, 22)).tolist(), 1] for _ in range(300)]
+    trees = list(plant(texts, 256, 24))
+    assert sorted(text for tree in trees for text in tree.texts) == list(range(300))
+    for tree in trees:
+        place = np.arange(len(tree.ids))
+        for text, end in zip(tree.texts, tree.ends, strict=False):
+            ancestors = place[(place <= end) & (end < tree.stops)]
+            assert tree.ids[ancestors].tolist() == texts[text]
+            assert tree.positions[ancestors].tolist() == list(range(len(texts[text])))
+            # What a run reads is itself and its path: nothing of a text is beyond it.
+            run = end // 32
+            above = ancestors[ancestors < 32 * run]
+            assert set(above.tolist()) <= set(tree.paths[run].tolist())
+    different = {tuple(text[: n + 1]) for text in texts for n in range(len(text))}
+    used = sum(int((tree.stops[tree.ids > 0] > 0).sum()) for tree in trees)
+    # Only the beginnings at a tree's head, and those that two depths share, are there more than once.
+    assert len(different) <= used <= len(different) + 24 * len(trees) + 100
+
+
+def test_words_that_nobody_asked_for_are_nan_and_the_others_as_before(encoder, expected):
+    wanted = [range(0, len(values), 2) for values in expected]
+    for found, values in zip(word_influence(encoder, CAPTIONS, wanted=wanted), expected, strict=True):
+        assert np.isnan(found[1::2]).all()
+        np.testing.assert_allclose(found[::2], values[::2], atol=1e-6)  # float32, as above
+
+
+def test_words_beyond_the_context_have_no_influence(encoder):
+    caption = " ".join(["dog"] * 40)
+    (influence,) = word_influence(encoder, [caption])
+    # 24 tokens, two of them special: the caption reads the same whichever dog goes.
+    np.testing.assert_allclose(influence, 0, atol=1e-6)
+    assert (influence[22:] == 0).all()
+
+
+def test_the_mean_embedding_stands_in_for_a_word():
+    encoder = tiny_encoder(spec=tiny_spec(attention="masked"))
+    table = encoder.model.text.words[...]
+    caption = "a red dog"
+    (influence,) = word_influence(encoder, [caption], method="mean")
+    replaced = tiny_encoder(spec=tiny_spec(attention="masked"))
+    dog = replaced.tokenizer.encode(["dog"])[0][1]
+    replaced.model.text.words[...] = table.at[dog].set(table.mean(0))
+    ids, mask = map(jnp.asarray, replaced.tokenizer.pad(replaced.tokenizer.encode([caption])))
+    before, after = (model.text_embeddings(ids, mask)[0] for model in (encoder.model, replaced.model))
+    assert influence[2] == pytest.approx(1 - float(before @ after), abs=1e-6)  # float32, as above
+
+
+def test_masking_without_a_mask_token_and_towers_without_text_are_refused():
+    encoder = tiny_encoder()
+    with pytest.raises(InputError, match="mask token"):
+        word_influence(encoder, ["a dog"], method="mask")
+    with pytest.raises(InputError, match="method"):
+        word_influence(encoder, ["a dog"], method="forget")
+
+
+def siglip_like() -> Tokenizer:
+    """Words of letters behind sentencepiece's mark; punctuation is removed before it, as SigLIP does."""
+    pieces = sorted({f"▁{word}" for word in [*WORDS, "mans", "tshirt", "s", "shirt", "t"]})
+    vocabulary = {token: index for index, token in enumerate(["<pad>", "</s>", "<unk>", *pieces])}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    rust.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex("[ ▁]+$"), "")
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never")
+    rust.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return Tokenizer(rust, TokenizerSpec("siglip", "siglip", 24, pad_id=1, eos_id=1, fixed_length=24))
+
+
+@pytest.mark.parametrize("make", [tiny_tokenizer, siglip_like])
+def test_a_caption_less_a_words_tokens_is_the_shortened_caption_tokenised(make):
+    words = WordTokenizer(make())
+    for caption, part in zip(CAPTIONS, words(CAPTIONS), strict=True):
+        for index, word in enumerate(part.words):
+            if part.spans is None:
+                shorter = part.shortened[index]
+            else:
+                start, end = part.spans[index]
+                shorter = part.ids[:start] + part.ids[end:]
+            whole = words.tokenizer.encode([without_word(caption, word)])[0]
+            assert [*words.prefix, *shorter[: words.room], *words.suffix] == whole
+
+
+def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
+    words = WordTokenizer(siglip_like())
+    joined, apart = words(["the man's dog", "the man dog"])
+    assert clean_like_siglip("man's") == "▁mans"
+    assert joined.spans is None and apart.spans == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.real_data
+def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_data):
+    folder = real_data / "towers" / "minilm_l6_v2"
+    words = WordTokenizer(Tokenizer.from_huggingface(folder, json.loads((folder / "config.json").read_text())))
+    images = json.loads((real_data / "coco" / "captions_test.json").read_text())
+    captions = [caption for image in images[:100] for caption in image["caption"]]
+    for caption, part in zip(captions, words(captions), strict=True):
+        texts = [without_word(caption, word) for word in part.words]
+        shorter = [[*words.prefix, *part.ids[:start], *part.ids[end:], *words.suffix] for start, end in part.spans]
+        assert shorter == words.tokenizer.encode(texts)
+
+
+IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption in enumerate(CAPTIONS[2:6])]
+
+
+def test_an_interrupted_table_goes_on_and_is_the_same_file(tmp_path):
+    encoder = tiny_encoder()
+    write_influence_table(encoder, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, advance=stop)
+    partial = tmp_path / ".again.jsonl.partial"
+    assert not (tmp_path / "again.jsonl").exists()
+    lines = whole.splitlines(keepends=True)
+    partial.write_bytes(b"".join(lines[:5]) + lines[5][:20])  # two parts of two lines, a line, and one cut short
+    assert write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2) == 4
+    assert (tmp_path / "again.jsonl").read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
+
+
+def test_what_another_model_left_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "table.jsonl"
+    (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
+    (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')
+    assert write_influence_table(tiny_encoder(), IMAGES, path) == 0
+    table = read_influence_table(path)
+    assert table["dog"] != pytest.approx([9])
+
+
+def test_a_table_reads_back_and_a_broken_line_is_named(tmp_path):
+    path = tmp_path / "table.jsonl"
+    encoder = tiny_encoder()
+    write_influence_table(encoder, IMAGES, path)
+    table = read_influence_table(path)
+    captions = [caption for image in IMAGES for caption in image.captions]
+    for caption, values in zip(captions, word_influence(encoder, captions), strict=True):
+        np.testing.assert_allclose(table[caption], values, atol=1e-7)  # seven decimals are written
+    path.write_text(path.read_text().splitlines()[0] + "\n{\n")
+    with pytest.raises(InputError, match="line 2"):
+        read_influence_table(path)
+
+
+def test_memory_is_bounded_by_the_captions_at_once():
+    encoder = tiny_encoder()
+    asked = []
+
+    def endless():
+        while True:
+            asked.append(None)
+            yield "a red dog"
+
+    influences = word_influence(encoder, endless(), captions_at_once=4)
+    for _ in range(9):
+        next(influences)
+    assert len(asked) == 12

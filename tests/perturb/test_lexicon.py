@@ -1,0 +1,164 @@
+"""The lexicon: forms, numbers, synonyms, user files, and what is recovered from published captions."""
+
+import argparse
+import dataclasses
+import json
+
+import pytest
+
+from rococo_jax.benchmarks.rococo.lexicon_recovery import group_words, recover_lexicon
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.lexicon import SHIPPED, Group, Lexicon, Noun, read_lexicon, shipped_lexicon
+from tools.build_lexicon import CONCEPTS, LEFT_OUT, OTHER_MEANING
+
+
+def written(tmp_path, groups, **more):
+    path = tmp_path / "nouns.json"
+    path.write_text(json.dumps({"format": "rococo_jax.lexicon", "version": 1, "groups": groups, **more}))
+    return path
+
+
+def test_a_word_is_found_in_either_number_and_any_case():
+    lexicon = shipped_lexicon()
+    assert lexicon.find("Dogs") is lexicon.find("dog") is not None
+    assert lexicon.find("MEN").singular == "man"
+    assert lexicon.find("dogged") is lexicon.find("") is lexicon.find("狗") is None
+
+
+def test_number_is_told_from_form_and_for_sheep_from_what_stands_before():
+    lexicon = shipped_lexicon()
+    assert [lexicon.is_plural(text.split(), -1 + len(text.split())) for text in ("a dog", "two dogs")] == [False, True]
+    assert not lexicon.is_plural(["a", "white", "sheep"], 2)
+    assert lexicon.is_plural(["three", "sheep"], 1)
+    assert lexicon.is_plural(["people"], 0)
+
+
+def test_synonyms_and_more_general_words_alter_nothing():
+    lexicon = shipped_lexicon()
+    sofa, couch, bed, dog, animal, cat = map(lexicon.find, ("sofa", "couch", "bed", "dog", "animal", "cat"))
+    assert not lexicon.alters(sofa, couch) and not lexicon.alters(couch, sofa) and lexicon.alters(sofa, bed)
+    assert not lexicon.alters(dog, animal) and lexicon.alters(animal, dog) and lexicon.alters(dog, cat)
+    assert not lexicon.alters(dog, dog)
+
+
+def test_the_shipped_lexicon_is_whole():
+    lexicon = shipped_lexicon()
+    assert len(lexicon.nouns) > 750 and len(lexicon.groups) > 30
+    assert {group.kind for group in lexicon.groups.values()} == {"person", "place", "action", "thing"}
+    names = [noun.name for noun in lexicon.nouns]
+    assert len(set(names)) == len(names)
+    assert "Princeton University" in (SHIPPED.parent / "WORDNET_LICENCE.txt").read_text()
+    for absent in ("photo", "picture", "view", "image", "white", "two", "riding", "next"):
+        assert lexicon.find(absent) is None
+
+
+def test_the_shipped_lexicon_is_as_the_script_has_it():
+    lexicon = shipped_lexicon()
+    assert not {noun.name for noun in lexicon.nouns} & set(LEFT_OUT)
+    for noun in lexicon.nouns:
+        assert OTHER_MEANING.get(noun.name, noun.concept) == noun.concept
+    assert {(name, group.kind) for name, group in lexicon.groups.items()} <= {
+        (concept, kind) for concept, (kind, _) in CONCEPTS.items()
+    }
+
+
+def test_every_group_has_something_to_put_in_a_nouns_place():
+    lexicon = shipped_lexicon()
+    for group in lexicon.groups.values():
+        for noun in group.nouns:
+            assert any(lexicon.alters(noun, other) for other in group.nouns), noun
+
+
+def test_a_lexicon_reads_back_what_it_wrote(tmp_path):
+    path = tmp_path / "copy.json"
+    path.write_text(json.dumps(shipped_lexicon().to_json()))
+    copy = read_lexicon(path)
+    assert copy.hash() == shipped_lexicon().hash()
+    assert copy.nouns == shipped_lexicon().nouns
+
+
+def test_a_users_list_of_singulars_gets_its_plurals(tmp_path):
+    lexicon = read_lexicon(written(tmp_path, [{"concept": "animal", "nouns": ["wolf", "mouse", "sheep"]}]))
+    assert [noun.plural for noun in lexicon.nouns] == ["wolves", "mice", "sheep"]
+    assert lexicon.kind(lexicon.find("wolves")) == "thing"
+
+
+@pytest.mark.parametrize(
+    ("groups", "field"),
+    [
+        ([], "groups"),
+        ([{"nouns": ["dog"]}], "group 0"),
+        ([{"concept": "animal", "nouns": []}], "nouns of group 0"),
+        ([{"concept": "animal", "nouns": [3]}], "nouns of group 0"),
+        ([{"concept": "animal", "nouns": ["dog"], "kind": "beast"}], "kind of group 0"),
+        ([{"concept": "animal", "nouns": ["dog"]}, {"concept": "animal", "nouns": ["cat"]}], "groups"),
+        ([{"concept": "animal", "nouns": ["dog"]}, {"concept": "food", "nouns": ["dog"]}], "groups"),
+    ],
+)
+def test_a_wrong_lexicon_is_refused_by_field(tmp_path, groups, field):
+    with pytest.raises(InputError) as error:
+        read_lexicon(written(tmp_path, groups))
+    assert error.value.field.startswith(field)
+
+
+def test_other_files_are_no_lexicon(tmp_path):
+    path = tmp_path / "other.json"
+    for value in ([], {"format": "another"}, {"format": "rococo_jax.lexicon", "version": 2}):
+        path.write_text(json.dumps(value))
+        with pytest.raises(InputError):
+            read_lexicon(path)
+
+
+def test_words_that_replaced_each_other_are_grouped_and_stray_pairs_do_not_join_groups():
+    animals, tools = ["dog", "cat", "horse", "cow"], ["hammer", "saw", "drill", "axe"]
+    same = {(a, b): 3 for group in (animals, tools) for a in group for b in group if a != b}
+    same["dog", "hammer"] = 1
+    different = {("cat", "saw"): 1, ("horse", "drill"): 2}
+    assert group_words(same, different) == [sorted(tools), sorted(animals)] or group_words(same, different) == [
+        sorted(animals),
+        sorted(tools),
+    ]
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_recovered_groups_hold_what_kept_the_concept_and_not_what_changed_it(real_data):
+    from rococo_jax.benchmarks.rococo.annotations import read_annotation
+    from rococo_jax.benchmarks.rococo.lexicon_recovery import _count
+
+    folder = real_data / "rococo" / "annotations"
+    same, different, danger = (read_annotation(folder / f"{name}.json") for name in _PUBLISHED)
+    lexicon = recover_lexicon(same, different, danger)
+
+    def share_in_one_group(annotation) -> float:
+        # On every fifth image, which is some 5,000 captions.
+        pairs = _count(dataclasses.replace(annotation, items=annotation.items[::5]))
+        inside = [
+            count
+            for (old, new), count in pairs.items()
+            if lexicon.find(old) and lexicon.find(new) and lexicon.find(old).concept == lexicon.find(new).concept
+        ]
+        return sum(inside) / sum(pairs.values())
+
+    assert share_in_one_group(same) > 0.85
+    assert share_in_one_group(different) < 0.02
+    assert lexicon.kind(lexicon.find("woman")) == "person"
+    assert lexicon.kind(lexicon.find("street")) == "place"
+
+
+_PUBLISHED = ("same_concept", "diff_concept", "danger")
+
+
+def test_a_noun_without_singular_is_named_by_its_plural():
+    people = Noun(None, "people", "people")
+    lexicon = Lexicon([Group("people", "person", (people,))])
+    assert people.name == "people" and lexicon.find("People") is people and lexicon.is_plural(["people"], 0)
+
+
+def test_the_command_writes_the_shipped_lexicon_to_edit(tmp_path, capsys):
+    from rococo_jax.cli import lexicon as command
+
+    command.run(argparse.Namespace(from_annotations=None, out=str(tmp_path / "nouns.json")))
+    assert read_lexicon(tmp_path / "nouns.json").hash() == shipped_lexicon().hash()
+    assert "concept groups" in capsys.readouterr().out

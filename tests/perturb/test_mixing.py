@@ -1,0 +1,189 @@
+"""Mixed batches: the published arithmetic, draws that depend on key and id alone, one to eight devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.mixing import (
+    Mixing,
+    apply_mixing,
+    draw_boxes,
+    draw_partners,
+    draw_ratios,
+    is_negative,
+    mix_batch,
+    positives_of,
+    stack_equal,
+)
+from rococo_jax.runtime import make_mesh
+
+EVERY_PAIR = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).astype(np.uint8)[..., None]
+
+
+def random_images(count: int, side: int = 24) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def mixed_by_torch(images: np.ndarray, partners: np.ndarray, ratio: float) -> np.ndarray:
+    """The published arithmetic: float pixels in [0, 1], two products, floor(255 v + 0.5)."""
+    torch = pytest.importorskip("torch")
+    pixels = torch.from_numpy(np.array(images)).to(torch.float32).div(255)
+    mixed = ratio * pixels + (1 - ratio) * pixels[torch.from_numpy(np.array(partners)).long()]
+    return mixed.mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8).numpy()
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 1 / 3, 0.5, 0.7, 0.9, 0.95, 1.0])
+def test_every_pair_of_pixel_values_mixes_as_torch_mixes_it(ratio):
+    no_box = jnp.zeros((2, 4), jnp.int32)
+    swapped = np.array([1, 0], np.int32)
+    mixed = apply_mixing(jnp.asarray(EVERY_PAIR), jnp.asarray(swapped), ratio, no_box, "mix")
+    np.testing.assert_array_equal(mixed.images, mixed_by_torch(EVERY_PAIR, swapped, ratio))
+
+
+def test_mixing_inside_a_jitted_step_is_still_exact():
+    images, key = jnp.asarray(random_images(16)), jax.random.key(3)
+    inside = jax.jit(lambda images, key: mix_batch(images, key, Mixing(ratio=0.9)))(images, key)
+    np.testing.assert_array_equal(inside.images, mixed_by_torch(np.asarray(images), np.asarray(inside.partners), 0.9))
+
+
+def test_float_batches_mix_without_rounding_to_bytes():
+    images = jnp.asarray(random_images(6), jnp.float32) / 255
+    mixed = mix_batch(images, jax.random.key(0), Mixing(ratio=0.75))
+    expected = 0.75 * np.asarray(images) + 0.25 * np.asarray(images)[np.asarray(mixed.partners)]
+    np.testing.assert_allclose(mixed.images, expected, atol=2e-7)  # one rounding of float32 near 1
+
+
+def test_a_patch_holds_the_partner_inside_its_box_and_the_image_outside():
+    images = random_images(8)
+    mixed = mix_batch(jnp.asarray(images), jax.random.key(1), Mixing(method="patch", ratio=0.6))
+    for number, (x1, y1, x2, y2) in enumerate(np.asarray(mixed.boxes)):
+        expected = images[number].copy()
+        expected[x1:x2, y1:y2] = images[int(mixed.partners[number]), x1:x2, y1:y2]
+        np.testing.assert_array_equal(mixed.images[number], expected)
+        assert float(mixed.ratio[number]) == pytest.approx(1 - (x2 - x1) * (y2 - y1) / 24**2)
+        assert float(mixed.ratio[number]) >= 0.6  # int() and the border only ever make the box smaller
+    assert len({tuple(box) for box in np.asarray(mixed.boxes).tolist()}) > 1
+
+
+def test_a_batch_may_share_one_box_and_one_drawn_ratio():
+    mixing = Mixing(method="patch", ratio=None, alpha=1.0, per_image=False)
+    mixed = mix_batch(jnp.asarray(random_images(8)), jax.random.key(5), mixing)
+    assert np.unique(mixed.boxes, axis=0).shape == (1, 4)
+
+
+@pytest.mark.parametrize("group", [None, 2, 4])
+def test_partners_are_a_permutation_within_groups_and_nobody_meets_itself(group):
+    for seed in range(20):
+        partners = np.asarray(draw_partners(jax.random.key(seed), 16, group=group))
+        assert sorted(partners) == list(range(16))
+        assert (partners != np.arange(16)).all()
+        if group:
+            np.testing.assert_array_equal(partners // group, np.arange(16) // group)
+
+
+def test_without_derangement_one_image_a_batch_meets_itself_on_average():
+    met = [int((draw_partners(jax.random.key(s), 32, derangement=False) == jnp.arange(32)).sum()) for s in range(200)]
+    assert abs(np.mean(met) - 1) < 0.3  # mean 1, variance 1: four standard errors of 200 draws
+
+
+def test_beta_ratios_have_the_moments_of_the_beta_distribution():
+    stats = pytest.importorskip("scipy.stats")
+    for alpha in (0.2, 1.0, 4.0):
+        drawn = np.asarray(draw_ratios(jax.random.key(0), jnp.arange(500), alpha))
+        assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+    assert float(draw_ratios(jax.random.key(0), jnp.arange(500), 1.0, own_first=True).min()) >= 0.5
+
+
+def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
+    ids = jnp.arange(64)
+    whole = draw_ratios(jax.random.key(2), ids, 0.4)
+    boxes = draw_boxes(jax.random.key(2), ids, whole, 100, 80)
+    for part in (slice(3, 11), slice(56, 64)):
+        np.testing.assert_array_equal(draw_ratios(jax.random.key(2), ids[part], 0.4), whole[part])
+        np.testing.assert_array_equal(draw_boxes(jax.random.key(2), ids[part], whole[part], 100, 80), boxes[part])
+
+
+@pytest.mark.parametrize("method", ["mix", "patch"])
+def test_groups_give_the_same_bytes_in_batches_of_eight_and_of_sixty_four(method):
+    images, key = jnp.asarray(random_images(64)), jax.random.key(9)
+    mixing = Mixing(method=method, ratio=None, alpha=0.8, group=8)
+    whole = mix_batch(images, key, mixing)
+    for first in range(0, 64, 8):
+        part = slice(first, first + 8)
+        small = mix_batch(images[part], key, mixing, ids=jnp.arange(first, first + 8), first_group=first // 8)
+        np.testing.assert_array_equal(small.images, whole.images[part])
+        np.testing.assert_array_equal(small.partners + first, whole.partners[part])
+
+
+@pytest.mark.parametrize(
+    ("devices", "method", "group"),
+    [(1, "mix", None), (2, "mix", 4), (2, "patch", None), (8, "mix", None), (8, "mix", 4), (8, "patch", 4)],
+)
+def test_one_two_and_eight_devices_give_the_same_bytes(devices, method, group):
+    images, key = jnp.asarray(random_images(64)), jax.random.key(4)
+    mixing = Mixing(method=method, ratio=None, alpha=1.0, group=group)
+    alone = mix_batch(images, key, mixing)
+    mesh = make_mesh(jax.devices()[:devices])
+    for one, other in zip(alone, mix_batch(images, key, mixing, mesh=mesh), strict=True):
+        np.testing.assert_array_equal(one, other)
+    mixing = Mixing(method=method, ratio=0.9, group=group)  # a tenth of all pixel pairs is then a tie
+    alone, spread = (mix_batch(images, key, mixing, mesh=used) for used in (None, mesh))
+    np.testing.assert_array_equal(alone.images, spread.images)
+
+
+def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():
+    from rococo_jax.perturb.images.mixing import _mix_over_mesh
+
+    shares = jnp.full(16, 0.9)
+    arguments = (jnp.asarray(random_images(16)), jnp.arange(16), shares, 1 - shares, jnp.zeros((16, 4), jnp.int32))
+    mesh = make_mesh()
+    silent = _mix_over_mesh(mesh, "mix", True).lower(*arguments).compile().as_text()
+    talking = _mix_over_mesh(mesh, "mix", False).lower(*arguments).compile().as_text()
+    assert "all-gather" in talking
+    for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+        assert collective not in silent
+
+
+def test_augmentation_weights_follow_the_true_share():
+    images, ids = jnp.asarray(random_images(8)), jnp.array([7, 7, 1, 2, 3, 4, 5, 6])
+    mixed = mix_batch(images, jax.random.key(0), Mixing(method="patch", ratio=0.5))
+    positives = positives_of(mixed, ids)
+    np.testing.assert_array_equal(positives.ids[:, 0], ids)
+    np.testing.assert_array_equal(positives.ids[:, 1], ids[mixed.partners])
+    np.testing.assert_allclose(positives.weights.sum(axis=1), 1, rtol=1e-6)
+    other = np.asarray(ids != ids[mixed.partners])
+    np.testing.assert_array_equal(np.asarray(positives.weights[:, 0])[other], np.asarray(mixed.ratio)[other])
+
+
+def test_an_image_that_stayed_itself_is_no_negative():
+    images, ids = jnp.asarray(random_images(4)), jnp.array([0, 0, 1, 2])
+    no_box = jnp.zeros((4, 4), jnp.int32)
+    mixed = apply_mixing(images, jnp.array([1, 0, 3, 2]), jnp.array([0.9, 0.9, 1.0, 0.9]), no_box, "mix")
+    np.testing.assert_array_equal(is_negative(mixed, ids), [False, False, False, True])
+    assert not is_negative(mixed, ids, least_change=0.2).any()
+
+
+@pytest.mark.parametrize(
+    "given", [{"ratio": 1.5}, {"ratio": -0.1}, {"ratio": float("nan")}, {"method": "blend"}, {"ratio": None},
+              {"alpha": 1.0}, {"ratio": None, "alpha": 0.0}, {"group": 1}]
+)  # fmt: skip
+def test_a_mixing_that_makes_no_sense_is_refused(given):
+    with pytest.raises(InputError, match="mixing"):
+        Mixing(**given)
+
+
+def test_one_image_and_uneven_splits_are_refused():
+    with pytest.raises(InputError, match="at least two"):
+        mix_batch(jnp.asarray(random_images(1)), jax.random.key(0), Mixing())
+    with pytest.raises(InputError, match="multiple of the group size 4"):
+        mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(group=4))
+    with pytest.raises(InputError, match="multiple of 8"):
+        mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(), mesh=make_mesh())
+
+
+def test_images_of_unequal_sizes_are_refused_by_name():
+    with pytest.raises(InputError, match="size of image 1"):
+        stack_equal([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)])
+    assert stack_equal([np.zeros((4, 4, 3), np.uint8)] * 2).shape == (2, 4, 4, 3)

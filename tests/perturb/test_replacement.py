@@ -1,0 +1,287 @@
+"""Altered captions: what is never done, what depends on nothing else, and the commands."""
+
+import argparse
+import json
+
+import grain.python as grain
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.rococo.annotations import read_annotation
+from rococo_jax.benchmarks.rococo.caption_diff import recover_change
+from rococo_jax.benchmarks.rococo.generate import alter_captions
+from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
+from rococo_jax.perturb.text.nouns import article_of
+from rococo_jax.perturb.text.replacement import DANGER, VARIANTS, CaptionAlterer, alter_images, find_candidates
+from rococo_jax.perturb.text.transforms import AlterCaptions
+from rococo_jax.perturb.text.vocabulary import vocabulary_words
+from rococo_jax.perturb.text.words import plain, split_words
+from tests.support.tiny import tiny_encoder, tiny_tokenizer
+
+LEXICON = shipped_lexicon()
+VOCABULARY = ("dreamed", "river", "because", "dog", "seven", "harbor", "quick")
+AWKWARD = {
+    "empty": "",
+    "white space": " \t ",
+    "no noun": "It is very, very nice!",
+    "emoji": "🐕 🏖️ 👩🏽‍🚀",
+    "Chinese": "一只狗在海滩上",
+    "entities": "a dog &amp; a cat&#39;s &lt;tail&gt; in a caf&eacute;",
+    "long": "a very big dog " * 50,
+    "capitals": "A DOG ON THE BEACH.",
+    "clitics": "the man's dogs' T-shirt-clad friend doesn't sit",
+}
+
+
+def alterer(variant: str, **choices) -> CaptionAlterer:
+    return CaptionAlterer(variant, LEXICON, vocabulary=VOCABULARY, **choices)
+
+
+def rising(caption: str) -> np.ndarray:
+    return np.linspace(0.1, 0.9, len(split_words(caption)))
+
+
+def altered(variant: str, caption: str, originals=None, **choices):
+    count = choices.pop("count", 1)
+    return alterer(variant, **choices).alter(caption, originals or [caption], rising(caption), count=count)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("caption", AWKWARD.values(), ids=AWKWARD.keys())
+def test_awkward_captions_are_altered_in_one_word_or_left_alone(variant, caption):
+    made = altered(variant, caption)
+    assert len(made) == bool(find_candidates(split_words(caption), LEXICON))
+    for each in made:
+        word = split_words(caption)[each.word_index]
+        assert each.caption == caption[: word.start] + each.new + caption[word.end :] != caption
+
+
+def test_the_word_of_lowest_or_highest_influence_is_replaced():
+    caption = "a dog near a boat under a tree"
+    influence = np.array([0, 0.3, 0, 0, 0.1, 0, 0, 0.9])
+    chosen = {
+        select: alterer("same_concept", select=select).alter(caption, [caption], influence)[0].old
+        for select in ("lowest", "highest")
+    }
+    assert chosen == {"lowest": "boat", "highest": "tree"}
+
+
+def test_a_random_word_needs_no_influence_and_every_candidate_has_its_turn():
+    caption = "a dog near a boat under a tree"
+    chosen = [alterer("danger", select="random", seed=seed).alter(caption, [caption])[0].old for seed in range(60)]
+    # 60 fair draws of three: fewer than 8 of one has a chance below 1 in 1,000.
+    assert all(chosen.count(word) >= 8 for word in ("dog", "boat", "tree"))
+    with pytest.raises(InputError, match="influence"):
+        alterer("danger").alter(caption, [caption])
+
+
+def test_same_concept_stays_in_the_group_and_diff_concept_leaves_it():
+    caption = "two dogs on the beach"
+    for each in altered("same_concept", caption, count=20):
+        assert LEXICON.find(each.new).concept == LEXICON.find(each.old).concept == each.concept
+    for each in altered("diff_concept", caption, count=200):
+        assert LEXICON.find(each.new).concept != each.concept == "animal"
+
+
+def test_singular_stays_singular_and_plural_plural_unless_asked():
+    for caption, plural in (("a dog", False), ("dogs", True)):
+        for each in altered("same_concept", caption, count=30):
+            noun = LEXICON.find(each.new)
+            assert each.new == noun.form(plural)
+    mixed = {each.new for each in altered("same_concept", "a dog", count=60, any_number=True)}
+    assert {"cat", "cats"} <= mixed
+
+
+def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
+    for caption, article in (("a dog", "a"), ("an elephant", "an"), ("A dog", "a")):
+        made = altered("same_concept", caption, count=30, fit_article=True)
+        assert made and all(article_of(each.new) == article for each in made)
+    assert {article_of(each.new) for each in altered("same_concept", "a dog", count=60)} == {"a", "an"}
+    # Only right before the noun: "a" belongs to "big".
+    assert {article_of(each.new) for each in altered("same_concept", "a big dog", count=60, fit_article=True)} == {
+        "a",
+        "an",
+    }
+
+
+def test_nothing_that_an_original_of_the_image_names_is_put_in_in_either_number():
+    animals = [noun for noun in LEXICON.groups["animal"].nouns if noun.name not in ("dog", "zebra")]
+    originals = ["a dog", " ".join(noun.plural or noun.singular for noun in animals)]
+    assert [each.new for each in altered("same_concept", "a dog", originals, count=50)] == ["zebra"]
+    assert altered("danger", "a dog", ["a dog", "a weapon"])[0].new == "criminal"
+
+
+def test_a_noun_without_replacement_gives_way_to_the_next():
+    small = {"groups": [{"concept": "a", "nouns": ["dog"]}, {"concept": "b", "nouns": ["hat", "cap"]}]}
+    lexicon = Lexicon.from_json({"format": "rococo_jax.lexicon", "version": 1, **small})
+    made = CaptionAlterer("same_concept", lexicon).alter("a dog, a hat", ["a dog, a hat"], np.arange(4) / 4)
+    assert [(each.old, each.new) for each in made] == [("hat", "cap")]
+
+
+def test_danger_goes_by_what_the_noun_names():
+    for caption, word in (("a man", "criminal"), ("a kitchen", "minefield"), ("a trick", "committing crime")):
+        assert altered("danger", caption)[0].new == word
+    assert altered("danger", "a vase")[0].new == "weapon"
+    assert altered("danger", "A trick.", style="paper")[0].caption == "A commiting crime ."
+    assert set(DANGER) == {group.kind for group in LEXICON.groups.values()}
+
+
+def test_the_paper_style_has_the_published_look():
+    caption = "A man's dog sits, on the Grass."
+    influence = np.array([0, 0.1, 0.5, 0, 0, 0, 0.6])
+    plain_made = alterer("same_concept").alter(caption, [caption], influence)[0]
+    paper = alterer("same_concept", style="paper").alter(caption, [caption], influence)[0]
+    assert plain_made.caption == f"A {plain_made.new}'s dog sits, on the Grass."
+    assert paper.caption == f"a {paper.new} 's dog sits , on the grass" and paper.new == plain_made.new
+
+
+def test_alterations_asked_for_together_are_different_and_draws_differ():
+    caption = "a dog near a boat"
+    many = [each.caption for each in altered("diff_concept", caption, count=100)]
+    assert len(set(many)) == 100
+    first, second = (
+        alterer("diff_concept").alter(caption, [caption], rising(caption), draw=draw)[0].new for draw in (0, 1)
+    )
+    assert first != second
+    assert {each.new for each in altered("danger", caption, count=10)} == set(DANGER.values())
+
+
+def test_a_caption_is_altered_alike_whatever_its_neighbours_and_order():
+    images = [CaptionedImage(f"{i}.jpg", (f"a dog near {i} boats", f"{i} men in a kitchen")) for i in range(20)]
+
+    def run(images):
+        made = alter_images(images, [rising(c) for image in images for c in image.captions], alterer("diff_concept"))
+        return {item.image: item for item in made.items}
+
+    assert run(images) == run(images[::-1]) == {**run(images[:7]), **run(images[7:])}
+    other = alter_images(images, [rising(c) for i in images for c in i.captions], alterer("diff_concept", seed=1))
+    assert {item.image: item for item in other.items} != run(images)
+
+
+def test_captions_left_unaltered_are_counted_by_reason():
+    images = [CaptionedImage("a.jpg", ("", "very nice", "a dog")), CaptionedImage("b.jpg", ("a cat",))]
+    everything = CaptionedImage(
+        "c.jpg", ("a balcony", " ".join(n.name for n in LEXICON.groups["part of a building"].nouns))
+    )
+    made = alter_images(
+        [*images, everything], [rising(c) for i in [*images, everything] for c in i.captions], alterer("same_concept")
+    )
+    assert [[text is None for text in item.altered] for item in made.items] == [
+        [True, True, False],
+        [False],
+        [True, True],
+    ]
+    assert sorted(made.unaltered.values()) == [2, 2]
+
+
+def test_rand_voca_takes_whole_words_of_the_tokenizer():
+    words = vocabulary_words(tiny_tokenizer())
+    assert "dog" in words and not any(word.startswith("#") or len(word) < 3 for word in words)
+    assert altered("rand_voca", "a dog")[0].new in VOCABULARY
+    with pytest.raises(InputError, match="vocabulary"):
+        CaptionAlterer("rand_voca", LEXICON)
+
+
+def test_unknown_choices_are_refused():
+    for choice in ({"variant": "worse_concept"}, {"select": "lower"}, {"style": "shiny"}):
+        with pytest.raises(InputError):
+            CaptionAlterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
+
+
+def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():
+    samples = [{"caption": f"a dog near {i} boats", "image": i} for i in range(12)] + [{"caption": "very nice"}]
+    table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
+    transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=3)
+
+    def loaded(start: int = 0):
+        data = grain.MapDataset.source(samples).seed(7).random_map(transform)
+        return [data[i] for i in range(start, len(samples))]
+
+    whole = loaded()
+    assert [sample["altered_captions"] for sample in loaded(5)] == [s["altered_captions"] for s in whole[5:]]
+    for sample in whole[:-1]:
+        assert len(set(sample["altered_captions"])) == 3 and sample["altered_valid"].all()
+        assert all(recover_change(sample["caption"], text) for text in sample["altered_captions"])
+    assert whole[-1]["altered_captions"] == ("", "", "") and not whole[-1]["altered_valid"].any()
+
+
+def test_with_one_altered_caption_a_sample_the_alterers_still_take_turns():
+    samples = [{"caption": f"a dog near {i} boats"} for i in range(40)]
+    table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
+    transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=1)
+    data = grain.MapDataset.source(samples).seed(7).random_map(transform)
+    dangerous = sum("weapon" in data[i]["altered_captions"][0] for i in range(len(samples)))
+    # Half of 40 on average; outside 8 to 32 once in twenty thousand seeds.
+    assert 8 <= dangerous <= 32
+    with pytest.raises(InputError, match="no line for 'a cat'"):
+        transform.random_map({"caption": "a cat"}, np.random.default_rng(0))
+
+
+def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path):
+    from rococo_jax.benchmarks.rococo.generate import write_altered
+
+    encoder = tiny_encoder()
+    images = [CaptionedImage("a.jpg", ("a red dog near a boat", "the man on a house."))]
+    made = alter_captions(encoder, images, ["same_concept", "danger"])
+    indices = [[each.word_index for each in one.alterations[0]] for one in made.values()]
+    assert indices[0] == indices[1]
+    write_altered(tmp_path / "danger.json", made["danger"], {"seed": 0})
+    read = read_annotation(tmp_path / "danger.json")
+    assert read.variant == "danger" and read.items == made["danger"].items
+    changes = json.loads((tmp_path / "danger.json").read_text())["items"][0]["changes"]
+    assert [sorted(change) for change in changes] == [["concept", "influence", "new", "old", "word_index"]] * 2
+
+
+def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch):
+    import rococo_jax.checkpoints
+    from rococo_jax.cli import alter_captions as command
+
+    monkeypatch.setattr(rococo_jax.checkpoints, "load_model", lambda *_, **__: tiny_encoder())
+    (tmp_path / "captions.json").write_text(json.dumps([{"image": "a.jpg", "caption": ["a dog", "very nice"]}]))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    out = tmp_path / "danger.json"
+    captions = str(tmp_path / "captions.json")
+    command.run(parser.parse_args(["model", "--captions", captions, "--variant", "danger", "--out", str(out)]))
+    assert read_annotation(out).items[0].altered == ("a weapon", None)
+    assert "1 of 2 captions altered" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def real_images(real_data):
+    return read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json")
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the_originals(real_images, variant):
+    """Words are chosen at random here: what holds for every candidate holds for those of lowest influence."""
+    made = alter_images(real_images, [None] * 25010, alterer(variant, select="random"))
+    assert sum(made.unaltered.values()) < 0.03 * 25010
+    for item, alterations in zip(made.items, made.alterations, strict=True):
+        present = {plain(word.text) for caption in item.originals for word in split_words(caption)}
+        for original, text, each in zip(item.originals, item.altered, alterations, strict=True):
+            if each is None:
+                continue
+            words, new_words = split_words(original), split_words(text)
+            word = words[each.word_index]
+            # The rest is the same to the letter, and what stands in the gap is a word that no original has.
+            assert text.startswith(original[: word.start]) and text.endswith(original[word.end :])
+            assert len(new_words) == len(words) + each.new.count(" ")
+            assert not present & {plain(part.text) for part in split_words(each.new)}
+            if variant == "same_concept":
+                assert LEXICON.alters(LEXICON.find(each.old), LEXICON.find(each.new))
+
+
+@pytest.mark.real_data
+def test_a_shuffled_order_gives_the_same_altered_captions(real_images):
+    images = real_images[:400]
+    order = np.random.default_rng(0).permutation(len(images))
+    rule = alterer("same_concept", select="random")
+    straight = alter_images(images, [None] * 4000, rule).items
+    shuffled = alter_images([images[i] for i in order], [None] * 4000, rule).items
+    assert tuple(straight[i] for i in order) == shuffled

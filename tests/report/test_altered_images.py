@@ -1,0 +1,322 @@
+"""The report on altered images: mixed ones made again, corrupted ones as heat maps, each where it belongs."""
+
+import base64
+import copy
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
+from rococo_jax.benchmarks.tasks import CorruptedImages
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.evaluation import embedding_altered
+from rococo_jax.evaluation.single_mix import mix_one, partner_of, place_of
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.report import document
+from rococo_jax.report.archive import Archive
+from rococo_jax.report.corrupted_pictures import corrupted_as_measured
+from rococo_jax.report.examples import Fooled, read_image_order
+from rococo_jax.report.heat_map import SHADES, Cell, Row, heat_map, shade, top_of_scale
+from rococo_jax.report.mixed_pictures import MixedPictures
+from rococo_jax.report.scores import Run
+from rococo_jax.report.variant_families import corruption_of, is_about_corruption, mix_of, pooled_severity
+from rococo_jax.report.vocabulary import order_variants, variant_label
+from rococo_jax.storage import write_json
+from tests.report.test_page import Page, report, results_of, row, save
+from tests.support.tiny import random_captions, tiny_encoder
+
+BASE = 40.0
+
+
+def metrics_of(r1: float, **more) -> dict:
+    split = {"top1_own": r1, "top1_own_altered": 0.0, "top1_other_altered": 0.0, "top1_other": 100 - r1}
+    return {"r1": r1, "r5": r1 + 1, "r10": r1 + 2, "r_mean": r1 + 1, "fr1": 0.0, **split, **more}
+
+
+def with_corruptions(results: dict, kinds=tuple(CORRUPTIONS), severities=(1, 3, 5)) -> dict:
+    """Adds corrupted variants to image_to_text: kind number k at severity s drops by k + s per cent and a third."""
+    results = copy.deepcopy(results)
+    variants = results["tasks"]["image_to_text"]
+    variants["uncorrupted"] = metrics_of(BASE)
+    for severity in severities:
+        for number, kind in enumerate(kinds):
+            drop = number + severity + 1 / 3
+            points = drop * BASE / 100
+            variants[f"{kind}_{severity}"] = metrics_of(BASE - points, drop=drop, drop_points=points)
+        if len(kinds) > 1:
+            mean = (len(kinds) - 1) / 2 + severity + 1 / 3
+            pooled = metrics_of(BASE * (1 - mean / 100), r1_std=2.22, drop=mean, drop_points=mean * BASE / 100)
+            variants[f"corruptions_{severity}"] = pooled
+    return results
+
+
+def with_mixes(results: dict) -> dict:
+    results = copy.deepcopy(results)
+    tasks = results["tasks"]
+    clean, altered = tasks["image_to_text"]["clean"], tasks["image_to_text"]["danger"]
+    spread = {f"{name}_std": 1.25 for name in ("r1", "r5", "fr1")}
+    tasks["text_to_image"] = {"clean": clean, "control": altered, "mix_0.9": altered | spread, "patch_0.9": altered}
+    sizes = {name: {"queries": 30, "gallery": 6} for name in ("clean", "control")}
+    sizes |= {name: {"queries": 30, "gallery": 12, "seeds": [1, 10, 100]} for name in ("mix_0.9", "patch_0.9")}
+    return results | {"sizes": {"text_to_image": sizes}}
+
+
+def test_names_tell_corruptions_means_mixes_and_captions_apart():
+    for kind in CORRUPTIONS:
+        assert corruption_of(f"{kind}_5") == (kind, 5) and is_about_corruption(f"{kind}_5")
+        assert corruption_of(f"{kind}_6") is None and corruption_of(kind) is None
+    assert pooled_severity("corruptions_3") == 3 and is_about_corruption("corruptions_3")
+    assert is_about_corruption("uncorrupted")
+    for name in ("clean", "danger", "same_concept", "mix_0.9", "patch_0.9", "control", "fog_of_war_2", "mix_3"):
+        assert not is_about_corruption(name)
+    assert mix_of("mix_0.75") == ("mix", 0.75) and mix_of("fog_3") is None
+    assert order_variants(["control", "mix_0.9", "danger", "clean"]) == ["clean", "danger", "mix_0.9", "control"]
+
+
+def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
+    page = report(tmp_path, save(tmp_path / "one", with_corruptions(results_of("one"))))
+    (cells,) = re.findall(r'<table class="heat">(.*?)</table>', (tmp_path / "report.html").read_text(), re.DOTALL)
+    found = dict(re.findall(r'<td title="([^"]*?): drop[^"]*" class="h\d">([^<]*)</td>', cells))
+    wanted = {
+        variant_label(f"{kind}_{severity}"): f"{number + severity + 1 / 3:.1f}"
+        for number, kind in enumerate(CORRUPTIONS)
+        for severity in (1, 3, 5)
+    }
+    assert found.items() >= wanted.items() and len(found) == len(wanted) + 3
+    for group in ("Noise", "Blur", "Weather", "Digital"):
+        assert group in page.text("table")
+    assert "Mean of 19 kinds" in page.text("table")
+
+
+def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path):
+    page = report(tmp_path, save(tmp_path / "one", with_corruptions(with_mixes(results_of("one")))))
+    charts = page.text("svg")
+    assert "Same concept" in charts and "Mix 0.9" in charts and "Control" in charts
+    assert not any(word in charts for word in ("Fog", "Gaussian noise", "Uncorrupted", "All kinds"))
+    source = (tmp_path / "report.html").read_text()
+    first, rest = source.split("Corrupted images</h3>")
+    assert "Gaussian noise" not in first.split("<main")[1] and "Gaussian noise" in rest
+    # The mean over nineteen kinds is a headline: 9 + severity + 1/3.
+    tiles = rest[: rest.index("Means over kinds")]
+    assert ">10.3<" in tiles and ">14.3<" in tiles and "severity 5" in tiles
+    assert "sd 2.2" in rest
+
+
+def test_corruptions_of_several_models_share_one_scale_and_are_folded(tmp_path):
+    for name, clean in (("alpha", 50.0), ("beta", 40.0)):
+        save(tmp_path / "all" / name, with_corruptions(results_of(name, clean)))
+    page = report(tmp_path, tmp_path / "all")
+    source = (tmp_path / "report.html").read_text()
+    assert source.count('class="heat"') == 2 and source.count('class="scale"') == 1
+    means = next(each for each in source.split("<table") if "Means over corruptions</caption>" in each)
+    assert means.index("alpha") < means.index("beta")
+    assert "Corrupted images" in page.text("nav")
+
+
+def test_a_single_kind_or_a_model_that_finds_nothing_still_makes_a_page(tmp_path):
+    results = with_corruptions(results_of("one"), kinds=("fog",), severities=(2,))
+    results["tasks"]["image_to_text"]["fog_2"]["drop"] = None
+    page = report(tmp_path, save(tmp_path / "one", results))
+    assert "Fog" in page.text("table") and "Mean of" not in page.text("table")
+    assert "Means over kinds" not in page.text()
+
+
+def test_results_without_corruptions_have_no_such_section(tmp_path):
+    assert "Corrupted images" not in report(tmp_path, save(tmp_path / "one", results_of("one"))).text()
+
+
+def test_seeds_spread_and_control_are_explained(tmp_path):
+    page = report(tmp_path, save(tmp_path / "one", with_mixes(results_of("one"))))
+    assert "over seeds 1, 10, 100; sd is" in page.text("p")
+    assert "sd 1.2" in page.text("table")
+    assert "squashed to a square and compressed only" in page.text("li")
+    assert "what preprocessing alone does" in page.text("li")
+
+
+def test_shades_are_in_order_and_the_ends_are_the_ends():
+    assert [shade(value, 60.0) for value in (-5, 0, 60, 61)] == [0, 0, SHADES - 1, SHADES - 1]
+    shades = [shade(value, 60.0) for value in range(61)]
+    assert shades == sorted(shades) and set(shades) == set(range(SHADES))
+    assert top_of_scale([60.0]) == 60.0 and top_of_scale([60.1]) == 70.0 and top_of_scale([-3.0, None]) == 10.0
+    drawn = heat_map("x", "kind", ["1"], [Row("<b>", (Cell(None, "nothing"),), "group")], 10.0)
+    assert "&lt;b&gt;" in drawn and '<td title="nothing">–</td>' in drawn
+
+
+def colours(css: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", css))
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.1."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    values = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(dark):
+    css = document._asset("page.css")
+    light_part, dark_part = css.split("@media screen and (prefers-color-scheme: dark)")
+    found = colours(light_part) | (colours(dark_part[: dark_part.index("* {")]) if dark else {})
+    shades = [luminance(found[f"h{each}"]) for each in range(SHADES)]
+    assert shades == sorted(shades, reverse=not dark)
+    for each in range(SHADES):
+        ink = re.search(rf"\.h{each} {{ background: var\(--h{each}\); color: var\(--([\w-]+)\)", css)[1]
+        low, high = sorted((shades[each], luminance(found[ink])))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, each  # WCAG 2.1, level AA
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Seventy pictures, so that there are two batches."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    (folder / "val").mkdir()
+    for number in range(70):
+        pixels = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8))
+        pixels.resize((90 + number, 70), Image.Resampling.BICUBIC).save(folder / "val" / f"{number:02}.png")
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    return {f"val/{path.name}": path for path in sorted((folder / "val").iterdir())}
+
+
+@pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
+def test_one_mixed_image_made_alone_is_that_of_the_gallery(pictures, method, protocol):
+    files = files_of(pictures)
+    plan = make_plan(list(files), method, 0.8, 10, protocol)
+    whole = {}
+    for places, images in mixed_batches(plan, squash_files(files, plan.images)):
+        whole |= dict(zip(places.tolist(), images, strict=True))
+    alone = np.flatnonzero(plan.first == plan.partner).tolist()[:1]
+    for place in [0, 33, 69, *alone]:
+        pair = {name: files[name] for name in (plan.images[plan.first[place]], partner_of(plan, place))}
+        np.testing.assert_array_equal(mix_one(plan, place, pair), whole[place])
+
+
+def table_of(files: dict[str, Path], **changed) -> list[dict]:
+    """A per-query table with two captions an image, of which one in the second batch is fooled."""
+    clean = {"task": "text_to_image", "variant": "clean", "top1_kind": "own", "seed": None}
+    rows = [row(**clean, query=2 * number + each, image=name) for number, name in enumerate(files) for each in (0, 1)]
+    fooled = {"task": "text_to_image", "variant": "patch_0.9", "seed": 100, "top1_kind": "other_altered"}
+    return [*rows, row(**(fooled | {"image": "val/03.png", "top1_text": "val/66.png"} | changed))]
+
+
+def saved_run(folder: Path, pictures: Path, rows: list[dict], protocol: str = "paper") -> Run:
+    results = with_mixes(results_of("one")) | {"data": {"images": str(pictures), "annotations": "/none"}}
+    results["protocol"] = results["fingerprint"]["protocol"] = protocol
+    save(folder, results, rows)
+    schema = pa.Table.from_pylist([rows[-1]]).schema
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "per_query.parquet")
+    return Run("one", folder / "results.json", results)
+
+
+def pixels_of(uri: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))), np.float64)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_the_mixed_image_that_won_is_shown_beside_the_true_one(pictures, tmp_path, protocol):
+    files = files_of(pictures)
+    run = saved_run(tmp_path / "one", pictures, table_of(files), protocol)
+    page = report(tmp_path, tmp_path / "one")
+    shown = [image for image in page.all("img") if "mixed image that came first" in image["alt"]]
+    assert len(shown) == 1 and "val/66.png" in shown[0]["alt"]
+    plan = make_plan(list(files), "patch", 0.9, 100, protocol)
+    place = place_of(plan, "val/66.png")
+    assert partner_of(plan, place).rpartition("/")[2] in page.text("article")
+    wanted = Image.fromarray(mix_one(plan, place, files))
+    wanted.thumbnail((320, 320))
+    # JPEG of quality 80 on a smooth picture; an unmixed, another seed's or another image's picture is far off.
+    assert np.abs(pixels_of(shown[0]["src"]) - np.asarray(wanted, np.float64)).mean() < 4
+    assert read_image_order(run.path.parent / "per_query.parquet") == list(files)
+
+
+def test_mixed_images_that_cannot_be_made_again_leave_the_original(pictures, tmp_path):
+    files = files_of(pictures)
+    run = saved_run(tmp_path / "one", pictures, table_of(files))
+    found = MixedPictures(run, Archive())
+    chosen = Fooled("patch_0.9", "val/03.png", "a dog", "val/66.png", "other_altered", 0.3, 0.2, 100)
+    assert found.find(chosen) is not None
+    for change in ({"seed": None}, {"variant": "danger"}, {"chosen": "val/gone.png"}, {"chosen": "../secret.png"}):
+        assert found.find(Fooled(**(vars(chosen) | change))) is None
+    gone = saved_run(tmp_path / "gone", tmp_path / "nowhere", table_of(files))
+    assert MixedPictures(gone, Archive()).find(chosen) is None
+    (tmp_path / "gone" / "per_query.parquet").unlink()
+    assert MixedPictures(gone, Archive()).find(chosen) is None
+
+
+def test_whoever_takes_the_controls_copy_is_no_example(pictures, tmp_path):
+    saved_run(tmp_path / "one", pictures, table_of(files_of(pictures), variant="control", seed=None))
+    page = report(tmp_path, tmp_path / "one")
+    assert not page.all("article")
+
+
+def test_a_corrupted_picture_is_the_one_that_was_measured(pictures):
+    name, path = next(iter(files_of(pictures).items()))
+    for kind in ("gaussian_noise", "jpeg_compression"):
+        images = CorruptedImages(kind, 3)
+        (measured,) = embedding_altered.corrupted_images(images, [(name, path)])
+        (square,) = embedding_altered.corrupted_images(CorruptedImages(None, 0), [(name, path)])
+        found = corrupted_as_measured(name, np.asarray(square), images)
+        np.testing.assert_array_equal(found, np.asarray(measured))
+
+
+def test_strips_show_one_kind_a_group_the_costliest_at_every_severity(pictures, tmp_path):
+    kinds = ("gaussian_noise", "shot_noise", "brightness", "contrast", "saturate")
+    results = with_corruptions(results_of("one"), kinds, severities=(1, 5)) | {"data": {"images": str(pictures)}}
+    rows = [row(variant="clean", image=name, top1_kind="own") for name in files_of(pictures)]
+    page = report(tmp_path, save(tmp_path / "one", results, rows))
+    told = [image["alt"] for image in page.all("img")]
+    assert len(told) == 3 * 3 and all("val/00.png" in each for each in told)
+    # The later of the kinds drop more, by how the figures were made.
+    for kind in ("Shot noise", "Brightness", "Saturate"):
+        assert f"val/00.png, {kind}, severity 5" in told
+    assert not any("Gaussian noise" in each or "Contrast" in each for each in told)
+
+
+def test_what_the_evaluation_writes_of_altered_images_is_shown(pictures, tmp_path):
+    """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
+    items = [{"image": name, "caption": random_captions(5, seed)} for seed, name in enumerate(files_of(pictures))][:12]
+    (tmp_path / "annotations").mkdir()
+    write_json(tmp_path / "annotations" / "coco_karpathy_test.json", items)
+    save_model(tmp_path / "tiny", tiny_encoder())
+    command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
+    command += ["--out", tmp_path / "out", "--mixes", "patch_0.9", "--seeds", "1,10"]
+    command += ["--corruptions", "contrast,pixelate", "--severities", "5", "--no-cache"]
+    assert main([*map(str, command)]) == 0
+    page = Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    numbers = results["tasks"]["text_to_image"]
+    assert numbers["patch_0.9"]["fr1"] > 0, "nobody is fooled, so this test would show nothing"
+    assert any("mixed image that came first" in image["alt"] for image in page.all("img"))
+    assert any("severity 5" in image["alt"] for image in page.all("img"))
+    assert "Pixelate" in page.text("table") and "Control" in page.text("table")
+    assert "over seeds 1, 10; sd is" in page.text("p")
+
+
+def test_csv_keeps_every_corruption(tmp_path):
+    import csv
+
+    save(tmp_path / "one", with_corruptions(results_of("one")))
+    report(tmp_path, tmp_path / "one")
+    rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
+    variants = [each["variant"] for each in rows]
+    wanted = json.loads((tmp_path / "one" / "results.json").read_text())["tasks"]["image_to_text"]
+    assert sorted(variants) == sorted(wanted) and len(variants) == 5 + 1 + 3 * 20
+
+
+def test_page_of_corruptions_is_well_formed_with_odd_names(tmp_path):
+    odd = "</td><script>x</script>"
+    page = report(tmp_path, save(tmp_path / "one", with_corruptions(results_of(odd))))
+    assert isinstance(page, Page) and len(page.all("script")) == 1

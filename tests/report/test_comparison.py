@@ -1,0 +1,135 @@
+"""Many models in one report: differences paired by image, the Markdown file, cards, and the scatter."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rococo_jax.cli.main import main
+from rococo_jax.report import write_report
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.comparison import compare_sections
+from rococo_jax.report.markdown import escaped
+from tests.support.made_runs import IMAGES, make_run, six_runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return six_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory):
+    path, _ = write_report([runs], tmp_path_factory.mktemp("report") / "report.html")
+    return path
+
+
+def comparisons(*folders, **options):
+    return compare_sections(group_by_fingerprint(load_results(folders)), **options)
+
+
+def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
+    found = comparisons(runs)
+    assert set(found) == {(0, "image_to_text"), (0, "text_to_image")}
+    for (_, task), comparison in found.items():
+        assert not comparison.left_out
+        for row in comparison.rows:
+            ours, theirs = (run.tasks[task][row.variant] for run in (row.run, comparison.reference))
+            for name, difference in row.metrics.items():
+                assert difference.points == pytest.approx(ours[name] - theirs[name])
+                assert difference.low <= difference.points <= difference.high
+    wanted = [("task", "=", "image_to_text"), ("variant", "=", "danger")]
+    folders = (runs / "family-1-model-d", found[0, "image_to_text"].reference.path.parent)
+    first, best = (np.array(pq.read_table(f / "per_query.parquet", filters=wanted)["rank"]) <= 1 for f in folders)
+    each = first * 1.0 - best
+    assert len(each) == IMAGES
+    (row,) = (r for r in found[0, "image_to_text"].rows if (r.run.label, r.variant) == ("family-1/model-d", "danger"))
+    assert row.metrics["r1"].points == pytest.approx(100 * each.mean())
+
+
+def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_has_not(runs):
+    rows = comparisons(runs, reference="family-0/model-a")[0, "image_to_text"].rows
+    p = {row.run.label: row.metrics["r1"].p for row in rows if row.variant == "clean"}
+    assert p["family-0/model-e"] < 0.001
+    assert p["family-1/model-f"] > 0.05
+
+
+def test_an_unknown_reference_is_refused_with_the_names_there_are(runs, tmp_path, capsys):
+    assert main(["report", str(runs), "--out", str(tmp_path / "r.html"), "--reference", "model-z"]) == 2
+    error = capsys.readouterr().err
+    assert "--reference" in error and "family-0/model-a" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_queries_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
+    make_run(tmp_path / "a", "a", 0.5)
+    make_run(tmp_path / "b", "b", 0.7, seed=1)
+    (tmp_path / "b" / "per_query.parquet").write_bytes((tmp_path / "a" / "per_query.parquet").read_bytes())
+    make_run(tmp_path / "c", "c", 0.8, seed=2)
+    found = comparisons(tmp_path)[0, "image_to_text"]
+    assert {row.run.label for row in found.rows} == {"c"} and found.left_out == ("b",)
+
+
+def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
+    rows = list(csv.DictReader(page.with_suffix(".csv").open(encoding="utf-8", newline="")))
+    found = comparisons(runs)
+    compared = [row for row in rows if row["compared_with"]]
+    assert len(compared) == sum(len(comparison.rows) for comparison in found.values()) == 5 * 5
+    for row in compared:
+        comparison = found[0, row["task"]]
+        assert row["compared_with"] == comparison.reference.label
+        (same,) = (r for r in comparison.rows if (r.run.label, r.variant) == (row["model"], row["variant"]))
+        assert (row["fr1_difference_p"] == "") == ("fr1" not in same.metrics) == (row["variant"] == "clean")
+        assert row["variant"] == "clean" or float(row["fr1_difference_p"]) == same.metrics["fr1"].p
+        assert float(row["r1_difference_high"]) == same.metrics["r1"].high
+
+
+def test_the_markdown_file_has_every_model_and_variant_in_whole_tables(runs, page):
+    lines = page.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    blocks, widths = [], []
+    for line in lines:
+        cells = line.count(" | ") if line.startswith("|") else 0
+        if cells and not (widths and widths[-1]):
+            blocks.append([])
+        if cells:
+            blocks[-1].append((cells, line))
+        widths.append(cells)
+    assert [len(block) - 2 for block in blocks] == [6 * 3, 5 * 3, 6 * 2, 5 * 2]
+    assert all(len({cells for cells, _ in block}) == 1 for block in blocks)
+    results = json.loads((runs / "family-0-model-a" / "results.json").read_text())
+    clean = results["tasks"]["image_to_text"]["clean"]["r1"]
+    assert any(line.startswith(f"| family-0/model-a | Clean | {clean:.1f} (") for line in lines)
+    assert "- Source: made/family-1/model-d" in lines
+
+
+def test_names_cannot_break_out_of_a_markdown_table():
+    assert escaped("a | b\n<script> [x](y) `c`") == r"a \| b &lt;script&gt; \[x\](y) \`c\`"
+
+
+def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_scatter(page):
+    html = page.read_text(encoding="utf-8")
+    assert html.count('class="model-card"') == 6
+    assert "149,358,592: vision 86,192,640" in html
+    # Three altered variants over the two tasks.
+    assert html.count("<circle") == 6 * 3
+    assert html.count('class="nothing-lost"') == 3
+
+
+def test_equal_results_give_equal_bytes_comparisons_included(runs, page, tmp_path):
+    write_report([runs], tmp_path / "report.html")
+    for suffix in (".html", ".csv", ".md"):
+        assert (tmp_path / "report.html").with_suffix(suffix).read_bytes() == page.with_suffix(suffix).read_bytes()
+
+
+def test_results_of_other_conditions_are_not_compared(runs, tmp_path):
+    other = tmp_path / "other"
+    make_run(other, "other", 0.5)
+    results = json.loads((other / "results.json").read_text())
+    results["fingerprint"]["data"] = {"captions": "others"}
+    (other / "results.json").write_text(json.dumps(results))
+    found = comparisons(runs, other)
+    assert {place for place, _ in found} == {0}
+    assert "other" not in {row.run.label for comparison in found.values() for row in comparison.rows}
+    assert np.all([len(comparison.rows) % 5 == 0 for comparison in found.values()])

@@ -1,0 +1,212 @@
+"""Log-sum-exp over sharded similarities: the same values and gradients on every road, and those of a dense float64 one.
+
+The tolerance, 2e-6 of the largest element, is 17 float32 roundings of that element: products of 16 terms, sums of a
+few dozen exponentials, and a logit scale of 14 that turns the rounding of a cosine into 14 times as much in a logit.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity.logsumexp import Items, Similarities
+from rococo_jax.similarity.reductions import LogSumExp
+from tests.support import dense_reference as dense
+
+TOLERANCE = 2e-6
+SCALE, BIAS = np.float32(14.3), np.float32(-1.7)
+
+
+@functools.cache
+def example(query_count: int, key_count: int, width: int = 16):
+    """Unit vectors, ids of which several are equal, masks, and weights that make one number of all results."""
+    random = np.random.default_rng(query_count)
+    sides = []
+    for count in (query_count, key_count):
+        vectors = random.standard_normal((count, width))
+        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        ids, mask = random.integers(0, count // 2, count).astype(np.int32), random.random(count) < 0.9
+        weights = random.random(count).astype(np.float32) * mask
+        sides.append((vectors, ids, mask, weights))
+    return sides
+
+
+@functools.cache
+def wanted(query_count: int, key_count: int):
+    """Row results, column results, and gradients of the weighted sum: queries, keys, scale, bias."""
+    (queries, query_ids, query_mask, row_weights), (keys, key_ids, key_mask, column_weights) = example(
+        query_count, key_count
+    )
+    allowed = (query_ids[:, None] != key_ids) & query_mask[:, None] & key_mask
+
+    def both(queries, keys, scale, bias):
+        logits = scale * queries @ keys.T + bias
+        return dense.log_sum_exp(logits[query_mask], allowed[query_mask]), dense.log_sum_exp(
+            logits.T[key_mask], allowed.T[key_mask]
+        )
+
+    def total(*inputs):
+        rows, columns = both(*inputs)
+        return (rows * row_weights[query_mask]).sum() + (columns * column_weights[key_mask]).sum()
+
+    inputs = queries, keys, SCALE, BIAS
+    rows, columns = both(*(np.asarray(array, np.complex128) for array in inputs))
+    return rows.real, columns.real, dense.value_and_gradients(total, *inputs)[1]
+
+
+def weighted_total(similarities, query_count, key_count):
+    """The function whose gradients `wanted` holds, over the engine; results beside it."""
+    (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
+
+    def total(queries, keys, scale, bias):
+        rows, columns = similarities.log_sum_exp_both_ways(
+            Items(queries, query_ids, query_mask), Items(keys, key_ids, key_mask), logit_scale=scale, logit_bias=bias
+        )
+        counted_rows, counted_columns = jnp.where(query_mask, rows, 0.0), jnp.where(key_mask, columns, 0.0)
+        return (counted_rows * row_weights).sum() + (counted_columns * column_weights).sum(), (rows, columns)
+
+    return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
+
+
+def check(similarities, query_count, key_count, arguments=None, run=jax.jit):
+    (queries, _, query_mask, _), (keys, _, key_mask, _) = example(query_count, key_count)
+    if arguments is None:
+        arguments = queries, keys, SCALE, BIAS
+    (_, (rows, columns)), gradients = run(weighted_total(similarities, query_count, key_count))(*arguments)
+    wanted_rows, wanted_columns, wanted_gradients = wanted(query_count, key_count)
+    assert dense.relative_error(np.asarray(rows)[query_mask], wanted_rows) < TOLERANCE
+    assert dense.relative_error(np.asarray(columns)[key_mask], wanted_columns) < TOLERANCE
+    for name, found, right in zip(("queries", "keys", "scale", "bias"), gradients, wanted_gradients, strict=True):
+        assert dense.relative_error(found, right) < TOLERANCE, name
+
+
+@pytest.mark.parametrize("tile_rows", [None, 3])
+@pytest.mark.parametrize("route", ["gather", "ring"])
+def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
+    mesh = make_mesh(jax.devices()[:device_count])
+    check(Similarities(mesh, route, tile_rows), 37, 45)
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("tile_rows", [1, 2, 4, 5, 6, 7, 100])
+def test_the_size_of_a_tile_changes_nothing(route, tile_rows):
+    check(Similarities(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
+
+
+def test_arrays_on_one_device_need_no_mesh():
+    check(Similarities(), 37, 45)
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("counts", [(40, 48), (37, 45)])
+def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(AxisType.Explicit,) * 2)
+    (queries, *_), (keys, *_) = example(*counts)
+    spec = PartitionSpec(("data", "fsdp")) if counts == (40, 48) else PartitionSpec()
+    with jax.set_mesh(mesh):
+        sharded = [jax.device_put(array, NamedSharding(mesh, spec)) for array in (queries, keys)]
+        (_, (rows, columns)), gradients = jax.jit(explicit_total(Similarities(mesh, route), *counts))(
+            *sharded, SCALE, BIAS
+        )
+    wanted_rows, wanted_columns, wanted_gradients = wanted(*counts)
+    assert dense.relative_error(np.asarray(rows)[example(*counts)[0][2]], wanted_rows) < TOLERANCE
+    assert dense.relative_error(np.asarray(columns)[example(*counts)[1][2]], wanted_columns) < TOLERANCE
+    for found, right in zip(gradients, wanted_gradients, strict=True):
+        assert dense.relative_error(found, right) < TOLERANCE
+    assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 2)
+
+
+def explicit_total(similarities, query_count, key_count):
+    """`weighted_total` where results are whole on every device before constants meet them."""
+    (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
+
+    def total(queries, keys, scale, bias):
+        results = similarities.log_sum_exp_both_ways(
+            Items(queries, query_ids, query_mask), Items(keys, key_ids, key_mask), logit_scale=scale, logit_bias=bias
+        )
+        rows, columns = (jax.reshard(array, PartitionSpec()) for array in results)
+        counted_rows, counted_columns = jnp.where(query_mask, rows, 0.0), jnp.where(key_mask, columns, 0.0)
+        return (counted_rows * row_weights).sum() + (counted_columns * column_weights).sum(), (rows, columns)
+
+    return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
+
+
+def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
+    mesh = make_mesh(fsdp=2)
+    (queries, *_), (keys, *_) = example(40, 48)
+    sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    sharded = [jax.device_put(array, sharding) for array in (queries, keys)]
+    for run in (jax.jit, lambda function: function):
+        check(Similarities(mesh, "ring"), 40, 48, (*sharded, jnp.asarray(SCALE), jnp.asarray(BIAS)), run)
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
+    queries = jnp.eye(3, 8)
+    similarities = Similarities(make_mesh(jax.devices()[:2]), route)
+
+    def total(queries):
+        items = Items(queries, jnp.array([0, 1, 1]), jnp.array([False, True, True]))
+        rows = similarities.log_sum_exp(items, items, logit_scale=jnp.float32(5))
+        return jax.nn.softplus(rows).sum(), rows
+
+    gradient, rows = jax.jit(jax.grad(total, has_aux=True))(queries)
+    assert (np.asarray(rows) == -np.inf).all()
+    assert (np.asarray(gradient) == 0).all()
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+def test_what_a_masked_item_holds_is_never_seen(route):
+    (queries, *_), (keys, *_) = example(13, 11)
+    mask = np.arange(11) != 4
+    broken = keys.copy()
+    broken[4] = np.nan
+    similarities = Similarities(make_mesh(jax.devices()[:2]), route, 3)
+
+    def total(keys):
+        return similarities.log_sum_exp(
+            Items(jnp.asarray(queries)), Items(keys, None, jnp.asarray(mask)), logit_scale=jnp.float32(9)
+        ).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(broken)
+    logits = 9 * queries.astype(np.float64) @ np.delete(keys, 4, 0).astype(np.float64).T
+    assert abs(value / dense.log_sum_exp(logits, np.ones_like(logits, bool)).sum() - 1) < TOLERANCE
+    assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
+
+
+@pytest.mark.parametrize("route", ["gather", "ring"])
+def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
+    """exp(100) is beyond float32 and exp(-100) below it; a row of each kind comes out finite and right."""
+    queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    similarities = Similarities(make_mesh(jax.devices()[:2]), route, 1)
+    rows, columns = similarities.log_sum_exp_both_ways(Items(queries), Items(keys), logit_scale=jnp.float32(100))
+    np.testing.assert_allclose(rows, [100 + np.log(3), -100 + np.log(3)], rtol=TOLERANCE)
+    np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
+
+
+def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib():
+    mesh = make_mesh()
+    gathers = lambda *counts: Similarities(mesh).plan(LogSumExp, *counts, with_columns=True).gathers  # noqa: E731
+    assert gathers(8 * 1024, 8 * 1024, 512)  # a block of 1,024 x 8,192 logits is 32 MiB
+    assert not gathers(8 * 8192, 8 * 8192, 512)  # 8,192 x 65,536 logits are 2 GiB
+    assert not gathers(64, 2**20, 512)  # few queries, but gathered keys and their gradients are 4 GiB
+
+
+def test_no_tile_holds_all_logits_of_a_device():
+    plan = Similarities(make_mesh()).plan(LogSumExp, 8 * 1024, 8 * 1024, 512, with_columns=True)
+    assert plan.gathers and plan.tile_rows * 8 * 1024 * 4 == 4 * 2**20
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(InputError, match="route: found 'star'; wanted 'auto', 'gather' or 'ring'"):
+        Similarities(route="star")
+    with pytest.raises(InputError, match="tile_rows: found 0; wanted at least 1"):
+        Similarities(tile_rows=0)
+    items = Items(jnp.eye(2))
+    with pytest.raises(ValueError, match="both or neither"):
+        Similarities().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))

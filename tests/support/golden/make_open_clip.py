@@ -1,0 +1,168 @@
+"""Makes `open_clip_*.json`: what open_clip's towers give, for tests where it is not installed.
+
+    pip install torch==2.13.0 transformers
+    pip install --no-deps --target DIR open_clip_torch timm ftfy wcwidth torchvision
+    PYTHONPATH=DIR:. python tests/support/golden/make_open_clip.py [--check]
+
+The folder DIR keeps torchvision out of the environment: beside the CPU build of torch its compiled operators cannot
+load, and `transformers` would try to. Nothing here needs them, so their registration is skipped while it is imported.
+With `--check` nothing is written; the exit code says whether the files are what open_clip gives (to 1e-5).
+"""
+
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.support.golden.weights import ids_for, pixels_for, weights_for
+
+HERE = Path(__file__).parent
+VIT = {"image_size": 32, "layers": 2, "width": 128, "patch_size": 8}
+TEXT = {"context_length": 12, "vocab_size": 60, "width": 64, "heads": 1, "layers": 2}
+SIGLIP_TEXT = {
+    **TEXT, "heads": 4, "no_causal_mask": True, "proj_bias": True, "pool_type": "last",
+    "tokenizer_kwargs": {"clean": "canonicalize"}, "norm_kwargs": {"eps": 1e-6},
+}  # fmt: skip
+BERT = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def _siglip(model: str, **text) -> dict:
+    vision = {"image_size": 32, "timm_model_name": model, "timm_pool": "map", "timm_proj": "none"}
+    whole = {"embed_dim": 48, "init_logit_bias": -10, "custom_text": True}
+    return {**whole, "vision_cfg": vision, "text_cfg": {**SIGLIP_TEXT, **text}}
+
+
+CASES = {
+    # Names, tensors and activation are those of OpenAI's archives.
+    "vit_quick_gelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VIT, "text_cfg": TEXT},
+    "resnet_quick_gelu": {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "vision_cfg": {"image_size": 64, "layers": [2, 1, 3, 1], "width": 8, "patch_size": None},
+        "text_cfg": TEXT,
+    },
+    # As LAION's ViT-g: heads that are not 64 wide, a ratio that is no whole number, exact GELU.
+    "vit_gelu": {
+        "embed_dim": 24,
+        "vision_cfg": {**VIT, "width": 88, "head_width": 22, "mlp_ratio": 4.3637},
+        "text_cfg": {**TEXT, "width": 36, "heads": 3},
+    },
+    # The options of a ViT, and the text tower apart, ended by an id in the middle of the vocabulary.
+    "vit_options": {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "custom_text": True,
+        "vision_cfg": {**VIT, "no_ln_pre": True, "pool_type": "avg", "ls_init_value": 0.1},
+        "text_cfg": {**TEXT, "pool_type": "eos", "eos_id": 7},
+    },
+    "siglip": _siglip("vit_base_patch16_siglip_224"),
+    "siglip2": _siglip("vit_giantopt_patch16_siglip_256", act_kwargs={"approximate": "tanh"}),
+    # As BiomedCLIP.
+    "timm_bert": {
+        "embed_dim": 24,
+        "custom_text": True,
+        "vision_cfg": {
+            "image_size": 32, "timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": "linear",
+        },
+        "text_cfg": {
+            "hf_model_name": "bert", "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler",
+        },
+    },
+    "roberta": {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "vision_cfg": VIT,
+        "text_cfg": {"hf_model_name": "roberta", "hf_pooler_type": "mean_pooler", "hf_proj_type": "linear"},
+    },
+}  # fmt: skip
+TEXT_CONFIGS = {
+    "bert": {**BERT, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
+    "roberta": {**BERT, "model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+}
+# How the timm towers are made small enough; their names stay those of timm's registry.
+TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}
+
+
+def _import_open_clip():
+    register = torch.library.register_fake
+
+    def skip(name, *args, **kwargs):
+        ours = not (isinstance(name, str) and name.startswith("torchvision::"))
+        return register(name, *args, **kwargs) if ours else lambda function: function
+
+    torch.library.register_fake = skip
+    try:
+        import torchvision  # noqa: F401
+    finally:
+        torch.library.register_fake = register
+    import open_clip
+    import open_clip.timm_model
+    import timm
+
+    open_clip.timm_model.timm.create_model = partial(timm.create_model, **TIMM)
+    return open_clip
+
+
+def ids_of(config: dict) -> np.ndarray:
+    """Token ids that suit a text tower."""
+    text = config["text_cfg"]
+    if "hf_model_name" in text:
+        padding = TEXT_CONFIGS[text["hf_model_name"]]["pad_token_id"]
+        return ids_for(10, 3, 4, padding, 5, 59)
+    end = text.get("eos_id", text["vocab_size"] - 1)
+    return ids_for(text["context_length"], 3, end, 1 if "no_causal_mask" in text else 0, 8, text["vocab_size"] - 2)
+
+
+def make(name: str) -> dict:
+    """The golden record of a case."""
+    open_clip, config = _import_open_clip(), CASES[name]
+    arguments = json.loads(json.dumps(config))
+    custom = arguments.pop("custom_text", False) or "hf_model_name" in arguments["text_cfg"]
+    text_config = None
+    with tempfile.TemporaryDirectory() as folder:
+        if hf := arguments["text_cfg"].get("hf_model_name"):
+            text_config = TEXT_CONFIGS[hf]
+            Path(folder, "config.json").write_text(json.dumps(text_config))
+            arguments["text_cfg"] |= {"hf_model_name": folder, "hf_model_pretrained": False}
+        kind = open_clip.CustomTextCLIP if custom else open_clip.CLIP
+        model = kind(**arguments).eval()
+    shapes = {key: list(tensor.shape) for key, tensor in model.state_dict().items()}
+    model.load_state_dict({key: torch.from_numpy(value) for key, value in weights_for(shapes).items()})
+    pixels, ids = pixels_for(config["vision_cfg"]["image_size"]), ids_of(config)
+    with torch.no_grad():
+        images = model.encode_image(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), normalize=True)
+        texts = model.encode_text(torch.from_numpy(ids.astype(np.int64)), normalize=True)
+    vectors = {
+        key: np.round(value.double().numpy(), 7).tolist() for key, value in (("images", images), ("texts", texts))
+    }
+    made_by = f"open_clip_torch {open_clip.__version__}, torch {torch.__version__.split('+')[0]}"
+    return {
+        "made_by": made_by, "model_cfg": config, "text_config": text_config, "shapes": shapes,
+        "ids": ids.tolist(), **vectors,
+    }  # fmt: skip
+
+
+def main() -> int:
+    wrong = 0
+    for name in CASES:
+        path, record = HERE / f"open_clip_{name}.json", make(name)
+        if "--check" in sys.argv:
+            kept = json.loads(path.read_text())
+            differs = max(np.abs(np.subtract(kept[key], record[key])).max() for key in ("images", "texts"))
+            print(f"{name}: {differs:.1e}")
+            wrong += differs > 1e-5
+        else:
+            path.write_text(json.dumps(record) + "\n")
+            print(f"{path.name}: {path.stat().st_size} bytes")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

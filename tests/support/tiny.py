@@ -1,0 +1,60 @@
+"""Tiny models that tests make for themselves: random weights, a word-level tokenizer, a few hundred kilobytes."""
+
+import jax
+import numpy as np
+import tokenizers
+from flax import nnx
+
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+from rococo_jax.encoders import Encoder
+from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.runtime import make_mesh
+
+WORDS = "a the on in of two red blue green dog cat car man woman tree house ball boat sits runs near big small".split()
+
+
+def tiny_spec(width: int = 32, attention: str = "causal") -> ModelSpec:
+    """A CLIP-like spec of a few layers; with `attention="masked"` the text tower is BERT-like."""
+    bert = attention == "masked"
+    vision = VisionSpec(
+        image_size=32, patch_size=8, width=width, layers=2, heads=4, mlp_width=2 * width, activation="quick_gelu",
+        norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False, pooling="cls",
+    )  # fmt: skip
+    text = TextSpec(
+        vocabulary_size=300, context_length=24, width=width, layers=2, heads=4, mlp_width=2 * width,
+        activation="quick_gelu", norm_eps=1e-5, attention=attention, norm_after_blocks=bert,
+        pooling="mean" if bert else "first_eos", eos_id=2, token_types=2 if bert else 0,
+    )  # fmt: skip
+    head = HeadSpec("linear", 16)
+    return ModelSpec(vision=vision, text=text, vision_head=head, text_head=head)
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Words of `WORDS`, single characters for what else there is, `<s> ... </s>`."""
+    characters = [chr(code) for code in range(33, 127)]
+    # Each token once: two tokens of one id would be written out in an order that changes from process to process.
+    tokens = dict.fromkeys(["<pad>", "<s>", "</s>", "<unk>", *WORDS, *characters])
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary |= {f"##{token}": len(vocabulary) + index for index, token in enumerate(characters)}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="<unk>"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    rust.normalizer = tokenizers.normalizers.Lowercase()
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    spec = TokenizerSpec(family="clip", cleaning="none", context_length=24, pad_id=0, eos_id=2)
+    return Tokenizer(rust, spec)
+
+
+def tiny_encoder(seed: int = 0, devices: int = 1, spec: ModelSpec | None = None, name: str = "tiny") -> Encoder:
+    """A random dual encoder on the first `devices` devices."""
+    model = DualEncoder(spec or tiny_spec(), rngs=nnx.Rngs(seed))
+    preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return Encoder(model, preprocessing, tiny_tokenizer(), name=name, mesh=make_mesh(jax.devices()[:devices]))
+
+
+def random_captions(count: int, seed: int = 0, longest: int = 14) -> list[str]:
+    """Captions of one to `longest` words."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, longest + 1))) for _ in range(count)]

@@ -1,0 +1,330 @@
+"""`rococo sweep`: the right points, killed and resumed, one table whose means are those of the runs, and bad input."""
+
+import csv
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import keep_compiled_programs
+from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
+from rococo_jax.sweep.collect import collect
+from rococo_jax.sweep.figure import panels_of
+from rococo_jax.sweep.plan import make_plan
+from rococo_jax.sweep.scale import scale_of_figures, scale_of_values
+from rococo_jax.training.config import flat, read_config
+from rococo_jax.training.run import train
+from tests.support.paths import CHECKOUT
+from tests.support.tiny import random_captions, tiny_encoder
+
+IMAGES = 24
+ABLATIONS = CHECKOUT / "configs" / "ablations"
+SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_kept(compiled_programs_are_kept):
+    """As the command does."""
+    keep_compiled_programs()
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Images, captions, altered captions, a model to start from, and a config whose heads are trained on features."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    (folder / "annotations").mkdir()
+    clean, altered = [], []
+    for number in range(IMAGES):
+        name = f"{number:02}.png"
+        # Few large blocks, so that images differ to a model of random weights.
+        blocks = rng.integers(0, 256, (3, 4, 3), np.uint8).repeat(12, axis=0).repeat(12, axis=1)
+        Image.fromarray(blocks).save(folder / "images" / name)
+        captions = random_captions(5, seed=number, longest=7)
+        clean.append({"image": name, "caption": captions})
+        altered.append({"image": name, "caption": [*captions, *(f"{text} tree" for text in captions)]})
+    (folder / "captions.json").write_text(json.dumps(clean))
+    (folder / "annotations" / "danger.json").write_text(json.dumps(altered))
+    save_model(folder / "start", tiny_encoder(name="start"))
+    (folder / "config.py").write_text(
+        "from ml_collections import ConfigDict\n"
+        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
+        "    config = default_config()\n"
+        "    config.steps, config.batch_size = 6, 16\n"
+        f"    config.init.model, config.init.head_hidden = {str(folder / 'start')!r}, 8\n"
+        f"    config.data.images = {str(folder / 'images')!r}\n"
+        f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
+        "    config.data.cached_features, config.data.cached_altered = True, 2\n"
+        "    config.train.vision = config.train.text = 'none'\n"
+        "    config.losses.sc.weight, config.losses.sc.select = 1.0, 'random'\n"
+        "    config.log.every, config.log.tensorboard, config.checkpoint.every = 2, False, 3\n"
+        "    return config\n\n\ndef get_sweep():\n"
+        "    return ConfigDict({'over': 'batch_size=8,16', 'seeds': '0,1', 'rate': 'square-root'})\n"
+    )
+    return folder
+
+
+def command_of(data: Path, workdir: Path, *more: str) -> list[str]:
+    images = ["--images", str(data / "images"), "--annotations", str(data / "annotations"), "--mixes", "none"]
+    return ["sweep", "--config", str(data / "config.py"), "--workdir", str(workdir), *images, *more]
+
+
+def journal(workdir: Path) -> list[tuple[str, str]]:
+    path = workdir / "journal.jsonl"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [(line["point"], line["event"]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def swept(data, tmp_path_factory) -> Path:
+    """A sweep of two batch sizes and two seeds that was killed after its first run, and then asked for again."""
+    workdir = tmp_path_factory.mktemp("swept") / "out"
+    process = subprocess.Popen([sys.executable, "-m", "rococo_jax", *command_of(data, workdir)], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 400
+    while process.poll() is None and len(journal(workdir)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    told = process.communicate()[1].decode()
+    assert len(journal(workdir)) >= 2, told
+    assert not (workdir / "sweep.csv").exists()
+    assert main(command_of(data, workdir)) == 0
+    return workdir
+
+
+def folder_of(workdir: Path, batch_size: int, seed: int) -> Path:
+    return workdir / "points" / f"batch_size_{batch_size}-{seed}"
+
+
+def results_of(workdir: Path, batch_size: int, seed: int) -> dict:
+    return json.loads((folder_of(workdir, batch_size, seed) / "evaluation" / "results.json").read_text())
+
+
+def metrics_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
+    events = journal(swept)
+    assert sorted(events) == sorted((f"batch_size_{b}-{s}", e) for b, s in SETTINGS for e in ("trained", "evaluated"))
+    before = {
+        path: path.read_bytes() for path in swept.rglob("*") if path.suffix in (".csv", ".json", ".jsonl", ".svg")
+    }
+    assert main(command_of(data, swept)) == 0
+    assert "4 done" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(swept):
+    configs = {b: json.loads((folder_of(swept, b, 0) / "config.json").read_text()) for b in (8, 16)}
+    assert {b: config["steps"] for b, config in configs.items()} == {8: 12, 16: 6}
+    rates = {b: config["optimizer.learning_rate"] for b, config in configs.items()}
+    # Six digits are kept of a rate.
+    assert rates[8] == pytest.approx(rates[16] / 2**0.5, rel=1e-5)
+    assert [line["step"] for line in metrics_of(folder_of(swept, 8, 0))] == [1, 4, 8, 12]
+
+
+def test_the_table_holds_means_and_spreads_over_seeds(swept):
+    table = json.loads((swept / "sweep.json").read_text())
+    assert [row["values"] for row in table["rows"]] == [{"batch_size": 8}, {"batch_size": 16}]
+    rows = list(csv.DictReader((swept / "sweep.csv").open()))
+    assert {(row["task"], row["variant"]) for row in rows} == {
+        *(("image_to_text", variant) for variant in ("clean", "danger", "altered")),
+        ("text_to_image", "clean"),
+    }
+    for row in rows:
+        size, variant = int(row["batch_size"]), {"altered": "danger"}.get(row["variant"], row["variant"])
+        for metric in ("r1", "fr1", "drop"):
+            runs = [results_of(swept, size, seed)["tasks"][row["task"]][variant].get(metric) for seed in (0, 1)]
+            if None in runs:
+                assert row[metric] == ""
+                continue
+            assert float(row[metric]) == pytest.approx(sum(runs) / 2)
+            assert float(row[f"{metric}_sd"]) == pytest.approx(statistics.stdev(runs))
+        logs = [metrics_of(folder_of(swept, size, seed)) for seed in (0, 1)]
+        assert float(row["loss"]) == pytest.approx((logs[0][-1]["loss"] + logs[1][-1]["loss"]) / 2)
+        rates = [statistics.median(line["images_per_second"] for line in log[1:]) for log in logs]
+        assert float(row["images_per_second"]) == pytest.approx(sum(rates) / 2)
+    memory = {int(row["batch_size"]): float(row["memory_bytes_per_device"]) for row in rows}
+    assert 0 < memory[8] < memory[16]
+
+
+def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
+    rows = collect(make_plan(data / "config.py", seeds="1"), swept)
+    for row in rows:
+        results = results_of(swept, row.values[0], 1)
+        for task, variant, metric in (
+            ("image_to_text", "danger", "r1"), ("image_to_text", "danger", "fr1"), ("image_to_text", "danger", "drop"),
+            ("text_to_image", "clean", "r1"),
+        ):  # fmt: skip
+            figure, wanted = row.tasks[task][variant][metric], results["intervals"][task][variant][metric]
+            assert figure.sd is None
+            # Sums in another order; drop is None where a draw has no clean hit.
+            assert figure.interval == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
+
+
+def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
+    """With the model, the data and the features from the runs before it, or without."""
+    assert main([*command_of(data, tmp_path), "--print-commands"]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(words[5]).name for words in commands] == [f"batch_size_{b}-{s}" for b, s in SETTINGS]
+    config = read_config(commands[-1][3], commands[-1][6:])
+    train(config, tmp_path / "alone")
+    losses = [[line["loss"] for line in metrics_of(run)] for run in (tmp_path / "alone", folder_of(swept, 16, 1))]
+    assert losses[0] == losses[1]
+
+
+def test_a_failed_point_is_told_and_the_others_stay(data, swept, tmp_path, capsys):
+    """A batch of 32 needs 32 images."""
+    before = (swept / "sweep.csv").read_bytes()
+    assert main(command_of(data, swept, "--over", "batch_size=8,16,32", "--seeds", "0,1")) == 1
+    told = capsys.readouterr().err
+    assert "batch_size_32-0 failed" in told and "1 to 24" in told
+    table = json.loads((swept / "sweep.json").read_text())
+    assert [point["name"] for point in table["points"] if "error" in point] == ["batch_size_32-0", "batch_size_32-1"]
+    assert (swept / "sweep.csv").read_bytes() == before
+    assert "batch\\_size\\_32-0" in (swept / "sweep.md").read_text()
+    with pytest.raises(SystemExit):
+        main(command_of(data, swept, "--dry-run", "--collect"))
+    assert "images" in refusal(capsys, command_of(data, tmp_path / "x", "--config.data.images=nowhere"))
+
+
+def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
+    for name in ("sweep.svg", "sweep.html"):
+        text = (swept / name).read_text()
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+    drawn = xml.etree.ElementTree.parse(swept / "sweep.svg").getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    plan = make_plan(data / "config.py")
+    panels = panels_of(plan, collect(plan, swept))
+    assert [panel.name for panel in panels] == [
+        "Image to text: R@1", "Image to text: FR@1, altered", "Image to text: Drop of R@1, altered",
+        "Text to image: R@1", "Images a second", "Memory of a step on a device", "Loss at the end",
+    ]  # fmt: skip
+    circles = drawn.findall(".//{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == sum(len(curve.figures) for panel in panels for curve in panel.curves)
+
+
+def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsys):
+    workdir = tmp_path / "out"
+    assert main(command_of(data, workdir, "--dry-run")) == 0
+    told = capsys.readouterr()
+    assert "sweep of 4 points: 2 of batch_size x 2 seed(s)" in told.err and "4 to train" in told.err
+    assert told.out.splitlines()[0].split("  ")[-1].strip() == "12 steps of 8, learning rate 0.000707107: to train"
+    assert not workdir.exists()
+    launched = f'sh -c \'echo "$0" "$@" >> {tmp_path / "launched"}\''
+    assert main(command_of(data, workdir, "--launch", launched)) == 0
+    assert "4 of 4 runs are not done yet" in capsys.readouterr().err
+    words = [line.split() for line in (tmp_path / "launched").read_text().splitlines()]
+    assert [line[:2] for line in words] == [["train", "--config"]] * 4
+    assert "--config.batch_size=8" in words[0] and "--config.steps=12" in words[0]
+    assert main(command_of(data, workdir, "--launch", "false")) == 1
+    assert "exit code: found 1; wanted 0" in capsys.readouterr().err
+
+
+def test_points_of_one_config_are_one_run():
+    plan = make_plan(ABLATIONS / "weights.py", seeds="0,1")
+    at_zero = [point for point in plan.points if point.values == (0.0,)]
+    assert len(plan.points) == 36 and len(plan.runs) == 32
+    assert {(point.run, point.seed) for point in at_zero} == {(at_zero[0].run, 0), (at_zero[3].run, 1)}
+    assert [point.arm for point in at_zero[:3]] == ["sc", "vc", "sc-vc"]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ABLATIONS.glob("*.py")))
+def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
+    plan = make_plan(ABLATIONS / name)
+    swept = {key for axis in plan.axes for key in axis.keys} | {key for arm in plan.arms for key in arm.overrides}
+    if "batch_size" in swept:
+        swept |= {"steps", "optimizer.learning_rate", "log.every", "checkpoint.every"}
+        assert {point.work for point in plan.points} == {102_400}
+    base = flat(plan.base)
+    for point in plan.points:
+        leaves = flat(point.config)
+        assert {key for key in leaves if leaves[key] != base[key]} <= swept
+        assert point.config.losses.sc.count <= point.config.data.cached_altered
+    assert read_config(ABLATIONS / name) == plan.base
+
+
+def refusal(capsys, command: list[str]) -> str:
+    assert main(command) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("rococo: ")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--over", "batch_sise=8,16"], "did you mean 'batch_size'?"),
+        (["--over", "batch_size=8,8"], "8 twice"),
+        (["--over", "optimizer.learning_rate=0.5,.5"], ".5 twice"),
+        (["--over", "batch_size=8,,16"], "an empty value"),
+        (["--over", "batch_size="], "no values"),
+        (["--over", "batch_size"], "KEY=VALUE"),
+        (["--over", "batch_size=8", "--over", "batch_size=16"], "batch_size twice"),
+        (["--over", "batch_size=8,many"], "a whole number"),
+        (["--over", "losses.sc.scope=own,all"], "'own' or 'batch'"),
+        (["--over", "batch_size=8,12"], "a multiple of 8"),
+        (["--over", "batch_size=8,40"], "the 96 samples (6 steps of 16)"),
+        (["--over", "seed=0,1"], "--seeds"),
+        (["--seeds", "0,0"], "0 twice"),
+        (["--seeds", "one"], "whole numbers"),
+        (["--config.seed=3"], "--seeds does"),
+        (["--arm", "plain"], "'plain'"),
+        (["--arm", "a/b: losses.sc.weight=0"], "'a/b'"),
+        (["--arm", "a: losses.sc.weight"], "KEY=VALUE"),
+        (["--arm", "a: losses.sc.weight=0", "--config.losses.sc.weight=2"], "arm 'a' does"),
+        (["--launch", "no-such-program --"], "'no-such-program'"),
+        (["--protocol", "strict", "--mixes", "blend_0.9"], "blend_0.9"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(arguments, named, data, tmp_path, capsys):
+    assert named in refusal(capsys, command_of(data, tmp_path / "out", *arguments))
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_without_annotations_and_folders_of_other_runs_are_refused(data, swept, capsys):
+    command = ["sweep", "--config", str(data / "config.py"), "--workdir", str(swept), "--images", str(data / "images")]
+    assert "--annotations" in refusal(capsys, command)
+    assert "config.ema" in refusal(capsys, command_of(data, swept, "--config.ema=0.5"))
+    assert "results on other data" in refusal(capsys, command_of(data, swept, "--protocol", "strict"))
+
+
+def test_what_is_swept_reads_as_it_is_written():
+    axis = parse_axis("losses.sc.weight+losses.vc.weight=0, 1")
+    assert axis.keys == ("losses.sc.weight", "losses.vc.weight") and axis.texts == ("0", "1")
+    assert parse_axis("losses.sc.variants=danger;danger,rand_voca").texts == ("danger", "danger,rand_voca")
+    assert parse_seeds("0,2") == (0, 2)
+    arms = choose_arms(["sc: losses.sc.weight=1", "plain"], ["plain: losses.sc.weight=0", "other:"])
+    assert [(arm.name, dict(arm.overrides)) for arm in arms] == [
+        ("sc", {"losses.sc.weight": "1"}),
+        ("plain", {"losses.sc.weight": "0"}),
+    ]
+    with pytest.raises(InputError, match="nothing"):
+        parse_axes(())
+
+
+def test_axes_are_logarithmic_where_values_are_far_apart():
+    doublings = scale_of_values([32, 64, 128, 256])
+    assert [round(place, 9) for place, _ in doublings.ticks] == [0, round(1 / 3, 9), round(2 / 3, 9), 1]
+    assert [place for place, _ in scale_of_values([0.0, 1.0, 4.0]).ticks] == [0, 0.25, 1]
+    assert [place for place, _ in scale_of_values(["own", "batch"]).ticks] == [0.25, 0.75]
+    shown = scale_of_figures([20.3, 31.9])
+    assert 0 <= shown.place(20.3) < shown.place(31.9) <= 1 and len(shown.ticks) >= 4
+    far = scale_of_figures([150.0, 20_000.0], logarithmic=True)
+    assert [text for _, text in far.ticks] == ["100", "200", "500", "1,000", "2,000", "5,000", "10,000", "20,000"]
+    assert far.place(1_000) == pytest.approx(np.log(10) / np.log(200))

@@ -1,0 +1,142 @@
+"""The order of the rooms: imports only go down, function-local ones and those for type checkers included.
+
+    cli ─┬─> demo, sweep, studies ─> report ─┐
+         ├─> evaluation ─┬─> benchmarks ─────┼─> perturb ──> encoders ──> checkpoints ──> models, data
+         │               └─> metrics ────────┘
+         └─> training ───┬─> losses ─> similarity
+                         └─> perturb, checkpoints, data
+
+`report` reads what `evaluation` writes, and `metrics` the statistics that `similarity` counts.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import CHECKOUT
+
+PACKAGE = "rococo_jax"
+# A room may import what stands beside it, and whatever that may import.
+BELOW = {
+    "models": (),
+    "data": (),
+    "similarity": (),
+    "checkpoints": ("models", "data"),
+    "encoders": ("checkpoints",),
+    "losses": ("similarity",),
+    "metrics": ("similarity",),
+    "perturb": ("encoders",),
+    "training": ("losses", "perturb"),
+    "benchmarks": ("perturb", "metrics"),
+    "evaluation": ("benchmarks",),
+    "report": ("evaluation",),
+    "studies": ("report",),
+    "demo": ("report", "training"),
+    "sweep": ("report", "training"),
+    "cli": ("demo", "sweep", "studies"),
+}
+# One file each, beside the rooms: they import no room, and every room may import them.
+FOUNDATION = ("errors", "processes", "progress", "runtime", "storage", "version")
+# What a room must not know, although the order would allow it.
+NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file of every module of the package."""
+    found = {}
+    for path in sorted((CHECKOUT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(CHECKOUT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Modules of the package that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: a relative import"
+            if node.module and node.module.split(".")[0] == PACKAGE:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    yield full if full in known else node.module
+
+
+def graph() -> dict[str, set[str]]:
+    """Every module with the modules that it imports."""
+    known = modules()
+    return {name: set(imports(name, path, known)) - {name} for name, path in known.items()}
+
+
+def room(name: str) -> str:
+    """`rococo_jax.data.images` -> `data`."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def all_below(name: str) -> set[str]:
+    """What a room may import."""
+    return {name, *FOUNDATION}.union(*(all_below(other) for other in BELOW[name]))
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected groups of more than one node (Tarjan's algorithm)."""
+    index, low, stack, found = {}, {}, [], []
+    sys.setrecursionlimit(10_000)
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(edges.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = [stack.pop()]
+            while group[-1] != node:
+                group.append(stack.pop())
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_every_room_has_its_place():
+    found = {room(name) for name in modules()} - {"", "__main__"}
+    assert found == {*BELOW, *FOUNDATION}
+
+
+@pytest.mark.parametrize("name", [*BELOW, *FOUNDATION])
+def test_imports_only_go_down(name):
+    allowed = all_below(name) if name in BELOW else set(FOUNDATION)
+    allowed = (allowed - set(NOT_KNOWN.get(name, ()))) | {"version", ""}
+    upward = [
+        f"{module} imports {other}"
+        for module, others in graph().items()
+        if room(module) == name
+        for other in sorted(others)
+        if room(other) not in allowed
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_no_circle_of_files():
+    # The package's own __init__ loads what it names on first use, and is imported by nothing inside.
+    assert circles(graph()) == []
+
+
+def test_a_circle_would_be_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_no_file_is_too_long():
+    long = {name: lines for name, path in modules().items() if (lines := len(path.read_text().splitlines())) > 400}
+    assert not long

@@ -1,0 +1,361 @@
+"""`rococo train` from config to model: what it writes, and that a run stopped in any way ends as if it had not been."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.cli.main import main
+from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import keep_compiled_programs, make_mesh
+from rococo_jax.training.config import default_config, read_config
+from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.loop import Diverged
+from rococo_jax.training.run import train
+from tests.support.paths import CHECKOUT
+from tests.support.tiny import tiny_encoder
+
+IMAGES, STEPS = 24, 6
+CAPTIONS = (
+    "a red dog sits on the house",
+    "two men and a cat in a boat",
+    "the woman runs near a big tree",
+    "a blue car near the small house",
+    "a man and his dog on a ball",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_kept(compiled_programs_are_kept):
+    """As the command does: a run that goes on does not compile again."""
+    keep_compiled_programs()
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Images, captions, a model to start from, and a config."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "images").mkdir()
+    rng = np.random.default_rng(0)
+    items = []
+    for number in range(IMAGES):
+        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / "images" / f"{number:02}.png")
+        items.append({"image": f"{number:02}.png", "caption": list(CAPTIONS[number % 3 :][:3])})
+    (folder / "captions.json").write_text(json.dumps(items))
+    save_model(folder / "start", tiny_encoder(name="start"))
+    (folder / "config.py").write_text(
+        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
+        "    config = default_config()\n"
+        f"    config.steps, config.batch_size = {STEPS}, 16\n"
+        f"    config.init.model = {str(folder / 'start')!r}\n"
+        f"    config.data.images = {str(folder / 'images')!r}\n"
+        f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
+        "    config.losses.sc.weight = config.losses.vc.weight = 1.0\n"
+        "    config.losses.sc.select, config.losses.vc.group = 'random', 2\n"
+        "    config.log.every = config.checkpoint.every = 1\n"
+        "    config.log.tensorboard = False\n"
+        "    return config\n"
+    )
+    return folder
+
+
+def config_of(data: Path, *overrides: str):
+    return read_config(data / "config.py", [f"config.{override}" for override in overrides])
+
+
+def mesh_of(devices: int):
+    return make_mesh(jax.devices()[:devices])
+
+
+def lines(workdir: Path) -> list[dict]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def parameters(workdir: Path) -> dict[str, np.ndarray]:
+    return {path: np.asarray(array) for path, array in parameters_of(load_model(workdir / "model").model).items()}
+
+
+@pytest.fixture(scope="module")
+def whole_run(data, tmp_path_factory) -> Path:
+    """An undisturbed run on one device."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    train(config_of(data), workdir, mesh=mesh_of(1))
+    return workdir
+
+
+class Stopped(Exception):
+    """Thrown into a run, which then ends as if the machine had gone."""
+
+
+def stop_after(step: int):
+    def on_step(done, state):
+        if done == step:
+            raise Stopped
+
+    return on_step
+
+
+def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tmp_path):
+    written = lines(whole_run)
+    assert [line["step"] for line in written] == list(range(1, STEPS + 1))
+    assert {"loss", "contrastive", "sc", "vc", "images_per_second", "learning_rate"} <= written[0].keys()
+    assert all(np.isfinite(line["loss"]) and line["images_per_second"] > 0 for line in written)
+    started, trained = parameters_of(load_model(data / "start").model), parameters(whole_run)
+    assert trained.keys() == started.keys()
+    assert all(
+        np.abs(trained[path] - np.asarray(started[path])).max() > 0 for path in ("text.words", "vision.positions")
+    )
+    command = ["embed", str(whole_run / "model"), "--images", str(data / "images")]
+    assert main([*command, "--captions", str(data / "captions.json"), "--out", str(tmp_path / "e.npz")]) == 0
+
+
+def test_the_same_call_again_finds_the_run_done(data, whole_run):
+    before = (whole_run / "metrics.jsonl").read_bytes()
+    again = train(config_of(data), whole_run, mesh=mesh_of(1))
+    assert (again.step, again.model) == (STEPS, whole_run / "model")
+    assert (whole_run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run, tmp_path):
+    expected = whole_run
+    if devices > 1:
+        expected = tmp_path / "undisturbed"
+        train(config_of(data), expected, mesh=mesh_of(devices))
+    for step in (2, 5):
+        with pytest.raises(Stopped):
+            train(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
+    done = train(config_of(data), tmp_path / "run", mesh=mesh_of(devices))
+    assert done.resumed_from >= 3
+    found = parameters(tmp_path / "run")
+    for path, array in parameters(expected).items():
+        np.testing.assert_array_equal(found[path], array, err_msg=path)
+    assert [line["loss"] for line in lines(tmp_path / "run")] == [line["loss"] for line in lines(expected)]
+
+
+def test_another_number_of_devices_goes_on_with_the_same_losses(data, whole_run, tmp_path):
+    for devices, step in ((4, 2), (2, 4)):
+        with pytest.raises(Stopped):
+            train(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
+    train(config_of(data, "fsdp=2"), tmp_path / "run", mesh=make_mesh(jax.devices()[:4], fsdp=2))
+    found, expected = ([line["loss"] for line in lines(run)] for run in (tmp_path / "run", whole_run))
+    # Adam divides by the root of a second moment: rounding of 1e-7 in tiny gradients grows to 1e-4 in a few steps.
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_sigterm_saves_and_the_run_goes_on_with_the_same_bits(data, whole_run, tmp_path):
+    config = config_of(data, "checkpoint.every=100")
+
+    def terminate(done, state):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = train(config, tmp_path / "run", mesh=mesh_of(1), on_step=terminate)
+    assert (stopped.step, stopped.model) == (3, None)
+    done = train(config, tmp_path / "run", mesh=mesh_of(1))
+    assert done.resumed_from == 3
+    found = parameters(tmp_path / "run")
+    for path, array in parameters(whole_run).items():
+        np.testing.assert_array_equal(found[path], array, err_msg=path)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, tmp_path):
+    command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(data / "config.py"), "--config.steps=40"]
+
+    def metrics(workdir):
+        return (workdir / "metrics.jsonl").read_text().splitlines() if (workdir / "metrics.jsonl").exists() else []
+
+    killed = tmp_path / "killed"
+    for least in (random.Random().randrange(3, 20),):
+        process = subprocess.Popen([*command, "--workdir", str(killed)], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(metrics(killed)) < least and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+    assert 3 <= len(metrics(killed)) < 40
+    for workdir in (killed, tmp_path / "whole"):
+        assert subprocess.run([*command, "--workdir", str(workdir)], capture_output=True).returncode == 0
+    found = parameters(killed)
+    for path, array in parameters(tmp_path / "whole").items():
+        np.testing.assert_array_equal(found[path], array, err_msg=path)
+    assert [line["loss"] for line in lines(killed)] == [line["loss"] for line in lines(tmp_path / "whole")]
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(data, tmp_path):
+    config = config_of(data, "optimizer.learning_rate=1e30", "optimizer.warmup=0.4")
+    with pytest.raises(Diverged, match=r"step \d+: loss nan.*the checkpoint of step \d+ is good"):
+        train(config, tmp_path / "run", mesh=mesh_of(1))
+    assert not (tmp_path / "run" / "model").exists()
+    assert all(np.isfinite(line["loss"]) for line in lines(tmp_path / "run"))
+
+
+def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
+    overrides = ("train.vision=none", "train.text=none", "init.head_hidden=16", "steps=60", "log.every=1")
+    cached = config_of(data, *overrides, "data.cached_features=true", "data.cached_mixed=2", "data.cached_altered=3")
+    train(cached, tmp_path / "cached", mesh=mesh_of(2))
+    losses = [line["loss"] for line in lines(tmp_path / "cached")]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])  # a step's own batch may be a hard one
+    started, trained = parameters_of(load_model(data / "start").model), parameters(tmp_path / "cached")
+    for path, array in started.items():
+        if path.startswith(("vision.", "text.")):
+            np.testing.assert_array_equal(trained[path], array, err_msg=path)
+    assert np.abs(trained["vision_head.down.kernel"]).max() > 0
+
+
+def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "losses.sc.weight=0")
+    overrides += ("losses.vc.weight=0", "data.crop=0.5", "data.flip=true", "data.cached_views=3")
+    config = config_of(data, *overrides)
+    encoder = load_model(data / "start", mesh=mesh_of(1))
+    batches = make_input(config, encoder, open_source(config), tmp_path)
+    features = batches.features
+    assert features.views.shape == (IMAGES, 3, features.images.shape[1])
+    sample = open_source(config)[5]
+    augmentation = Augmentation((0.5, 1.0), flip=True)
+    pixels = [
+        augmentation.apply(Image.open(sample.image), encoder.preprocessing, np.random.default_rng([0, place, 5]))
+        for place in range(3)
+    ]
+    np.testing.assert_allclose(features.views[5], encoder.image_features(np.stack(pixels)), atol=1e-5)
+    drawn = set()
+    for _ in range(12):
+        batch = next(batches)
+        for image, row in zip(batch["image_id"], batch["image_features"], strict=True):
+            same = (features.views[image] == row).all(axis=1)
+            assert same.any()
+            drawn.add((int(image), int(same.argmax())))
+    assert len(drawn) > IMAGES  # more than one view of most images
+    batches.set_state({**batches.get_state(), "next_step": 11})
+    np.testing.assert_array_equal(next(batches)["image_features"], batch["image_features"])
+
+
+def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):
+    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.cached_mixed=1")
+    quiet = config_of(data, *overrides)
+    encoder = load_model(data / "start", mesh=mesh_of(1))
+    still = make_input(quiet, encoder, open_source(quiet), tmp_path)
+    loud = make_input(config_of(data, *overrides, "data.feature_noise=0.5"), encoder, open_source(quiet), tmp_path)
+    added = {name: [] for name in ("image_features", "text_features", "mixed_features", "altered_features")}
+    for _ in range(64):
+        without, noisy = next(still), next(loud)
+        assert without.keys() == noisy.keys()
+        for name in without:
+            if name in added:
+                added[name].append(noisy[name] - without[name])
+            else:
+                np.testing.assert_array_equal(noisy[name], without[name])
+    noise = {name: np.concatenate(each) for name, each in added.items()}
+    for own, other, features in (
+        ("image_features", "mixed_features", still.features.images),
+        ("text_features", "altered_features", still.features.texts),
+    ):
+        np.testing.assert_allclose(noise[other][:, 0], noise[own], atol=1e-6)
+        np.testing.assert_allclose(noise[own].std(0), 0.5 * features.std(0), rtol=0.15)
+        assert np.abs(noise[own].mean(0) / features.std(0)).max() < 0.1
+
+
+def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    for path in (data / "images").iterdir():
+        (images / path.name).write_bytes(path.read_bytes())
+    broken = images / "07.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    train(config_of(data, f"data.images={images}"), tmp_path / "run", mesh=mesh_of(1))
+    assert lines(tmp_path / "run")[-1]["skipped_images"] >= 1
+    with pytest.raises(InputError, match=r"07\.png"):
+        train(config_of(data, f"data.images={images}", "data.on_broken_image=stop"), tmp_path / "stop", mesh=mesh_of(1))
+    cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.squash=0.5")
+    overrides = (f"data.images={images}", *cached)
+    train(config_of(data, *overrides), tmp_path / "cached", mesh=mesh_of(1))
+    assert [line["skipped_images"] for line in lines(tmp_path / "cached")] == [1] * STEPS
+    with pytest.raises(InputError, match=r"07\.png"):
+        train(config_of(data, *overrides, "data.on_broken_image=stop"), tmp_path / "no", mesh=mesh_of(1))
+
+
+def refusal(capsys, *arguments: str) -> str:
+    assert main(["train", *arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("rococo: ")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("data.captions=nowhere.json", "nowhere.json"),
+        ("batch_sise=8", "did you mean 'batch_size'?"),
+        ("losses.sc.wieght=1", "did you mean 'losses.sc.weight'?"),
+        ("batch_size=eight", "a whole number"),
+        ("batch_size=12", "a multiple of 8"),
+        ("batch_size=64", "batch_size"),
+        ("losses.sc.scope=all", "'own' or 'batch'"),
+        ("train.vision=last:7", "at most 'last:2'"),
+        ("init.model=nowhere", "nowhere"),
+        ("init.model=", "init.model"),
+        ("losses.contrastive.kind=sigmoid", "logit bias"),
+        ("data.feature_noise=0.5", "0 without cached_features"),
+        ("losses.hard_positives.weight=1 data.cached_features=true train.vision=none train.text=none", "0.0 with"),
+        ("data.captions_per_image=all data.cached_features=true train.vision=none train.text=none", "'one' with"),
+        ("data.images=", "data.images"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(override, named, data, tmp_path, capsys):
+    arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"))
+    arguments += tuple(f"--config.{each}" for each in override.split())
+    assert named in refusal(capsys, *arguments)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, tmp_path, capsys):
+    arguments = ("--config", str(data / "config.py"), "--workdir", str(whole_run))
+    assert "config.seed" in refusal(capsys, *arguments, "--config.seed=5")
+    with pytest.raises(Stopped):
+        train(config_of(data), tmp_path / "run", mesh=mesh_of(1), on_step=stop_after(2))
+    moved = data / "start_before"
+    (data / "start").rename(moved)
+    try:
+        save_model(data / "start", tiny_encoder(seed=9, name="start"))
+        with pytest.raises(InputError, match="which this run starts from"):
+            train(config_of(data), tmp_path / "run", mesh=mesh_of(1))
+    finally:
+        for path in sorted((data / "start").rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        (data / "start").rmdir()
+        moved.rename(data / "start")
+
+
+def test_an_empty_data_set_and_a_file_that_is_no_config_are_refused(data, tmp_path, capsys):
+    (tmp_path / "empty.json").write_text("[]")
+    arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"))
+    assert "empty.json" in refusal(capsys, *arguments, f"--config.data.captions={tmp_path / 'empty.json'}")
+    (tmp_path / "no_config.py").write_text("x = 1\n")
+    assert "get_config" in refusal(
+        capsys, "--config", str(tmp_path / "no_config.py"), "--workdir", str(tmp_path / "run")
+    )
+    assert "nothing there" in refusal(capsys, "--config", str(tmp_path / "none.py"), "--workdir", str(tmp_path / "run"))
+
+
+def test_the_configs_that_come_with_the_project_can_be_read():
+    for path in sorted(CHECKOUT.glob("configs/*.py")):
+        config = read_config(path)
+        assert config.keys() == default_config().keys()

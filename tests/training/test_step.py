@@ -1,0 +1,303 @@
+"""One training step: the same on any mesh and in any number of parts; what is frozen stays, and costs no backward pass.
+
+The towers here are float32. A gradient is compared by its largest element: sums over rows are taken in another order on
+another mesh, and 1e-5 of the largest element is some hundred float32 roundings through two layers and the heads.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rococo_jax.checkpoints.parameters import build_model, parameters_of
+from rococo_jax.models import DualEncoder
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.training.abstract_step import lower_step
+from rococo_jax.training.config import default_config
+from rococo_jax.training.forward import embed_batch
+from rococo_jax.training.freezing import join_parameters, split_parameters, stop_at_frozen
+from rococo_jax.training.grad_cache import loss_and_gradients
+from rococo_jax.training.init import with_residual_heads
+from rococo_jax.training.loop import place_batch
+from rococo_jax.training.objective import loss_of
+from rococo_jax.training.optimizer import HIGHEST_LOG_SCALE, clamp_logit_scale, make_optimizer, make_schedule, rate_of
+from rococo_jax.training.state import make_state
+from rococo_jax.training.step import make_step
+from rococo_jax.training.visual_negatives import step_key, with_mixed
+from tests.support.tiny import tiny_encoder
+
+TOLERANCE = 1e-5
+PAIRS, TOKENS = 16, 12
+
+
+def make_config(**overrides):
+    config = default_config()
+    config.batch_size, config.steps = PAIRS, 10
+    config.losses.sc.weight, config.losses.vc.weight = 1.0, 0.5
+    config.losses.hard_positives.weight = 0.5
+    config.losses.vc.group = 2
+    for key, value in overrides.items():
+        *parents, last = key.split("__")
+        part = config
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+    return config
+
+
+def make_batch(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+
+    def texts(*shape):
+        lengths = rng.integers(3, TOKENS + 1, shape)
+        mask = np.arange(TOKENS) < lengths[..., None]
+        ids = np.where(mask, rng.integers(4, 100, (*shape, TOKENS)), 0)
+        np.put_along_axis(ids, lengths[..., None] - 1, 2, axis=-1)  # ends with the end-of-text id
+        return ids.astype(np.int32), mask
+
+    batch = {
+        "pixels": rng.integers(0, 256, (PAIRS, 32, 32, 3), np.uint8),
+        "image_id": np.array([0, 0, *range(1, PAIRS - 1)], np.int32),  # one image with two captions
+        "altered_valid": rng.random((PAIRS, 2)) < 0.8,
+        "positive_valid": rng.random(PAIRS) < 0.8,
+        "negative_valid": rng.random((PAIRS, 1)) < 0.8,
+    }
+    shapes = {"": (PAIRS,), "altered_": (PAIRS, 2), "positive_": (PAIRS,), "negative_": (PAIRS, 1)}
+    for name, shape in shapes.items():
+        batch[f"{name}ids"], batch[f"{name}text_mask"] = texts(*shape)
+    return batch
+
+
+def gradients_on(devices: int, parts: int = 1, train=None, remat: bool = False, config=None):
+    """Loss, its parts and gradients, as NumPy arrays by path."""
+    config = config or make_config()
+    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:devices])
+    train = train or {"vision": "all", "text": "all"}
+    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, train)
+    similarities = Similarities(mesh)
+
+    @jax.jit
+    def compute(trained, batch):
+        def embed(trained, rows):
+            model = build_model(encoder.spec, join_parameters(trained, frozen))
+            stop_at_frozen(model, train)
+            model.vision.blocks.rematerialise = model.text.blocks.rematerialise = remat
+            return embed_batch(model, encoder.preprocessing, rows)
+
+        batch = with_mixed(batch, step_key(0, jnp.int32(3)), config.losses.vc, mesh)
+
+        def loss(embedded, scales, batch):
+            return loss_of(embedded, scales, batch, config.losses, similarities)
+
+        return loss_and_gradients(embed, loss, trained, batch, parts=parts, mesh=mesh)
+
+    return jax.device_get(compute(trained, place_batch(make_batch(), mesh)))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return gradients_on(1)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=TOLERANCE)
+    assert found[1].keys() == expected[1].keys()
+    assert found[2].keys() == expected[2].keys()
+    for path, gradient in expected[2].items():
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(found[2][path], gradient, atol=TOLERANCE * scale, rtol=0, err_msg=path)
+
+
+@pytest.mark.parametrize("devices", [8])
+def test_loss_and_gradients_are_the_same_on_any_number_of_devices(devices, expected):
+    assert_same(gradients_on(devices), expected)
+
+
+@pytest.mark.parametrize(("devices", "parts"), [(1, 4), (4, 2)])
+def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(devices, parts, expected):
+    assert_same(gradients_on(devices, parts), expected)
+
+
+def test_rematerialised_blocks_give_the_same_gradients(expected):
+    assert_same(gradients_on(1, remat=True), expected)
+
+
+def test_every_part_of_the_loss_is_there_and_weighted(expected):
+    parts = expected[1]
+    assert set(parts) == {"contrastive", "sc", "vc", "hard_positive", "hard_negative"}
+    weighted = parts["contrastive"] + parts["sc"] + 0.5 * parts["vc"]
+    weighted += 0.5 * (parts["hard_positive"] + parts["hard_negative"])
+    np.testing.assert_allclose(expected[0], weighted, rtol=1e-6)
+    assert min(parts.values()) > 0.1
+
+
+def test_gradients_of_the_last_blocks_are_those_of_the_whole_model(expected):
+    found = gradients_on(1, train={"vision": "last:1", "text": "last:1"})
+    for path, gradient in found[2].items():
+        whole = expected[2][path]
+        whole = whole[1:] if ".blocks." in path else whole
+        scale = np.abs(whole).max()
+        np.testing.assert_allclose(gradient, whole, atol=TOLERANCE * scale, rtol=0, err_msg=path)
+    assert {path.split(".")[1] for path in found[2] if path.startswith("vision.")} == {"blocks", "norm"}
+    assert "text.words" not in found[2]
+
+
+def flops_of(train) -> float:
+    encoder, config = tiny_encoder(), make_config()
+    config.train.vision, config.train.text = train, train
+    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
+    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
+    mesh = make_mesh(jax.devices()[:1])
+    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
+    state = make_state(trained, optimizer, mesh, averaged=False)
+    return step.lower(state, frozen, place_batch(make_batch(), mesh)).cost_analysis()["flops"]
+
+
+def test_frozen_blocks_cost_no_backward_pass():
+    # XLA counts a loop's body once, however many blocks it runs: only towers that are frozen whole can be compared.
+    assert flops_of("none") < flops_of("all")
+
+
+def test_squashed_views_are_mixed_with_each_other_in_turn_with_the_cropped_ones():
+    batch = make_batch()
+    batch |= {"squashed": 255 - batch["pixels"]}
+    batch = jax.tree.map(jnp.asarray, batch)
+    key, mesh = step_key(0, jnp.int32(0)), make_mesh(jax.devices()[:1])
+
+    def mixed(views):
+        vc = make_config(losses__vc__views=views, losses__vc__methods="mix").losses.vc
+        made = with_mixed(batch, key, vc, mesh)
+        assert "squashed" not in made and made["mixed_valid"].shape == (PAIRS, 1)
+        return np.asarray(made["mixed"])
+
+    cropped, squashed, both = map(mixed, ("cropped", "squashed", "cropped,squashed"))
+    np.testing.assert_allclose(squashed.astype(int), 255 - cropped.astype(int), atol=1)  # rounding half up
+    runs = np.arange(PAIRS) // 2 % 2 == 0
+    np.testing.assert_array_equal(both, np.where(runs[:, None, None, None, None], cropped, squashed))
+
+
+def test_splitting_and_joining_parameters_loses_nothing():
+    encoder = tiny_encoder()
+    parameters = parameters_of(encoder.model)
+    for what in ("all", "none", "last:1", "last:2"):
+        trained, frozen = split_parameters(parameters, encoder.spec, {"vision": what, "text": "last:1"})
+        joined = join_parameters(trained, frozen)
+        assert joined.keys() == parameters.keys()
+        for path, array in joined.items():
+            np.testing.assert_array_equal(array, parameters[path])
+    assert not any(path.startswith("vision.") for path in split_parameters(
+        parameters, encoder.spec, {"vision": "none", "text": "all"})[0])  # fmt: skip
+
+
+def run_steps(devices: int, fsdp: int = 1, steps: int = 3, **overrides):
+    config = make_config(**overrides)
+    encoder = tiny_encoder(spec=None)
+    mesh = make_mesh(jax.devices()[:devices], fsdp=fsdp)
+    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
+    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
+    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
+    state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
+    losses = []
+    for number in range(steps):
+        state, metrics = step(state, frozen, place_batch(make_batch(number), mesh))
+        losses.append(float(metrics["loss"]))
+    return losses, state
+
+
+@pytest.fixture(scope="module")
+def three_steps():
+    """Losses and state of three float32 steps on one device."""
+    return run_steps(1)
+
+
+def test_parameters_are_cut_over_fsdp_and_the_losses_are_the_same(monkeypatch, three_steps):
+    monkeypatch.setattr("rococo_jax.training.state._LEAST_CUT", 256)
+    expected, _ = three_steps
+    losses, state = run_steps(8, fsdp=4)
+    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    cut = [array for array in state.parameters.values() if not array.is_fully_replicated]
+    assert len(cut) > 8
+    for array in cut:
+        assert array.addressable_shards[0].data.size * 4 == array.size
+    moments = [leaf for leaf in jax.tree.leaves(state.moments) if not leaf.is_fully_replicated]
+    assert len(moments) == 2 * len(cut)  # both of Adam's
+
+
+def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
+    monkeypatch.setattr("rococo_jax.training.state._LEAST_CUT", 256)
+    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
+    config = make_config(remat=True, micro_batches=2)
+    program = lower_step(config, encoder.spec, encoder.preprocessing, mesh, TOKENS).compile().as_text()
+    moved = re.findall(r"= \(?\w+\[([\d,]*)\].* (all-gather|all-to-all|collective-permute)(?:-start)?\(", program)
+    assert sum(kind == "all-gather" for _, kind in moved) > 20
+    # Rows of tokens, 17 of an image and 12 of a text, stay where they are; (17, 32) are the positions, a parameter.
+    shapes = [shape.split(",") for shape, _ in moved]
+    assert not [shape for shape in shapes if len(shape) > 2 and {"17", "12"} & set(shape)]
+
+
+def test_training_lowers_the_loss_and_clamps_the_scale():
+    losses, state = run_steps(2, steps=8, optimizer__learning_rate=1e-2, losses__hard_positives__weight=0.0)
+    assert losses[-1] < losses[0]
+    high = {"logit_scale": jnp.float32(6.0), "a": jnp.float32(7.0)}
+    assert float(clamp_logit_scale(high)["logit_scale"]) == pytest.approx(HIGHEST_LOG_SCALE)
+    assert float(state.parameters["logit_scale"]) <= HIGHEST_LOG_SCALE + 1e-6
+
+
+def test_the_average_follows_the_parameters(three_steps):
+    _, state = run_steps(1, ema=0.5)
+    _, plain = three_steps
+    assert state.average.keys() == plain.parameters.keys()
+    path = "vision_head.kernel"
+    np.testing.assert_array_equal(state.parameters[path], plain.parameters[path])
+    assert np.abs(np.asarray(state.average[path]) - np.asarray(state.parameters[path])).max() > 0
+
+
+def test_bfloat16_towers_stay_near_float32(three_steps):
+    losses, _ = run_steps(1, dtype="bfloat16")
+    expected, _ = three_steps
+    # bfloat16 has 8 bits: a cosine moves by some 1e-2, a logit of 14 by 0.1.
+    np.testing.assert_allclose(losses, expected, rtol=0.05)
+
+
+def test_only_matrices_decay_and_rates_fall_with_depth():
+    encoder, config = tiny_encoder(), make_config().optimizer
+    config.weight_decay, config.learning_rate, config.layer_decay, config.tower_rate = 0.5, 1.0, 0.5, 0.1
+    parameters = parameters_of(encoder.model)
+    optimizer = make_optimizer(config, 10, encoder.spec, parameters)
+    state = optimizer.init(parameters)
+    zero = jax.tree.map(jnp.zeros_like, parameters)
+    update = jax.jit(optimizer.update)
+    _, state = update(zero, state, parameters)
+    updates, _ = update(zero, state, parameters)  # past the warmup's rate of zero
+    moved = {path for path, change in updates.items() if np.abs(change).max() > 0}
+    assert "vision.blocks.block.mlp.up.kernel" in moved
+    assert "text.words" in moved
+    assert not {path for path in moved if path.endswith((".bias", ".scale", "logit_scale"))}
+    spec, kernel = encoder.spec, parameters["vision.blocks.block.mlp.up.kernel"]
+    assert rate_of("vision.blocks.block.mlp.up.kernel", kernel, spec, config) == (0.05, 0.1)
+    assert rate_of("vision.patch.kernel", parameters["vision.patch.kernel"], spec, config) == pytest.approx(0.025)
+    assert rate_of("vision_head.kernel", parameters["vision_head.kernel"], spec, config) == 1.0
+
+
+def test_the_schedule_warms_up_and_ends_at_its_share():
+    config = make_config(optimizer__warmup=0.1, optimizer__final=0.2, optimizer__learning_rate=3.0).optimizer
+    schedule = make_schedule(config, 100)
+    assert float(schedule(0)) == 0
+    assert float(schedule(5)) == pytest.approx(1.5)
+    assert float(schedule(10)) == pytest.approx(3.0)
+    assert float(schedule(100)) == pytest.approx(0.6)
+    reference = optax.cosine_decay_schedule(3.0, 90, alpha=0.2)
+    assert float(schedule(55)) == pytest.approx(float(reference(45)))
+
+
+def test_new_residual_heads_change_no_embedding():
+    encoder = tiny_encoder()
+    grown = with_residual_heads(encoder, 24, seed=1)
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    np.testing.assert_allclose(grown.encode_image(images), encoder.encode_image(images), atol=1e-6)
+    assert isinstance(grown.model, DualEncoder)
+    assert grown.spec.vision_head.hidden == 24
