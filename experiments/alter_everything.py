@@ -21,7 +21,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text.replacement import VARIANTS, AlteredSet
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
-from rococo_jax.runtime import keep_compiled_programs
+from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.storage import hash_file
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the annotations")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="alter the images in another order")
     arguments = parser.parse_args()
-    keep_compiled_programs()
+    enable_compilation_cache()
     images = read_captions(arguments.captions)
     order = list(range(len(images)))
     if arguments.shuffle is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.heat_map import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import TASKS, percent, variant_label
-from rococo_jax.storage import file_by_rename, read_json
+from rococo_jax.storage import atomic_write, read_json
 
 COLOURS = "#f1f4f1 #d0e0df #b0ccce #8fb9bd #6e9ea8 #417a8b #2b6a80 #20566c #164258 #0c2f45".split()
 ROW, COLUMN, LABEL, GAP, TOP = 22, 68, 168, 28, 74
@@ -135,7 +135,7 @@ def main() -> None:
     results = read_json(arguments.results, "results of an evaluation")
     print(markdown(results))
     if arguments.svg:
-        with file_by_rename(arguments.svg) as temporary:
+        with atomic_write(arguments.svg) as temporary:
             temporary.write_text(svg(results), encoding="utf-8")
 
 

@@ -23,7 +23,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.data.captions import read_captions
 from rococo_jax.evaluation.single_mix import mix_one, place_of
 from rococo_jax.report.vocabulary import variant_label
-from rococo_jax.storage import file_by_rename, read_json
+from rococo_jax.storage import atomic_write, read_json
 
 COLOURS = {"plain": "#c8663f", "sc-vc": "#2b6a80"}
 NAMES = {"plain": "plain", "sc-vc": "trained with SC + VC"}
@@ -98,7 +98,7 @@ def main() -> None:
     arguments = parser.parse_args()
     matplotlib.use("Agg")
     figure = draw(arguments.run, arguments.protocol)
-    with file_by_rename(arguments.out) as temporary:
+    with atomic_write(arguments.out) as temporary:
         figure.savefig(temporary, dpi=110, format="png", metadata={"Software": None})
 
 

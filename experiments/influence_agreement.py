@@ -41,8 +41,8 @@ from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.word_tokens import WordTokenizer
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
-from rococo_jax.runtime import keep_compiled_programs
-from rococo_jax.storage import file_by_rename, hash_json
+from rococo_jax.runtime import enable_compilation_cache
+from rococo_jax.storage import atomic_write, hash_json
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
 # Stand-ins for words seen fewer than three times on the other half: nouns of the lexicon, and other words.
@@ -201,7 +201,7 @@ def cached_influences(encoder, captions, wanted, method: str, cache: Path | None
             else:
                 chunks.append(next(made))
                 if path:
-                    with file_by_rename(path) as temporary, temporary.open("wb") as file:
+                    with atomic_write(path) as temporary, temporary.open("wb") as file:
                         np.savez(file, **chunks[-1])
             advance(min(CHUNK, len(captions) - first))
     joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder where influences are kept, so that a stopped run goes on")
     parser.add_argument("--one-in", type=int, default=1, metavar="N", help="score every N-th pair of images only")
     arguments = parser.parse_args()
-    keep_compiled_programs()
+    enable_compilation_cache()
     every = comparable_captions(read_annotation_folder(arguments.annotations))
     rules = candidate_rules(every)
     captions = [each for each in every if each.image // 2 % arguments.one_in == 0]

@@ -26,7 +26,7 @@ from rococo_jax.evaluation.scoring import rank_by_embeddings
 from rococo_jax.metrics.intervals import image_draws, retrieval_intervals
 from rococo_jax.metrics.retrieval import COUNTED, drop, hits, retrieval_metrics
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.runtime import cache_folder, keep_compiled_programs
+from rococo_jax.runtime import cache_folder, enable_compilation_cache
 from rococo_jax.similarity.statistics import RankStatistics
 
 SELECTIONS = ("lowest", "random", "highest")
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=["same_concept", "diff_concept"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
-    keep_compiled_programs()
+    enable_compilation_cache()
     images = read_captions(arguments.captions)
     paths, missing = find_images([image.image for image in images], arguments.images)
     images = [image for image in images if image.image not in set(missing)]

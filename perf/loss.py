@@ -81,7 +81,7 @@ def loss_by(route: str, mesh, tile_rows: int | None):
     import jax.numpy as jnp
 
     from rococo_jax.losses import softmax_contrastive
-    from rococo_jax.similarity.logsumexp import Similarities
+    from rococo_jax.similarity.logsumexp import ShardedLogits
 
     def dense(images, texts, scale):
         logits = scale * jnp.matmul(images, texts.T, precision=jax.lax.Precision.HIGHEST)
@@ -89,7 +89,7 @@ def loss_by(route: str, mesh, tile_rows: int | None):
         return (0.5 * both - jnp.diag(logits)).mean()
 
     def ours(images, texts, scale):
-        return softmax_contrastive(images, texts, logit_scale=scale, similarities=Similarities(mesh, route, tile_rows))
+        return softmax_contrastive(images, texts, logit_scale=scale, similarities=ShardedLogits(mesh, route, tile_rows))
 
     return dense if route == "dense" else ours
 

@@ -173,7 +173,7 @@ class _Team:
 _team: _Team | None = None
 
 
-def join_processes() -> None:
+def initialize_distributed() -> None:
     """Joins this process with the others that the environment names; nothing where it names none.
 
     Raises:
@@ -222,30 +222,30 @@ def _give_up(said: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def joined_processes() -> Iterator[None]:
+def distributed_run() -> Iterator[None]:
     """Joins the processes that the environment names, if any. Inside they are one command: all come to its end
     together, or, when one of them fails or is gone, all stop.
 
     Raises:
-        InputError: see `join_processes`; what `gather` raises on all processes passes through.
+        InputError: see `initialize_distributed`; what `gather` raises on all processes passes through.
     """
-    join_processes()
+    initialize_distributed()
     if _team is None:
         yield
         return
     try:
         yield
-        wait_for_all("the end")
+        barrier("the end")
     except BaseException as error:
         if not getattr(error, "is_on_all_processes", False):
             _team.fail(error)
-        wait_for_all("the end")
+        barrier("the end")
         _team.leave()
         raise
     _team.leave()
 
 
-def wait_for_all(what: str) -> None:
+def barrier(what: str) -> None:
     """Returns when every process has come here. `what` names the place, for the message if one does not."""
     if _team is not None:
         _team.wait(what)
@@ -286,7 +286,7 @@ def gather(what: str, make: Callable[[], T]) -> list[T]:
     return [value for _, value in answers]
 
 
-def on_all(what: str, make: Callable[[], T]) -> T:
+def run_on_all_processes(what: str, make: Callable[[], T]) -> T:
     """What `make` gives here, once it has come to its end everywhere. All must come here.
 
     Raises:
@@ -297,7 +297,7 @@ def on_all(what: str, make: Callable[[], T]) -> T:
     return made[0]
 
 
-def from_first(what: str, make: Callable[[], T]) -> T:
+def broadcast_from_process_0(what: str, make: Callable[[], T]) -> T:
     """What `make` gives on process 0, where alone it is called, on all of them. All must come here.
 
     Raises:
@@ -319,7 +319,7 @@ def _exchange(what: str, mine: bytes) -> list[bytes]:
     """The bytes of every process, through the devices: floating-point numbers arrive with the bits they had."""
     from jax.experimental import multihost_utils
 
-    wait_for_all(what)
+    barrier(what)
     lengths = multihost_utils.process_allgather(np.int32(len(mine)))
     # Few sizes, since each is a program to compile: three bits of the longest, rounded up.
     step = 1 << max(10, int(lengths.max()).bit_length() - 3)

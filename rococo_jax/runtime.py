@@ -9,17 +9,17 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from rococo_jax.processes import join_processes, joined_processes, on_any_process, wait_for_all
+from rococo_jax.processes import barrier, distributed_run, initialize_distributed, on_any_process
 
 __all__ = [
     "AXES",
+    "barrier",
     "cache_folder",
-    "join_processes",
-    "joined_processes",
-    "keep_compiled_programs",
+    "distributed_run",
+    "enable_compilation_cache",
+    "initialize_distributed",
     "make_mesh",
     "on_any_process",
-    "wait_for_all",
 ]
 
 AXES = ("data", "fsdp")
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rococo_jax"
 
 
-def keep_compiled_programs() -> None:
+def enable_compilation_cache() -> None:
     """Turns on JAX's persistent compilation cache, unless the user has pointed it somewhere already."""
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))

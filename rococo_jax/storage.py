@@ -18,7 +18,7 @@ from rococo_jax.errors import InputError
 
 
 @contextlib.contextmanager
-def file_by_rename(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     """Yields a temporary path beside `path`; renames it onto `path` when the block ends well, removes it otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,8 @@ def file_by_rename(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def directory_by_rename(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `file_by_rename` for a folder. `path` must not exist yet, or be an empty folder.
+def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
+    """Like `atomic_write` for a folder. `path` must not exist yet, or be an empty folder.
 
     Raises:
         InputError: `path` exists and is not an empty folder.
@@ -59,7 +59,7 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
-def require_room(path: str | os.PathLike, size: int) -> None:
+def check_free_space(path: str | os.PathLike, size: int) -> None:
     """Raises InputError where the disk that will hold `path` has fewer than `size` bytes left."""
     folder = Path(path).absolute().parent
     while not folder.exists():
@@ -78,7 +78,7 @@ def _flush_to_disk(path: Path) -> None:
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Writes `value` as UTF-8 JSON (indented, keys in the order given, no NaN), by rename."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    with file_by_rename(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

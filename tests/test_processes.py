@@ -148,8 +148,8 @@ def run_lines(lines: str, processes: int, frozen: int | None = None, timeout: in
     `frozen` is one that will not end by itself.
     """
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
-    program += "from rococo_jax.processes import from_first, gather, joined_processes, wait_for_all\n"
-    program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith joined_processes():\n" + textwrap.indent(lines, "    ")
+    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n"
+    program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n" + textwrap.indent(lines, "    ")
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
@@ -169,7 +169,7 @@ def run_lines(lines: str, processes: int, frozen: int | None = None, timeout: in
 
 
 def test_who_is_frozen_is_named_by_all_who_wait():
-    lines = "wait_for_all('breakfast')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nwait_for_all('lunch')\n"
+    lines = "barrier('breakfast')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('lunch')\n"
     ended = run_lines(lines, 3, frozen=1)
     for number in (0, 2):
         code, said = ended[number]
@@ -178,7 +178,7 @@ def test_who_is_frozen_is_named_by_all_who_wait():
 
 
 def test_bad_input_of_one_process_is_everybodys_exit_code():
-    ended = run_lines("if me == 1: raise InputError('file', 'field', 'this', 'that')\nwait_for_all('the others')\n", 2)
+    ended = run_lines("if me == 1: raise InputError('file', 'field', 'this', 'that')\nbarrier('the others')\n", 2)
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1] == "rococo: file: field: found this; wanted that\n"
     assert re.search(r"process 1 \(.+\) ended with file: field: found this; wanted that; process 0 stops", ended[0][1])
@@ -192,7 +192,7 @@ for size in (0, 5, 70_000):
     theirs = gather("bits", lambda: mine)
     expected = [np.random.default_rng(number).bytes(4 * size) for number in range(2)]
     assert [each.tobytes() for each in theirs] == expected
-assert from_first("word", lambda: f"said by {me}") == "said by 0"
+assert broadcast_from_process_0("word", lambda: f"said by {me}") == "said by 0"
 def fail():
     if me == 1: raise InputError("file", "field", "this", "that")
 try:

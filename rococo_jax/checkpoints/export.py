@@ -22,7 +22,7 @@ from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.positions import resize_positions
-from rococo_jax.storage import directory_by_rename, require_room, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, write_json
 
 if TYPE_CHECKING:
     from rococo_jax.encoders import Encoder
@@ -46,8 +46,8 @@ def export_huggingface(encoder: "Encoder", out: str | os.PathLike) -> str:
     config = config_of(spec, family)
     _refuse_what_would_be_lost(encoder.name, spec, config, family)
     tensors = write_tensors(parameters, table_of(spec, family, *_prefixes(spec, family)))
-    require_room(out, sum(array.nbytes for array in tensors.values()))
-    with directory_by_rename(out) as folder:
+    check_free_space(out, sum(array.nbytes for array in tensors.values()))
+    with atomic_directory(out) as folder:
         write_json(folder / "config.json", config)
         # Laid out row by row: a transposed view would be stored in the order of its memory.
         contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}

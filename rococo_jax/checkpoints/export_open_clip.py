@@ -18,7 +18,7 @@ from rococo_jax.checkpoints.openai_names import openai_table
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
-from rococo_jax.storage import directory_by_rename, require_room, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, write_json
 
 if TYPE_CHECKING:
     from rococo_jax.data.preprocessing import Preprocessing
@@ -39,8 +39,8 @@ def export_open_clip(encoder: "Encoder", out: str | os.PathLike) -> str:
         config["preprocess_cfg"] = _preprocess_config(encoder.preprocessing, encoder.name)
     parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
     tensors = write_tensors(parameters, openai_table(spec, custom_text="custom_text" in config["model_cfg"]))
-    require_room(out, sum(array.nbytes for array in tensors.values()))
-    with directory_by_rename(out) as folder:
+    check_free_space(out, sum(array.nbytes for array in tensors.values()))
+    with atomic_directory(out) as folder:
         write_json(folder / CONFIG, config)
         contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}
         save_file(contiguous, folder / SAFETENSORS[0], metadata={"format": "pt"})

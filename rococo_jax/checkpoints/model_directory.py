@@ -19,7 +19,7 @@ from rococo_jax.checkpoints.name_table import list_differences
 from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.storage import directory_by_rename, read_json, require_room, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 from rococo_jax.version import __version__
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
         "provenance": provenance,
     }
     # Asked beforehand: Orbax writes from many threads, and a full disk stops them in many voices.
-    require_room(path, sum(array.nbytes for array in parameters.values()))
-    with directory_by_rename(path) as folder:
+    check_free_space(path, sum(array.nbytes for array in parameters.values()))
+    with atomic_directory(path) as folder:
         # One process writes; the others need not be there.
         alone = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="model"

@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
     from rococo_jax.perturb.text.lexicon import read_lexicon, shipped_lexicon
     from rococo_jax.progress import progress
-    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.runtime import enable_compilation_cache
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     images = read_captions(arguments.captions)
     lexicon = read_lexicon(arguments.lexicon) if arguments.lexicon else shipped_lexicon()
     influences = None

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
-    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.studies.attention import choose_pairs, write_attention_page
     from rococo_jax.studies.attention.page import check_page_name
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(files) < 2:
         raise InputError(arguments.images, "images", len(files), "at least two images to mix")
     plan = make_plan(list(files), arguments.method, arguments.ratio, arguments.seed, arguments.protocol)
-    keep_compiled_programs()
+    enable_compilation_cache()
     encoder = load_model(arguments.model)
     pairs = choose_pairs(encoder, plan, files, arguments.count)
     page = write_attention_page(arguments.out, encoder, plan, pairs, captions)

@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.evaluation.settings import Settings
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.report import write_report
-    from rococo_jax.runtime import cache_folder, keep_compiled_programs
+    from rococo_jax.runtime import cache_folder, enable_compilation_cache
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     out = Path(arguments.out)
     inputs = read_inputs(*draw_benchmark(out, arguments.scenes, arguments.seed), allow_missing=False)
     models = shipped_models()

@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.data.sources import read_captioned_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
-    from rococo_jax.runtime import keep_compiled_programs
-    from rococo_jax.storage import file_by_rename
+    from rococo_jax.runtime import enable_compilation_cache
+    from rococo_jax.storage import atomic_write
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
     encoder = load_model(arguments.model, dtype=arguments.dtype)
     cache = embedding_cache(arguments)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         "caption_image": data.caption_image,
         "text_embeddings": embed_texts(encoder, data.captions, cache),
     }
-    with file_by_rename(arguments.out) as temporary, temporary.open("wb") as file:
+    with atomic_write(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
     left_out = f", {len(data.missing)} images left out" if data.missing else ""
     print(f"{arguments.out}: {len(data.names)} images, {len(data.captions)} captions{left_out}")

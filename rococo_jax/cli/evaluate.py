@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.runtime import joined_processes, keep_compiled_programs
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache
 
-    with joined_processes():
-        keep_compiled_programs()
+    with distributed_run():
+        enable_compilation_cache()
         return _run(arguments)
 
 
@@ -60,19 +60,19 @@ def _run(arguments: argparse.Namespace) -> int:
     from rococo_jax.evaluation.model_list import part_of, read_models
     from rococo_jax.evaluation.runner import estimate, evaluate_all
     from rococo_jax.evaluation.summary import print_summary
-    from rococo_jax.processes import from_first, on_all
+    from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.report import write_report
 
-    settings = on_all("settings", lambda: _settings(arguments))
+    settings = run_on_all_processes("settings", lambda: _settings(arguments))
     out = Path(arguments.out)
-    models = from_first("models", lambda: read_models(arguments.models, arguments.model_list))
+    models = broadcast_from_process_0("models", lambda: read_models(arguments.models, arguments.model_list))
     # A list may grow, and its results must not move when it does.
     alone = len(models) == 1 and arguments.model_list is None and arguments.part is None
-    models = models if arguments.part is None else on_all("part", lambda: part_of(models, arguments.part))
+    models = models if arguments.part is None else run_on_all_processes("part", lambda: part_of(models, arguments.part))
     folders = {model.source: out if alone else out / model.name for model in models}
     names = {model.source: model.name for model in models if model.renamed}
     read = (arguments.images, arguments.annotations, arguments.allow_missing_images)
-    inputs = on_all("annotations and images", lambda: read_inputs(*read))
+    inputs = run_on_all_processes("annotations and images", lambda: read_inputs(*read))
 
     def begin() -> None:
         print(f"{len(folders)} model(s), {inputs.in_words()}; protocol {arguments.protocol}", file=sys.stderr)
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if not alone:
             write_journal(out / JOURNAL, event="started", models=list(folders), estimate=told)
 
-    from_first("estimate", begin)
+    broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
     all_results, failed = evaluate_all(folders, out, inputs, settings, cache, arguments.dtype, names)
     if jax.process_index() == 0:

@@ -24,10 +24,10 @@ def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.runtime import joined_processes, keep_compiled_programs
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache
 
-    with joined_processes():
-        keep_compiled_programs()
+    with distributed_run():
+        enable_compilation_cache()
         _run(arguments)
 
 
@@ -37,13 +37,15 @@ def _run(arguments: argparse.Namespace) -> None:
     from rococo_jax.data.captions import read_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.influence_table import write_influence_table
-    from rococo_jax.processes import on_all
+    from rococo_jax.processes import run_on_all_processes
     from rococo_jax.progress import progress
     from rococo_jax.runtime import make_mesh
 
-    images = on_all("captions", lambda: read_captions(arguments.captions))
+    images = run_on_all_processes("captions", lambda: read_captions(arguments.captions))
     own_devices = make_mesh(jax.local_devices())
-    encoder = on_all("model", lambda: load_model(arguments.model, mesh=own_devices, dtype=arguments.dtype))
+    encoder = run_on_all_processes(
+        "model", lambda: load_model(arguments.model, mesh=own_devices, dtype=arguments.dtype)
+    )
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         left = write_influence_table(

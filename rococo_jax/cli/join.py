@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.data.sources import read_captioned_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
-    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.storage import refuse_existing_folder
     from rococo_jax.training.join import image_tower_of, join_towers, text_tower_of
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     refuse_existing_folder(arguments.out)
     data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
     vision = image_tower_of(load_model(arguments.vision, dtype=arguments.dtype), arguments.image_pooling)

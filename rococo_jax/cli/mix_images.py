@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
-    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.runtime import enable_compilation_cache
 
     names = [item.image for item in read_captions(arguments.captions)]
     if len(names) < 2 and arguments.protocol != "control":
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if missing:
         found = f"{len(files)} of {len(names)} images; {missing[0]!r} is missing"
         raise InputError(arguments.images, "images", found, f"every image that {arguments.captions} names")
-    keep_compiled_programs()
+    enable_compilation_cache()
     written = write_mixed(plan, squash_files(files, plan.images), arguments.out)
     print(
         f"{written} images written, {len(names) - written} already there; {plan.variant}, seed {plan.seed}, "

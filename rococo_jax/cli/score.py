@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.evaluation.results import write_per_query
     from rococo_jax.evaluation.scoring import score_embeddings, score_similarities
     from rococo_jax.evaluation.summary import print_summary
-    from rococo_jax.runtime import keep_compiled_programs, make_mesh
+    from rococo_jax.runtime import enable_compilation_cache, make_mesh
     from rococo_jax.storage import write_json
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     if arguments.similarities:
         results, table = score_similarities(
             arguments.similarities, arguments.annotation, arguments.protocol, arguments.name

@@ -101,9 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(point_lines(plan, workdir, evaluation is not None)))
         return 0
 
-    from rococo_jax.runtime import keep_compiled_programs
+    from rococo_jax.runtime import enable_compilation_cache
 
-    keep_compiled_programs()
+    enable_compilation_cache()
     shared = Shared()
 
     def train_one(point) -> bool:

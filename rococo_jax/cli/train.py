@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.runtime import joined_processes, keep_compiled_programs
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache
     from rococo_jax.training.config import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    with joined_processes():
-        keep_compiled_programs()
+    with distributed_run():
+        enable_compilation_cache()
         return _run(config, arguments)
 
 

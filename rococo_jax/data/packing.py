@@ -21,7 +21,7 @@ from rococo_jax.data.array_record import FORMAT, MANIFEST, SUFFIX, VERSION, enco
 from rococo_jax.data.pairs import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.storage import file_by_rename, hash_file, hash_json, read_json, write_json
+from rococo_jax.storage import atomic_write, hash_file, hash_json, read_json, write_json
 
 _UNFINISHED = ".packing.json"
 # A record a group is what reading by number asks for; images are compressed already.
@@ -82,7 +82,7 @@ def pack_pairs(
         start, end = number * len(source) // shards, (number + 1) * len(source) // shards
         name = f"pairs-{number:05d}-of-{shards:05d}{SUFFIX}"
         if name not in done or not (folder / name).is_file():
-            with file_by_rename(folder / name) as temporary:
+            with atomic_write(folder / name) as temporary:
                 done[name] = _write_shard(source, range(start, end), temporary, image_size, leave_out_broken, advance)
             write_json(folder / _UNFINISHED, {"plan": hash_json(plan), "shards": done})
             written += 1

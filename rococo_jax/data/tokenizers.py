@@ -26,7 +26,7 @@ import tokenizers
 from jaxtyping import Bool, Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import file_by_rename, hash_json
+from rococo_jax.storage import atomic_write, hash_json
 
 CLEANINGS = ("none", "lowercase", "siglip")
 # Sentencepiece's mark for the space before a word.
@@ -127,7 +127,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes `tokenizer.json`; the spec belongs into the model's own file."""
-        with file_by_rename(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(self.rust.to_str(pretty=True), encoding="utf-8")
 
     @classmethod

@@ -22,7 +22,7 @@ from rococo_jax.demo.lexicon import demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.storage import directory_by_rename, write_json
+from rococo_jax.storage import atomic_directory, write_json
 
 IMAGES, ANNOTATIONS, CAPTIONS_FILE = "images", "annotations", "captions.json"
 SCENES, SEED, SIZE = 250, 1, 256
@@ -44,7 +44,7 @@ def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = 
         raise InputError("--scenes", "number", scenes, "at least 2")
     benchmark = Path(folder) / run_name(scenes, seed) / "benchmark"
     if not benchmark.exists():
-        with directory_by_rename(benchmark) as made, progress("drawing", scenes, "scenes") as advance:
+        with atomic_directory(benchmark) as made, progress("drawing", scenes, "scenes") as advance:
             write_benchmark(made, scenes, seed, advance=advance)
     return benchmark / IMAGES, benchmark / ANNOTATIONS
 
@@ -67,7 +67,7 @@ def write_benchmark(
 
     Args:
         folder: made where it does not exist. For a folder that appears whole or not at all, hand over the temporary
-            one of `storage.directory_by_rename`.
+            one of `storage.atomic_directory`.
         count: number of scenes.
         seed: any whole number.
         split: `test`, `validation` or `train`; their compositions do not overlap.

@@ -14,8 +14,8 @@ from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.runtime import cache_folder, wait_for_all
-from rococo_jax.storage import directory_by_rename, hash_json
+from rococo_jax.runtime import barrier, cache_folder
+from rococo_jax.storage import atomic_directory, hash_json
 
 # The demo's tower sees 96 pixels. Half the benchmark's fineness: what is lost is lost again in the resize.
 _DRAWN, _KEPT, _FINENESS = 192, 96, 2
@@ -32,7 +32,7 @@ def open_scenes(name: str) -> PairSource:
         raise InputError("config", "data.images", repr(name), "scenes:COUNT, as scenes:20000")
     if jax.process_index() == 0:
         ScenePairs(int(count))  # draws, so that the other processes of this machine find them drawn
-    wait_for_all("scenes")
+    barrier("scenes")
     return ScenePairs(int(count))
 
 
@@ -72,7 +72,7 @@ class ScenePairs:
 
 
 def _draw_all(count: int, folder: Path) -> None:
-    with directory_by_rename(folder) as made, progress("drawing", count, "scenes") as advance:
+    with atomic_directory(folder) as made, progress("drawing", count, "scenes") as advance:
         ends = np.zeros(count, np.int64)
         with (made / "pngs").open("wb") as file:
             for index, png in enumerate(map_in_processes(_png_of, range(count))):

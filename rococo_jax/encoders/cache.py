@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.storage import file_by_rename, hash_bytes
+from rococo_jax.storage import atomic_write, hash_bytes
 
 
 class EmbeddingCache:
@@ -36,7 +36,7 @@ class EmbeddingCache:
         """Keeps a part."""
         if self.folder is None:
             return
-        with file_by_rename(self._path(key)) as temporary, temporary.open("wb") as file:
+        with atomic_write(self._path(key)) as temporary, temporary.open("wb") as file:
             np.save(file, embeddings, allow_pickle=False)
 
     def _path(self, key: str) -> Path:

@@ -28,7 +28,7 @@ from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.evaluation.image_parts import ImagePart, image_parts
 from rococo_jax.evaluation.results import Outcome
 from rococo_jax.evaluation.shared_ranking import joined
-from rococo_jax.processes import from_first, gather
+from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
 from rococo_jax.similarity import rank_statistics_of_matrix
 from rococo_jax.similarity.statistics import RankStatistics
@@ -86,9 +86,9 @@ def rerank_on_all_processes(
     """
     encoder.require_matching()
     tables = image_embeddings, caption_embeddings
-    pairs = from_first("choosing pairs", lambda: pairs_to_judge(benchmark, *tables, count))
+    pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_judge(benchmark, *tables, count))
     scores = _judge(benchmark, pairs, encoder, files, cache)
-    statistics = from_first("ranking", lambda: rank_by_scores(benchmark, *tables, count, scores))
+    statistics = broadcast_from_process_0("ranking", lambda: rank_by_scores(benchmark, *tables, count, scores))
     return list(zip(benchmark.tasks, statistics, strict=True))
 
 
@@ -202,7 +202,7 @@ def _judge(
     captions = len(benchmark.captions)
     wanted = np.zeros(len(benchmark.images) * (1 + len(benchmark.derived)), bool)
     wanted[pairs // captions] = True
-    at_once = from_first("images at once", lambda: encoder.images_at_once)
+    at_once = broadcast_from_process_0("images at once", lambda: encoder.images_at_once)
     parts = list(image_parts(benchmark, *files, encoder.preprocessing, wanted, at_once))
 
     def judge() -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, retrieval_intervals
 from rococo_jax.metrics.retrieval import METRICS, drop, ranks, retrieval_metrics, top_kinds
 from rococo_jax.similarity.statistics import KINDS, OWN, RankStatistics
-from rococo_jax.storage import file_by_rename, hash_json, read_json
+from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 Outcome = tuple[RankTask, RankStatistics]
@@ -141,7 +141,7 @@ def write_per_query(path: str | os.PathLike, table) -> None:
     """Writes a table as Parquet, by rename."""
     import pyarrow.parquet
 
-    with file_by_rename(path) as temporary:
+    with atomic_write(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)
 
 

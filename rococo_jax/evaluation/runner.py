@@ -45,7 +45,7 @@ from rococo_jax.evaluation.reranking import rerank_on_all_processes
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, read_results, write_per_query
 from rococo_jax.evaluation.settings import Settings
 from rococo_jax.evaluation.shared_ranking import rank_on_all_processes
-from rococo_jax.processes import from_first, on_all
+from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, write_json
 
@@ -139,8 +139,8 @@ def evaluate_into(
     Raises:
         InputError: `folder` holds the results of another model, protocol or data set.
     """
-    wanted = on_all("fingerprint", lambda: fingerprint(encoder, inputs, settings))
-    done = from_first("results that are there", lambda: _results_in(folder, encoder.name, wanted))
+    wanted = run_on_all_processes("fingerprint", lambda: fingerprint(encoder, inputs, settings))
+    done = broadcast_from_process_0("results that are there", lambda: _results_in(folder, encoder.name, wanted))
     if done is not None:
         return done, False
     results, table = evaluate_model(encoder, inputs, settings, cache)
@@ -150,7 +150,7 @@ def evaluate_into(
         # Last: results.json says that the rest is there.
         write_json(folder / RESULTS, results)
 
-    from_first("results", write)
+    broadcast_from_process_0("results", write)
     return results, True
 
 
@@ -242,7 +242,7 @@ def _load_and_evaluate(
 ) -> tuple[dict[str, Any], bool]:
     """One model from its source. The encoder lives in this call alone, so that no two are in memory at once."""
     own_devices = make_mesh(jax.local_devices())
-    encoder = on_all(f"loading {source}", lambda: load_model(source, mesh=own_devices, dtype=dtype))
+    encoder = run_on_all_processes(f"loading {source}", lambda: load_model(source, mesh=own_devices, dtype=dtype))
     encoder.name = name or encoder.name
     return evaluate_into(folder, encoder, inputs, settings, cache)
 

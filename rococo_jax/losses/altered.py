@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.contrastive import counted_of, flattened
+from rococo_jax.losses.contrastive import flattened, valid_mask
 from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
-from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, Similarities
+from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, ShardedLogits
 
 
 def semantic_contrastive(
@@ -29,7 +29,7 @@ def semantic_contrastive(
     altered_mask: Bool[Array, "batch altered"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
     scope: str = "batch",
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """SC: the caption against altered captions, asked by the image. A mean over the global batch.
 
@@ -59,7 +59,7 @@ def visual_contrastive(
     mixed_mask: Bool[Array, "batch mixed"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
     scope: str = "batch",
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """VC: the image against mixed images, asked by the caption. `semantic_contrastive` the other way round.
 
@@ -75,14 +75,14 @@ def visual_contrastive(
 def own_share(
     queries: Float[Array, "batch width"],
     positives: Float[Array, "batch width"],
-    rivals: Float[Array, "batch rivals width"],
+    negatives: Float[Array, "batch negatives width"],
     logit_scale: Float[Array, ""],
-    rival_mask: Bool[Array, "batch rivals"] | None,
+    negative_mask: Bool[Array, "batch negatives"] | None,
 ) -> Float[Array, "batch"]:
-    """-log of the share of each query's positive beside its own rivals."""
-    logits = logit_scale * (queries[:, None] * without_masked(rivals, rival_mask)).sum(-1)
-    if rival_mask is not None:
-        logits = jnp.where(rival_mask, logits, -jnp.inf)
+    """-log of the share of each query's positive beside its own negatives."""
+    logits = logit_scale * (queries[:, None] * without_masked(negatives, negative_mask)).sum(-1)
+    if negative_mask is not None:
+        logits = jnp.where(negative_mask, logits, -jnp.inf)
     return negative_log_share(logit_scale * paired_cosines(queries, positives), *logits.T)
 
 
@@ -94,16 +94,16 @@ def _share_against_altered(
     altered_mask: Bool[Array, "batch altered"] | None,
     mask: Bool[Array, "batch"] | None,
     scope: str,
-    similarities: Similarities,
+    similarities: ShardedLogits,
     source: str,
 ) -> Float[Array, ""]:
     queries, positives = without_masked(queries, mask), without_masked(positives, mask)
     if scope == "own":
-        shares = own_share(queries, positives, altered, logit_scale, counted_of(altered, altered_mask, mask))
+        shares = own_share(queries, positives, altered, logit_scale, valid_mask(altered, altered_mask, mask))
     elif scope == "batch":
         all_altered = flattened(altered, altered_mask, mask)
-        rivals = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
-        shares = negative_log_share(logit_scale * paired_cosines(queries, positives), rivals)
+        negatives = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
+        shares = negative_log_share(logit_scale * paired_cosines(queries, positives), negatives)
     else:
         raise InputError(source, "scope", repr(scope), "'own' or 'batch'")
     return mean_over_batch(shares, mask)

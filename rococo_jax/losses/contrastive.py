@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
-from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, Similarities
+from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, ShardedLogits
 
 
 def softmax_contrastive(
@@ -30,7 +30,7 @@ def softmax_contrastive(
     mask: Bool[Array, "batch"] | None = None,
     negative_texts: Float[Array, "batch negatives width"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """Half image-to-text and half text-to-image cross entropy, a mean over the global batch.
 
@@ -49,12 +49,12 @@ def softmax_contrastive(
     of_images, of_texts = similarities.log_sum_exp_both_ways(
         Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale
     )
-    rivals = [of_images]
+    negatives = [of_images]
     if negative_texts is not None:
         further = flattened(negative_texts, negative_mask, mask)
-        rivals.append(similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale))
+        negatives.append(similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale))
     positive = logit_scale * paired_cosines(images, texts)
-    to_text, to_image = negative_log_share(positive, *rivals), negative_log_share(positive, of_texts)
+    to_text, to_image = negative_log_share(positive, *negatives), negative_log_share(positive, of_texts)
     return mean_over_batch(0.5 * (to_text + to_image), mask)
 
 
@@ -66,7 +66,7 @@ def sigmoid_contrastive(
     logit_bias: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The pairwise sigmoid loss: the sum over all captions of the batch, a mean over its images.
 
@@ -87,12 +87,12 @@ def flattened(
     mask: Bool[Array, "batch"] | None,
 ) -> Items:
     """Embeddings that come K to a pair as one long list; those of masked pairs do not count."""
-    several_mask = counted_of(several, several_mask, mask)
+    several_mask = valid_mask(several, several_mask, mask)
     flat_mask = None if several_mask is None else several_mask.reshape(-1)
     return Items(several.reshape(-1, several.shape[-1]), None, flat_mask)
 
 
-def counted_of(
+def valid_mask(
     several: Float[Array, "batch several width"],
     several_mask: Bool[Array, "batch several"] | None,
     mask: Bool[Array, "batch"] | None,

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.losses.altered import own_share
-from rococo_jax.losses.contrastive import counted_of, softmax_contrastive
+from rococo_jax.losses.contrastive import softmax_contrastive, valid_mask
 from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
-from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, Similarities
+from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, ShardedLogits
 
 
 def hard_positive(
@@ -29,7 +29,7 @@ def hard_positive(
     ids: Int[Array, "batch"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
     positive_mask: Bool[Array, "batch"] | None = None,
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """L_pos: image and caption both find the hard positive among those of the batch.
 
@@ -47,10 +47,10 @@ def hard_positive(
 
     def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
         queries = without_masked(queries, counted)
-        rivals = similarities.log_sum_exp(
+        negatives = similarities.log_sum_exp(
             Items(queries, ids, counted), Items(positive_texts, ids, counted), logit_scale=logit_scale
         )
-        return negative_log_share(logit_scale * paired_cosines(queries, positive_texts), rivals)
+        return negative_log_share(logit_scale * paired_cosines(queries, positive_texts), negatives)
 
     return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), counted)
 
@@ -72,7 +72,7 @@ def hard_negative(
         Others as for `softmax_contrastive`.
     """
     images, texts = without_masked(images, mask), without_masked(texts, mask)
-    counted = counted_of(negative_texts, negative_mask, mask)
+    counted = valid_mask(negative_texts, negative_mask, mask)
     shares = own_share(images, texts, negative_texts, logit_scale, counted)
     return mean_over_batch(shares, None if counted is None else counted.any(1))
 
@@ -89,7 +89,7 @@ def hard_positive_training(
     mask: Bool[Array, "batch"] | None = None,
     positive_mask: Bool[Array, "batch"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
-    similarities: Similarities = ON_ONE_DEVICE,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """`L_contrastive + L_pos + negative_weight * L_neg`, the three parts with the arguments above."""
     negatives = {"negative_texts": negative_texts, "negative_mask": negative_mask}

@@ -2,7 +2,7 @@
 
     negative_log_share = -log( e^p / (e^p + e^r1 + e^r2 + ...) )
 
-with a positive logit p and rivals r, which may themselves be log-sum-exps of many logits.
+with a positive logit p and negatives r, which may themselves be log-sum-exps of many logits.
 """
 
 import jax
@@ -10,18 +10,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 
-def negative_log_share(positive: Float[Array, "items"], *rivals: Float[Array, "items"]) -> Float[Array, "items"]:
-    """`log(1 + sum_r e^(r - p))`, one rival after the other: log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)).
+def negative_log_share(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:
+    """`log(1 + sum_r e^(r - p))`, one negative after the other: log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)).
 
-    All terms are positive, so that a loss of 1e-10 is as exact as one of 10. A rival of -inf adds nothing and its
+    All terms are positive, so that a loss of 1e-10 is as exact as one of 10. A negative of -inf adds nothing and its
     gradient is 0.
 
     >>> float(negative_log_share(jnp.zeros(1), jnp.zeros(1), jnp.full(1, -jnp.inf))[0])  # log 2
     0.6931471824645996
     """
     share = jnp.zeros_like(positive)
-    for rival in rivals:
-        share += jax.nn.softplus(rival - positive - share)
+    for negative in negatives:
+        share += jax.nn.softplus(negative - positive - share)
     return share
 
 

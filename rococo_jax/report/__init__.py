@@ -9,7 +9,7 @@ from rococo_jax.report.comparison import compare_sections
 from rococo_jax.report.markdown import write_markdown
 from rococo_jax.report.page import render_page
 from rococo_jax.report.spreadsheet import write_csv
-from rococo_jax.storage import file_by_rename
+from rococo_jax.storage import atomic_write
 
 __all__ = ["write_report"]
 
@@ -40,6 +40,6 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     html = render_page(sections, table.name, comparisons)
     write_csv(table, sections, comparisons)
     write_markdown(page.with_suffix(".md"), sections, comparisons)
-    with file_by_rename(page) as temporary:
+    with atomic_write(page) as temporary:
         temporary.write_text(html, encoding="utf-8", errors="replace")
     return page, table

@@ -12,7 +12,7 @@ from rococo_jax.report.markup import printable
 from rococo_jax.report.model_cards import card_facts
 from rococo_jax.report.scores import Figure, Run, by_clean_recall, tasks_of, variants_of
 from rococo_jax.report.vocabulary import CLEAN, metric, percent, task_label, variant_label
-from rococo_jax.storage import file_by_rename
+from rococo_jax.storage import atomic_write
 
 _FIGURES = ("r1", "r5", "r10", "fr1", "drop")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
@@ -20,7 +20,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 def write_markdown(path: Path, sections: Sequence[Section], comparisons: Comparisons) -> None:
     """Writes the file by rename."""
-    with file_by_rename(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(
             "\n".join(markdown_lines(sections, comparisons)) + "\n", encoding="utf-8", errors="replace"
         )

@@ -12,7 +12,7 @@ from rococo_jax.report.comparison import METRICS as COMPARED
 from rococo_jax.report.comparison import Comparisons
 from rococo_jax.report.scores import Run
 from rococo_jax.report.vocabulary import METRICS, in_reading_order, order_variants
-from rococo_jax.storage import file_by_rename, hash_json
+from rococo_jax.storage import atomic_write, hash_json
 
 _FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
 
@@ -34,7 +34,7 @@ def write_csv(path: Path, sections: Sequence[Section], comparisons: Comparisons)
     if comparisons:
         columns.append("compared_with")
         columns += [f"{name}_difference{end}" for name in COMPARED for end in ("", "_low", "_high", "_p")]
-    with file_by_rename(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         for number, run in runs:

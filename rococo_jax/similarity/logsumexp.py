@@ -31,7 +31,7 @@ _TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
 
 
 @dataclass(frozen=True)
-class Similarities:
+class ShardedLogits:
     """How similarities of sharded embeddings are summed: where they lie, which way they meet, in what portions.
 
     None of it changes a result beyond float32 rounding. The batch is sharded over all axes of the mesh, Auto or
@@ -149,4 +149,4 @@ class Similarities:
         return jax.reshard(array, sharding) if explicit else jax.lax.with_sharding_constraint(array, sharding)
 
 
-ON_ONE_DEVICE = Similarities()
+ON_ONE_DEVICE = ShardedLogits()

@@ -8,7 +8,7 @@ from rococo_jax.report.markup import Markup, element, isolated, join
 from rococo_jax.report.scores import Figure as Cell
 from rococo_jax.report.tables import figure_cell, header_cell, scrolling_table
 from rococo_jax.report.vocabulary import metric, order_variants, task_label
-from rococo_jax.storage import file_by_rename
+from rococo_jax.storage import atomic_write
 from rococo_jax.sweep.collect import METRICS, Figure, Row
 from rococo_jax.sweep.figure import sweep_svg
 from rococo_jax.sweep.plan import Plan, written
@@ -20,7 +20,7 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
     svg = sweep_svg(plan, rows, title(plan))
     page = document(title(plan), _body(plan, rows, svg, failed), "rococo sweep")
     for name, text in (("sweep.svg", svg + "\n"), ("sweep.html", page)):
-        with file_by_rename(workdir / name) as temporary:
+        with atomic_write(workdir / name) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="replace")
     return workdir / "sweep.html"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rococo_jax.report.markdown import escaped
 from rococo_jax.report.vocabulary import CLEAN, metric, order_variants, percent, task_label, variant_label
-from rococo_jax.storage import file_by_rename, write_json
+from rococo_jax.storage import atomic_write, write_json
 from rococo_jax.sweep.collect import ALTERED, METRICS, TRAINING, Figure, Row
 from rococo_jax.sweep.plan import Plan, written
 
@@ -83,11 +83,11 @@ def write_tables(
     """sweep.json, sweep.csv and sweep.md, each by rename."""
     write_json(workdir / "sweep.json", json.loads(json.dumps(sweep_json(plan, rows, failed, states))))
     with (
-        file_by_rename(workdir / "sweep.csv") as temporary,
+        atomic_write(workdir / "sweep.csv") as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         csv.writer(file).writerows(csv_rows(plan, rows))
-    with file_by_rename(workdir / "sweep.md") as temporary:
+    with atomic_write(workdir / "sweep.md") as temporary:
         temporary.write_text("\n".join(markdown_lines(plan, rows, failed)) + "\n", encoding="utf-8")
 
 

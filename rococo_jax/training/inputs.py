@@ -22,7 +22,7 @@ from rococo_jax.perturb.text.replacement import CaptionAlterer
 from rococo_jax.perturb.text.transforms import AlterCaptions
 from rococo_jax.perturb.text.vocabulary import vocabulary_words
 from rococo_jax.progress import progress
-from rococo_jax.runtime import cache_folder, wait_for_all
+from rococo_jax.runtime import barrier, cache_folder
 from rococo_jax.training.feature_input import FeatureInput
 from rococo_jax.training.features import POOL_SEED, Features, make_features
 
@@ -145,7 +145,7 @@ def _influence(config: ConfigDict, encoder: Encoder, source: PairSource, folder:
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
             lexicon = _lexicon(config.losses.sc.lexicon)
             write_influence_table(encoder, images, path, lexicon=lexicon, advance=advance)
-    wait_for_all("influence")
+    barrier("influence")
     return read_influence_table(path)
 
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from rococo_jax.progress import progress
-from rococo_jax.runtime import AXES, on_any_process, wait_for_all
+from rococo_jax.runtime import AXES, barrier, on_any_process
 from rococo_jax.training.checkpoints import TrainingCheckpoints
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainState
@@ -100,7 +100,7 @@ def run_loop(
                 compiled = step.lower(state, frozen, placed).compile()
                 # CPU processes meet within 30 seconds in a program's first exchange, or fail; they may not have
                 # compiled at one speed.
-                wait_for_all("the first step")
+                barrier("the first step")
                 meter = Meter(config.batch_size, flops, step_bytes(compiled))
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled(state, frozen, placed)

@@ -20,14 +20,14 @@ from rococo_jax.losses import (
     softmax_contrastive,
     visual_contrastive,
 )
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 from rococo_jax.training.forward import Batch, Embedded
 
 Parts = Mapping[str, Float[Array, ""]]
 
 
 def loss_of(
-    embedded: Embedded, scale: Mapping[str, Array], batch: Batch, losses: ConfigDict, similarities: Similarities
+    embedded: Embedded, scale: Mapping[str, Array], batch: Batch, losses: ConfigDict, similarities: ShardedLogits
 ) -> tuple[Float[Array, ""], Parts]:
     """The loss, and its parts before their weights.
 

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder
-from rococo_jax.runtime import make_mesh, wait_for_all
+from rococo_jax.runtime import barrier, make_mesh
 from rococo_jax.training.checkpoints import TrainingCheckpoints
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.freezing import join_parameters, split_parameters
@@ -92,7 +92,7 @@ def train(
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     workdir.mkdir(parents=True, exist_ok=True)
     batches = make_input(config, encoder, source, beside or workdir, shared.features)
-    wait_for_all("the starting state")
+    barrier("the starting state")
     state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
     frozen = place_parameters(frozen, mesh)
     if first_process and not kept.exists():
@@ -106,7 +106,7 @@ def train(
     log = RunLog(workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard)
 
     def current(state: TrainState) -> Encoder:
-        parameters = join_parameters(whole(state.average or state.parameters), whole(frozen))
+        parameters = join_parameters(gather_to_host(state.average or state.parameters), gather_to_host(frozen))
         return trained_encoder(encoder, parameters, _record(config, int(state.step)))
 
     flops = step_flops(config, encoder.spec, text_length(config, encoder)) / mesh.size
@@ -137,7 +137,7 @@ def train(
     return Run(done, workdir / MODEL, resumed_from)
 
 
-def whole(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def gather_to_host(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Parameters gathered from wherever they lie, as arrays of one device."""
 
     def gathered(array: jax.Array) -> np.ndarray:

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rococo_jax import losses
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 
 SCALE = jnp.float32(10)
 
@@ -63,7 +63,7 @@ def test_padding_changes_neither_loss_nor_gradient_whatever_it_holds(name):
     """The last batch is filled up: here with NaN, which a loss that only weights it with 0 would spread."""
     pairs = unit_vectors(0, 5, 6), unit_vectors(1, 5, 6)
     altered = () if name == "softmax_contrastive" else (unit_vectors(2, 5, 2, 6),)
-    similarities = Similarities(make_mesh(jax.devices()[:2]))
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]))
 
     def loss(*embeddings, **settings):
         return getattr(losses, name)(*embeddings, logit_scale=SCALE, similarities=similarities, **settings)
@@ -133,10 +133,10 @@ def test_sharded_embeddings_give_a_sharded_gradient_under_an_outer_jit(axis_type
         )
 
     function = jax.value_and_grad(lambda similarities, *rest: loss(*rest, similarities), argnums=1)
-    value, gradients = jax.jit(function, static_argnums=0)(Similarities(), pairs, arguments)
+    value, gradients = jax.jit(function, static_argnums=0)(ShardedLogits(), pairs, arguments)
     with jax.set_mesh(mesh):
         sharded = jax.device_put((pairs, arguments), sharding)
-        sharded_value, sharded_gradients = jax.jit(function, static_argnums=0)(Similarities(mesh, "ring"), *sharded)
+        sharded_value, sharded_gradients = jax.jit(function, static_argnums=0)(ShardedLogits(mesh, "ring"), *sharded)
     np.testing.assert_allclose(sharded_value, value, rtol=2e-6)
     for found, right in zip(sharded_gradients, gradients, strict=True):
         assert found.sharding.is_equivalent_to(sharding, found.ndim)

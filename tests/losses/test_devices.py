@@ -14,7 +14,7 @@ import scipy.special
 
 from rococo_jax import losses
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 from tests.support import dense_reference as dense
 
 TOLERANCE = 2e-6
@@ -88,7 +88,7 @@ def wanted(name):
 @pytest.mark.parametrize(("name", "route"), ROADS)
 def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, name, route):
     function, embeddings, masks, settings = case(name)
-    similarities = Similarities(make_mesh(jax.devices()[:device_count]), route, tile_rows=2)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), route, tile_rows=2)
 
     def loss(embeddings, masks):
         return getattr(losses, function)(**embeddings, **masks, **settings, similarities=similarities)
@@ -113,7 +113,7 @@ def test_a_batch_of_a_thousand_keeps_the_tolerance(route):
     wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
 
     def loss(images, texts, logit_scale):
-        similarities = Similarities(make_mesh(), route)
+        similarities = ShardedLogits(make_mesh(), route)
         return losses.softmax_contrastive(images, texts, logit_scale=logit_scale, similarities=similarities)
 
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))

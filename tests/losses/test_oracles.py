@@ -12,7 +12,7 @@ import transformers
 
 from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax_contrastive
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 from tests.support import dense_reference as dense
 
 torch = pytest.importorskip("torch", reason="the losses of transformers run on torch")
@@ -45,7 +45,7 @@ def test_softmax_loss_is_that_of_clip(route):
     model = transformers.CLIPModel(config)
     loss, embeddings, gradients = run_reference(model)
     log_scale = model.logit_scale
-    similarities = Similarities(make_mesh(), route)
+    similarities = ShardedLogits(make_mesh(), route)
 
     def ours(images, texts, log_scale):
         return softmax_contrastive(images, texts, logit_scale=jnp.exp(log_scale), similarities=similarities)
@@ -63,7 +63,7 @@ def test_sigmoid_loss_is_that_of_siglip(route):
         model.logit_scale.fill_(2.3)
         model.logit_bias.fill_(-5.0)
     loss, embeddings, gradients = run_reference(model)
-    similarities = Similarities(make_mesh(), route)
+    similarities = ShardedLogits(make_mesh(), route)
 
     def ours(images, texts, log_scale, bias):
         return sigmoid_contrastive(
@@ -88,14 +88,14 @@ def test_sc_is_the_cross_entropy_of_torch_over_the_caption_and_the_altered_ones(
     for leaf in (images, texts, altered):
         leaf.requires_grad_()
     own = torch.einsum("bd,bkd->bk", images, altered)
-    rivals = own if scope == "own" else images @ altered.flatten(0, 1).T
-    logits = 14.3 * torch.cat([(images * texts).sum(1, keepdim=True), rivals], dim=1)
+    negatives = own if scope == "own" else images @ altered.flatten(0, 1).T
+    logits = 14.3 * torch.cat([(images * texts).sum(1, keepdim=True), negatives], dim=1)
     loss = torch.nn.functional.cross_entropy(logits, torch.zeros(PAIRS, dtype=torch.long))
     loss.backward()
 
     def ours(images, texts, altered):
         return semantic_contrastive(
-            images, texts, altered, logit_scale=jnp.float32(14.3), scope=scope, similarities=Similarities(make_mesh())
+            images, texts, altered, logit_scale=jnp.float32(14.3), scope=scope, similarities=ShardedLogits(make_mesh())
         )
 
     leaves = [leaf.detach().numpy().astype(np.float32) for leaf in (images, texts, altered)]

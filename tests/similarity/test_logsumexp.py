@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Items, Similarities
+from rococo_jax.similarity.logsumexp import Items, ShardedLogits
 from rococo_jax.similarity.reductions import LogSumExp
 from tests.support import dense_reference as dense
 
@@ -89,17 +89,17 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit):
 @pytest.mark.parametrize("route", ["gather", "ring"])
 def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
     mesh = make_mesh(jax.devices()[:device_count])
-    check(Similarities(mesh, route, tile_rows), 37, 45)
+    check(ShardedLogits(mesh, route, tile_rows), 37, 45)
 
 
 @pytest.mark.parametrize("route", ["gather", "ring"])
 @pytest.mark.parametrize("tile_rows", [1, 2, 4, 5, 6, 7, 100])
 def test_the_size_of_a_tile_changes_nothing(route, tile_rows):
-    check(Similarities(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
+    check(ShardedLogits(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
 
 
 def test_arrays_on_one_device_need_no_mesh():
-    check(Similarities(), 37, 45)
+    check(ShardedLogits(), 37, 45)
 
 
 @pytest.mark.parametrize("route", ["gather", "ring"])
@@ -110,7 +110,7 @@ def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
     spec = PartitionSpec(("data", "fsdp")) if counts == (40, 48) else PartitionSpec()
     with jax.set_mesh(mesh):
         sharded = [jax.device_put(array, NamedSharding(mesh, spec)) for array in (queries, keys)]
-        (_, (rows, columns)), gradients = jax.jit(explicit_total(Similarities(mesh, route), *counts))(
+        (_, (rows, columns)), gradients = jax.jit(explicit_total(ShardedLogits(mesh, route), *counts))(
             *sharded, SCALE, BIAS
         )
     wanted_rows, wanted_columns, wanted_gradients = wanted(*counts)
@@ -142,13 +142,13 @@ def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
     sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     sharded = [jax.device_put(array, sharding) for array in (queries, keys)]
     for run in (jax.jit, lambda function: function):
-        check(Similarities(mesh, "ring"), 40, 48, (*sharded, jnp.asarray(SCALE), jnp.asarray(BIAS)), run)
+        check(ShardedLogits(mesh, "ring"), 40, 48, (*sharded, jnp.asarray(SCALE), jnp.asarray(BIAS)), run)
 
 
 @pytest.mark.parametrize("route", ["gather", "ring"])
 def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
     queries = jnp.eye(3, 8)
-    similarities = Similarities(make_mesh(jax.devices()[:2]), route)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route)
 
     def total(queries):
         items = Items(queries, jnp.array([0, 1, 1]), jnp.array([False, True, True]))
@@ -166,7 +166,7 @@ def test_what_a_masked_item_holds_is_never_seen(route):
     mask = np.arange(11) != 4
     broken = keys.copy()
     broken[4] = np.nan
-    similarities = Similarities(make_mesh(jax.devices()[:2]), route, 3)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 3)
 
     def total(keys):
         return similarities.log_sum_exp(
@@ -183,7 +183,7 @@ def test_what_a_masked_item_holds_is_never_seen(route):
 def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
     """exp(100) is beyond float32 and exp(-100) below it; a row of each kind comes out finite and right."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    similarities = Similarities(make_mesh(jax.devices()[:2]), route, 1)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 1)
     rows, columns = similarities.log_sum_exp_both_ways(Items(queries), Items(keys), logit_scale=jnp.float32(100))
     np.testing.assert_allclose(rows, [100 + np.log(3), -100 + np.log(3)], rtol=TOLERANCE)
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
@@ -191,22 +191,22 @@ def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
 
 def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib():
     mesh = make_mesh()
-    gathers = lambda *counts: Similarities(mesh).plan(LogSumExp, *counts, with_columns=True).gathers  # noqa: E731
+    gathers = lambda *counts: ShardedLogits(mesh).plan(LogSumExp, *counts, with_columns=True).gathers  # noqa: E731
     assert gathers(8 * 1024, 8 * 1024, 512)  # a block of 1,024 x 8,192 logits is 32 MiB
     assert not gathers(8 * 8192, 8 * 8192, 512)  # 8,192 x 65,536 logits are 2 GiB
     assert not gathers(64, 2**20, 512)  # few queries, but gathered keys and their gradients are 4 GiB
 
 
 def test_no_tile_holds_all_logits_of_a_device():
-    plan = Similarities(make_mesh()).plan(LogSumExp, 8 * 1024, 8 * 1024, 512, with_columns=True)
+    plan = ShardedLogits(make_mesh()).plan(LogSumExp, 8 * 1024, 8 * 1024, 512, with_columns=True)
     assert plan.gathers and plan.tile_rows * 8 * 1024 * 4 == 4 * 2**20
 
 
 def test_wrong_settings_are_refused():
     with pytest.raises(InputError, match="route: found 'star'; wanted 'auto', 'gather' or 'ring'"):
-        Similarities(route="star")
+        ShardedLogits(route="star")
     with pytest.raises(InputError, match="tile_rows: found 0; wanted at least 1"):
-        Similarities(tile_rows=0)
+        ShardedLogits(tile_rows=0)
     items = Items(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
-        Similarities().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))
+        ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))

@@ -17,7 +17,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from rococo_jax import losses
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 
 def compiled(devices, altered):
     mesh = make_mesh(jax.devices()[:devices], fsdp=2)
@@ -25,7 +25,7 @@ def compiled(devices, altered):
         spec = PartitionSpec(mesh.axis_names) if shape else PartitionSpec()
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
     pairs = devices * 1024
-    similarities = Similarities(mesh, "ring")
+    similarities = ShardedLogits(mesh, "ring")
     def loss(images, texts, scale, ids, *altered):
         if altered:
             return losses.semantic_contrastive(images, texts, *altered, logit_scale=scale, similarities=similarities)

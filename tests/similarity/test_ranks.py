@@ -84,11 +84,11 @@ def test_bounds_and_best_scores_are_those_of_their_definitions():
         own = groups["gallery_group"] == query
         altered = groups["gallery_altered"]
         best = scores[query, own & ~altered].max()
-        rivals = scores[query, ~(own & ~altered)]
+        negatives = scores[query, ~(own & ~altered)]
         assert found.positive_score[query] == best
         assert scores[query, found.positive_index[query]] == best
-        assert found.rank_optimistic[query] == 1 + (rivals > best).sum()
-        assert found.rank_pessimistic[query] == 1 + (rivals >= best).sum()
+        assert found.rank_optimistic[query] == 1 + (negatives > best).sum()
+        assert found.rank_pessimistic[query] == 1 + (negatives >= best).sum()
         for kind, mask in enumerate((own & ~altered, own & altered, ~own & altered, ~own & ~altered)):
             expected = scores[query, mask].max(initial=-np.inf)
             assert found.best_scores[query, kind] == expected

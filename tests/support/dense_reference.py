@@ -9,10 +9,10 @@ import numpy as np
 _STEP = 1e-30
 
 
-def log_share(positive, rivals, allowed):
-    """-log e^p / (e^p + sum of e^rivals that are allowed), a number a row."""
-    shift = np.maximum(positive.real, np.where(allowed, rivals.real, -np.inf).max(1, initial=-np.inf))
-    total = np.exp(positive - shift) + np.where(allowed, np.exp(rivals - shift[:, None]), 0).sum(1)
+def log_share(positive, negatives, allowed):
+    """-log e^p / (e^p + sum of e^negatives that are allowed), a number a row."""
+    shift = np.maximum(positive.real, np.where(allowed, negatives.real, -np.inf).max(1, initial=-np.inf))
+    total = np.exp(positive - shift) + np.where(allowed, np.exp(negatives - shift[:, None]), 0).sum(1)
     return np.log(total) + shift - positive
 
 
@@ -50,12 +50,12 @@ def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids, mask):
 
 
 def shares_beside_altered(queries, positives, altered, logit_scale, allowed_altered, scope):
-    rivals = logit_scale * queries @ altered.reshape(-1, altered.shape[-1]).T
-    allowed = np.broadcast_to(allowed_altered.reshape(1, -1), rivals.shape)
+    negatives = logit_scale * queries @ altered.reshape(-1, altered.shape[-1]).T
+    allowed = np.broadcast_to(allowed_altered.reshape(1, -1), negatives.shape)
     if scope == "own":
         of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
         allowed = allowed & (of_pair[None, :] == np.arange(len(queries))[:, None])
-    return log_share(logit_scale * (queries * positives).sum(1), rivals, allowed)
+    return log_share(logit_scale * (queries * positives).sum(1), negatives, allowed)
 
 
 def semantic_contrastive(images, texts, altered_texts, logit_scale, *, altered_mask, mask, scope):

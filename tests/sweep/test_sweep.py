@@ -18,7 +18,7 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import keep_compiled_programs
+from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.collect import collect
 from rococo_jax.sweep.figure import panels_of
@@ -37,7 +37,7 @@ SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
 @pytest.fixture(scope="module", autouse=True)
 def programs_are_kept(compiled_programs_are_kept):
     """As the command does."""
-    keep_compiled_programs()
+    enable_compilation_cache()
     yield
     jax.config.update("jax_compilation_cache_dir", None)
 

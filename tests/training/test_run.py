@@ -20,7 +20,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import keep_compiled_programs, make_mesh
+from rococo_jax.runtime import enable_compilation_cache, make_mesh
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.loop import Diverged
@@ -41,7 +41,7 @@ CAPTIONS = (
 @pytest.fixture(scope="module", autouse=True)
 def programs_are_kept(compiled_programs_are_kept):
     """As the command does: a run that goes on does not compile again."""
-    keep_compiled_programs()
+    enable_compilation_cache()
     yield
     jax.config.update("jax_compilation_cache_dir", None)
 

@@ -15,7 +15,7 @@ import pytest
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Similarities
+from rococo_jax.similarity.logsumexp import ShardedLogits
 from rococo_jax.training.abstract_step import lower_step
 from rococo_jax.training.config import default_config
 from rococo_jax.training.forward import embed_batch
@@ -78,7 +78,7 @@ def gradients_on(devices: int, parts: int = 1, train=None, remat: bool = False, 
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:devices])
     train = train or {"vision": "all", "text": "all"}
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, train)
-    similarities = Similarities(mesh)
+    similarities = ShardedLogits(mesh)
 
     @jax.jit
     def compute(trained, batch):

@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import file_by_rename, read_json, write_json
+from rococo_jax.storage import atomic_write, read_json, write_json
 
 MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished.json"
@@ -59,7 +59,7 @@ def finish(out: Path, manifest: dict[str, Any]) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """A file by rename."""
-    with file_by_rename(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 

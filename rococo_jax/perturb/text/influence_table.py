@@ -25,7 +25,7 @@ from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import find_candidates
 from rococo_jax.perturb.text.words import split_words
-from rococo_jax.processes import gather, on_all
+from rococo_jax.processes import gather, run_on_all_processes
 from rococo_jax.storage import hash_json, read_json, write_json
 
 _DECIMALS = 7
@@ -62,7 +62,9 @@ def write_influence_table(
     about = {"model": encoder.describe(), "method": method, "captions": rows, "at_once": captions_at_once}
     fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
     number, count = (jax.process_index(), jax.process_count()) if together else (0, 1)
-    start_all, collect = (on_all, gather) if together else (lambda _, make: make(), lambda _, make: [make()])
+    start_all, collect = (
+        (run_on_all_processes, gather) if together else (lambda _, make: make(), lambda _, make: [make()])
+    )
 
     def begin() -> int:
         path.parent.mkdir(parents=True, exist_ok=True)

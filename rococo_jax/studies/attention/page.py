@@ -13,7 +13,7 @@ from rococo_jax.report.archive import small_jpeg
 from rococo_jax.report.document import document
 from rococo_jax.report.markup import Markup, element, isolated, join
 from rococo_jax.report.vocabulary import percent
-from rococo_jax.storage import file_by_rename
+from rococo_jax.storage import atomic_write
 from rococo_jax.studies.attention.definitions import how_to_read
 from rococo_jax.studies.attention.maps import vision_spec, whose_attention
 from rococo_jax.studies.attention.overlay import overlay, top_of_maps
@@ -39,7 +39,7 @@ def write_attention_page(
     """
     path = check_page_name(out)
     html = render_attention_page(encoder, plan, pairs, captions or {})
-    with file_by_rename(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(html, encoding="utf-8", errors="replace")
     return path
 

@@ -78,14 +78,14 @@ def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
     whole = contents(mix(gallery, out="whole"))
     from rococo_jax.perturb.images import resumable_folder as altered_files
 
-    finished, count = altered_files.file_by_rename, iter(range(100))
+    finished, count = altered_files.atomic_write, iter(range(100))
 
     def stopped(path):
         if next(count) == 3:
             raise KeyboardInterrupt
         return finished(path)
 
-    monkeypatch.setattr(altered_files, "file_by_rename", stopped)
+    monkeypatch.setattr(altered_files, "atomic_write", stopped)
     with pytest.raises(KeyboardInterrupt):
         mix(gallery)
     partial = contents(gallery / "out")
