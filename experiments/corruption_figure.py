@@ -1,10 +1,10 @@
-"""What each corruption costs, as a Markdown table and a heat map: from a `results.json` of `rococo evaluate`.
+"""Print the drop of every corruption as a Markdown table and draw it as a heat map, from `results.json`.
 
     rococo evaluate MODEL ... --corruptions all --severities 1,3,5 --out OUT
     python experiments/corruption_figure.py OUT/results.json --svg docs/figures/corruptions.svg
 
-Drops are in per cent of the R@1 of `uncorrupted`, the same images cut to the same squares. The shades are the report's:
-one hue from light to dark, and the number in every cell.
+Drops are in per cent of the R@1 of `uncorrupted`, the same images with the same square crop. Shades are those of the
+report: one hue from light to dark, with the number in every cell.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def severities_of(results: dict) -> list[int]:
 
 
 def rows_of(results: dict) -> list[tuple[str, str, str]]:
-    """(group, label, name) of the mean and of every kind that was measured, group by group."""
+    """(group, label, name) of the mean and of every measured kind, ordered by group."""
     measured = results["tasks"][next(iter(TASKS))]
     groups = dict.fromkeys(kind.group for kind in CORRUPTIONS.values())
     kinds = [
@@ -40,7 +40,7 @@ def rows_of(results: dict) -> list[tuple[str, str, str]]:
 
 
 def markdown(results: dict) -> str:
-    """R@1 and its drop for every kind and severity, both directions."""
+    """Table of R@1 and its drop for every kind and severity, in both directions."""
     severities = severities_of(results)
     heads = [f"{short} {severity}" for short in ("i2t", "t2i") for severity in severities]
     lines = [f"| kind | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(heads)]
@@ -55,7 +55,7 @@ def markdown(results: dict) -> str:
 
 
 def svg(results: dict) -> str:
-    """The heat map: kinds down, severities across, one block a direction."""
+    """Heat map: kinds are rows, severities columns, one block per direction."""
     severities, rows = severities_of(results), rows_of(results)
     tasks = results["tasks"]
     drops = [tasks[task][f"{name}_{each}"]["drop"] for task in TASKS for _, _, name in rows for each in severities]
@@ -91,7 +91,7 @@ def svg(results: dict) -> str:
 
 
 def _heights(groups: list[str]) -> tuple[list[tuple[int, int | None]], int]:
-    """For each row its top, and the top of the heading before it where a group begins; the end of all."""
+    """For each row its top and, where a group begins, the top of its heading; and the total height."""
     places, y, last = [], TOP, ""
     for group in groups:
         heading = None
@@ -130,7 +130,7 @@ def _text(x, y, words, *, size=13, colour="#14202a", anchor="start", weight="nor
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="results.json of an evaluation with --corruptions")
-    parser.add_argument("--svg", type=Path, help="where the heat map goes")
+    parser.add_argument("--svg", type=Path, help="write the heat map to this file")
     arguments = parser.parse_args()
     results = read_json(arguments.results, "results of an evaluation")
     print(markdown(results))

@@ -1,10 +1,11 @@
-"""Does the defence help? Arms of a training experiment beside each other, each with several seeds.
+"""Compare the arms of a training experiment, each with several seeds.
 
     python experiments/defence.py plain=OUT/plain-0,OUT/plain-1 sc=OUT/sc-0,OUT/sc-1 ... [--out TABLE.json]
 
-Every folder holds the `per_query.parquet` of `rococo evaluate`. For each arm, task and variant it prints R@1, FR@1 and
-the drop of R@1 from clean: means over the seeds, with 95 % bootstrap intervals in which images are drawn and all seeds'
-runs go with them, and the standard deviation over the seeds. Then the difference from the first arm, on the same draws.
+Every folder holds the `per_query.parquet` of `rococo evaluate`. Prints R@1, FR@1 and the drop of R@1 from clean for
+each arm, task and variant: means over the seeds with their standard deviation, and 95 % bootstrap intervals that
+resample images and keep all seeds' runs of an image together. `--out` also gets the differences from the first arm, on
+the same draws.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from rococo_jax.evaluation.across_seeds import METRICS, draws_of, interval, over
 
 
 def summarise(arms: dict[str, list[str]]) -> list[dict]:
-    """One entry an arm, task and variant."""
+    """One entry per arm, task and variant."""
     read = {arm: [read_per_image(folder) for folder in folders] for arm, folders in arms.items()}
     draws = draws_of([run for runs in read.values() for run in runs])
     entries, first = [], next(iter(arms))
@@ -40,7 +41,7 @@ def summarise(arms: dict[str, list[str]]) -> list[dict]:
 
 
 def _mean_drawn(runs: list, key: tuple[str, str], metric: str, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The metric of each run, and of the mean of all runs on every draw of images."""
+    """The metric of each run, and the mean over the runs for every bootstrap draw."""
     each, drawn = over_draws(runs, key, metric, draws)
     return each, drawn.mean(1)
 
@@ -54,7 +55,7 @@ def _interval(name: str, drawn: np.ndarray) -> dict:
 
 
 def markdown(entries: list[dict]) -> str:
-    """The entries as a table."""
+    """The entries as a Markdown table."""
     lines = [
         "| arm | task | variant | R@1 | 95 % | FR@1 | 95 % | drop % |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -75,9 +76,9 @@ def markdown(entries: list[dict]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table and write `--out`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("arms", nargs="+", metavar="NAME=DIR,DIR", help="an arm and its runs")
+    parser.add_argument("arms", nargs="+", metavar="NAME=DIR,DIR", help="an arm and the folders of its runs")
     parser.add_argument("--out", type=Path, help="all figures as JSON")
     arguments = parser.parse_args()
     arms = {name: folders.split(",") for name, _, folders in (arm.partition("=") for arm in arguments.arms)}

@@ -1,11 +1,11 @@
-"""The README's figure: what fools the demo's models, and by how much. From the results of `rococo demo`.
+"""Draw the README's figure from the results of `rococo demo`: an example of false recall, and FR@1 of both models.
 
     rococo demo --out demo-out
     python experiments/demo_figure.py demo-out/250-scenes-seed-1 --out docs/figures/demo.png
 
-Left: the first picture for which the plain model ranks an altered caption of its own above all true captions, and the
-same picture with another blended in at 0.9 (seed 1), as the model saw it. Right: FR@1 of every variant and model with
-its 95 % bootstrap interval over pictures. It needs the extra `notebook` (Matplotlib).
+Left: the first picture for which the plain model ranks one of its altered captions above all true captions, and the
+same picture mixed with another at 0.9 (seed 1), as the model saw it. Right: FR@1 of every variant and model with its
+95 % bootstrap interval over pictures. Needs the extra `notebook` (Matplotlib).
 """
 
 import argparse
@@ -30,23 +30,23 @@ NAMES = {"plain": "plain", "sc-vc": "trained with SC + VC"}
 
 
 def read_results(folder: Path) -> dict[str, dict]:
-    """Results by model, the plain one first."""
+    """Results by model, the plain model first."""
     found = {path.parent.name: read_json(path, "results") for path in folder.glob("*/results.json")}
     return dict(sorted(found.items(), key=lambda item: item[0] != "plain"))
 
 
 def first_fooled(table: Path, annotation: Path) -> tuple[str, str, str]:
-    """Image, original and altered caption of the first query that an altered caption of its own wins."""
+    """Image, original and altered caption of the first query where one of its altered captions ranks first."""
     items = {item["image"]: item for item in read_json(annotation, "an annotation")["items"]}
     for row in pq.read_table(table).to_pylist():
         if (row["task"], row["variant"], row["top1_kind"]) == ("image_to_text", "same_concept", "own_altered"):
             item = items[row["image"]]
             return row["image"], item["originals"][item["altered"].index(row["top1_text"])], row["top1_text"]
-    raise SystemExit(f"{table}: no picture of same_concept fools the model")
+    raise SystemExit(f"{table}: found no false recall in same_concept; wanted at least one")
 
 
 def draw(run: Path, protocol: str) -> Figure:
-    """The whole figure from a run's folder."""
+    """Draw the figure from a run's folder."""
     benchmark, results = run / "benchmark", read_results(run / protocol)
     images, annotations = benchmark / "images", benchmark / "annotations"
     image, original, altered = first_fooled(
@@ -71,7 +71,7 @@ def draw(run: Path, protocol: str) -> Figure:
 
 
 def bars(axis: matplotlib.axes.Axes, results: dict[str, dict]) -> None:
-    """FR@1 with intervals: variants across, a colour for each model."""
+    """Bars of FR@1 with intervals: variants across, one colour per model."""
     rows = [(t, v) for t, variants in next(iter(results.values()))["tasks"].items() for v in variants if v != "clean"]
     width = 0.8 / len(results)
     for number, (name, found) in enumerate(results.items()):

@@ -1,23 +1,23 @@
-"""How often the word of lowest influence is the word that the published RoCOCO captions replaced.
+"""Count how often the word of lowest influence is the word that the published RoCOCO captions replace.
 
     python experiments/influence_agreement.py MODEL --annotations DIR [--method mask] [--cache DIR] [--one-in 4]
 
-In some 21,900 captions all four published variants replace one same word. Each caption's candidates are ranked by
-influence; the figure is the share of captions where the published word comes first (lowest, highest), or would by
-chance (random). Rules for which words are candidates:
+In some 21,900 captions all four published variants replace the same word. Each caption's candidates are ranked by
+influence; the figure is the share of captions where the published word has the lowest or the highest influence, or is
+picked by chance (random). Rules for the candidates:
 
-    all source words         every word that the benchmark replaces somewhere: knows the captions it is scored on
-    shipped lexicon          nouns of the shipped lexicon, which has never seen the benchmark
+    all source words         every word that the benchmark replaces somewhere; uses the captions it is scored on
+    shipped lexicon          nouns of the shipped lexicon, which reads no benchmark file
     replaced in r % or more  words that the benchmark replaces in at least r % of their occurrences, counted on the
-                             other half of the images (of odd number for those of even number and the other way
-                             round); where no word of a caption is left, the word of the highest share
+                             other half of the images (odd numbers for even ones and vice versa); the word of the
+                             highest share where no word of a caption is left
 
-Nothing of a caption, nor of any caption of its image, decides its own candidates under the last two rules. Which r is
-best was explored on images of even number, and tried on one in sixteen pairs of images; `odd, not seen` are the others
-of odd number, which no choice has been made on.
+Under the last two rules the candidates of a caption do not depend on any caption of its own image. r was explored on
+images of even number and tried on one in sixteen pairs of images; `odd, not seen` are the other images of odd number,
+on which no choice was made.
 
-MODEL's text tower is a BERT. One pass gives the influence under the poolings `cls` and `mean`, and under the model's
-head where it has one (`model`).
+MODEL's text tower must be a BERT. One pass gives the influence with the poolings `cls` and `mean`, and with the model's
+head if it has one (`model`).
 """
 
 import argparse
@@ -45,13 +45,13 @@ from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.storage import atomic_write, hash_json
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
-# Stand-ins for words seen fewer than three times on the other half: nouns of the lexicon, and other words.
+# Prior shares for words seen fewer than three times on the other half: nouns of the lexicon, and other words.
 FEW, SHARE_OF_NOUNS, SHARE_OF_OTHERS = 3, 0.1, 0.02
 CHUNK = 500
 
 
 class Comparable(NamedTuple):
-    """A caption whose published variants all replace word `replaced`; `image` is its image's number."""
+    """A caption whose published variants all replace the word `replaced`; `image` is its image's number."""
 
     image: int
     caption: str
@@ -60,7 +60,7 @@ class Comparable(NamedTuple):
 
 
 def comparable_captions(annotations: AnnotationSet) -> list[Comparable]:
-    """The captions in which all variants replace one same word."""
+    """The captions in which all variants replace the same word."""
     variants = annotations.variants
     found = []
     for number, image in enumerate(annotations.clean):
@@ -74,7 +74,7 @@ def comparable_captions(annotations: AnnotationSet) -> list[Comparable]:
 
 
 def shares_on_other_half(captions: Sequence[Comparable]) -> tuple[dict[str, float], dict[str, float]]:
-    """For images of even and of odd number: word -> in which share of its occurrences it was replaced elsewhere."""
+    """For even and for odd images: word -> share of its occurrences that are replaced on the other half."""
     lexicon = shipped_lexicon()
     words = {word for each in captions for word in each.words}
     result = []
@@ -97,7 +97,7 @@ Rule = Callable[[Comparable], list[int]]
 
 
 def candidate_rules(captions: Sequence[Comparable]) -> dict[str, Rule]:
-    """Name -> rule that gives a caption's candidates."""
+    """Name -> rule that gives the candidates of a caption."""
     sources = {each.words[each.replaced] for each in captions}
     lexicon, halves = shipped_lexicon(), shares_on_other_half(captions)
     rules: dict[str, Rule] = {
@@ -134,7 +134,7 @@ def agreement(captions: Sequence[Comparable], influence: Sequence[np.ndarray], r
 
 
 def _half_interval(hits: np.ndarray, images: np.ndarray, draws: int = 1000) -> float:
-    """Bootstrap over images, since captions of one image are not independent."""
+    """Half the 95 % bootstrap interval over images; captions of one image are not independent."""
     _, image = np.unique(images, return_inverse=True)
     sums, counts = np.bincount(image, hits), np.bincount(image)
     chosen = np.random.default_rng(0).integers(0, len(sums), (draws, len(sums)))
@@ -143,7 +143,7 @@ def _half_interval(hits: np.ndarray, images: np.ndarray, draws: int = 1000) -> f
 
 
 class ClsAndMean(nnx.Module):
-    """A BERT tower that gives both poolings side by side."""
+    """A BERT tower that returns both poolings, concatenated."""
 
     def __init__(self, tower: nnx.Module):
         self.tower = tower
@@ -165,7 +165,7 @@ def changed_ids(words: WordTokenizer, captions: Sequence[Comparable], wanted: Se
 def influences(
     encoder: Encoder, captions: Sequence[Comparable], wanted: Sequence[Sequence[int]], method: str
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Chunk by chunk: pooling -> influence of the wanted words, one after the other."""
+    """Yield, per chunk of captions, pooling -> influence of the wanted words in order."""
     head, model = encoder.model.text_head, nnx.clone(encoder.model)
     model.text = ClsAndMean(model.text)
     both = Encoder(model, None, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
@@ -182,14 +182,14 @@ def influences(
 
 
 def _distances(features: Float[np.ndarray, "texts dim"], counts: Sequence[int]) -> Float[np.ndarray, " words"]:
-    """1 - cosine of each shortened text to its caption, which stands before its `counts` shortened ones."""
+    """1 - cosine of each shortened text to its caption; a caption precedes its `counts` shortened texts."""
     vectors = features / np.linalg.norm(features, axis=1, keepdims=True)
     parts = np.split(vectors, np.cumsum([count + 1 for count in counts])[:-1])
     return np.concatenate([np.square(part[1:] - part[0]).sum(1) / 2 for part in parts])
 
 
 def cached_influences(encoder, captions, wanted, method: str, cache: Path | None) -> dict[str, list[np.ndarray]]:
-    """Pooling -> for each caption the influence of its words, NaN where not wanted. Chunks are kept in `cache`."""
+    """Pooling -> per caption the influence of its words, NaN where not wanted. Chunks are stored in `cache`."""
     key = hash_json([encoder.describe(), method, [each.caption for each in captions], wanted])[:16]
     chunks, made = [], influences(encoder, captions, wanted, method)
     with progress("influence", len(captions), "captions") as advance:
@@ -219,7 +219,7 @@ def _by_caption(values: np.ndarray, captions: Sequence[Comparable], wanted: Sequ
 
 
 def parts(captions: Sequence[Comparable]) -> dict[str, list[int]]:
-    """Name -> which captions are scored together."""
+    """Name -> captions that are scored together."""
     numbers = range(len(captions))
     odd = [i for i in numbers if captions[i].image % 2]
     return {
@@ -231,12 +231,12 @@ def parts(captions: Sequence[Comparable]) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    """Prints one JSON line for each pooling, rule and part of the captions."""
+    """Print one JSON line per pooling, rule and part of the captions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--annotations", required=True, help="folder of the published files")
     parser.add_argument("--method", choices=("remove", "mask"), default="remove")
-    parser.add_argument("--cache", type=Path, help="folder where influences are kept, so that a stopped run goes on")
+    parser.add_argument("--cache", type=Path, help="folder for influences, so that a stopped run resumes")
     parser.add_argument("--one-in", type=int, default=1, metavar="N", help="score every N-th pair of images only")
     arguments = parser.parse_args()
     enable_compilation_cache()

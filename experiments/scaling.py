@@ -1,20 +1,20 @@
-"""Training steps of thousands of devices, compiled and not run: memory, bytes sent, operations, and what they predict.
+"""Compile training steps for thousands of devices without running them: memory, bytes sent, operations, time bound.
 
     python experiments/scaling.py --models b16 --devices 8,64,512 --batches 32768 --out scaling.jsonl
     python experiments/scaling.py --models b16 --tpu v5p:4x4x4 --batches 32768 --out scaling.jsonl
     python experiments/scaling.py --table scaling.jsonl
-    python experiments/scaling.py --law --models b16,l14 --devices 8,64,512,4096 --batches 32768,262144,1048576
+    python experiments/scaling.py --cost-model --models b16,l14 --devices 8,64,512,4096 --batches 32768,262144,1048576
 
-A step is `rococo_jax.training.step.make_step`'s own, with SC and VC (one altered caption, one mixed image a pair), bf16
-towers, rematerialised blocks, parameters in parts over 8 devices, and 256 pairs a device at a time through the towers.
-With `--devices` XLA compiles for virtual CPU devices; with `--tpu` for a TPU topology (libtpu has to be installed; no
-TPU is needed). Lines that are in the output file already are not made again.
+The step is that of `rococo_jax.training.step.make_step`, with SC and VC (one altered caption and one mixed image per
+pair), bf16 towers, rematerialised blocks, parameters sharded over 8 devices, and micro-batches of 256 pairs per device.
+`--devices` compiles for virtual CPU devices, `--tpu` for a TPU topology (needs libtpu, no TPU). Lines that are already
+in the output file are skipped. `--cost-model` prints the analytic cost model of docs/scaling.md and compiles nothing.
 
-The prediction is a bound and not a measurement:
+The prediction is a bound, not a measurement:
 
     seconds >= max(operations / (devices * peak), bytes sent by a device / its links)
 
-with operations from the architecture (`step_flops`, and `loss_flops` below), and bytes from the compiled program.
+with operations from the architecture (`step_flops`, and `loss_flops` below) and bytes from the compiled program.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 TOKENS, VOCABULARY, ROWS_AT_A_TIME, FSDP = 32, 49408, 256, 8
 # Width, layers and heads of the image tower and of the text tower; patch; embedding.
 MODELS = {"b16": ((768, 12), (512, 12), 16, 512), "l14": ((1024, 24), (768, 12), 14, 768)}
-# Peak bf16 FLOP/s, bytes of memory, bytes a second out of a chip over its fast links; from the makers' data sheets.
+# Peak bf16 FLOP/s, bytes of memory, bytes/s out of a chip over its fast links; from the vendors' data sheets.
 CHIPS = {
     "TPU v5e": (197e12, 16e9, 200e9),
     "TPU v5p": (459e12, 95e9, 600e9),
@@ -37,7 +37,7 @@ CHIPS = {
 
 
 def spec_of(name: str):
-    """CLIP's architecture at one of the sizes."""
+    """CLIP's architecture in one of the sizes."""
     from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
     (width, layers), (text_width, text_layers), patch, dim = MODELS[name]
@@ -54,7 +54,7 @@ def spec_of(name: str):
 
 
 def config_of(batch: int, devices: int):
-    """The step's config."""
+    """Config of the step."""
     from rococo_jax.training.config import default_config
 
     config = default_config()
@@ -65,15 +65,15 @@ def config_of(batch: int, devices: int):
 
 
 def loss_flops(batch: int, dim: int) -> float:
-    """Operations of the losses: the contrastive one, SC and VC compare three pairs of tables of B rows; each costs a
-    product forward, the same product again backward, and one for each of its two gradients."""
+    """Operations of the losses. Contrastive, SC and VC compare three pairs of tables of B rows; each pair costs one
+    product forward, the same product again backward, and one product for each of its two gradients."""
     return 3 * 4 * 2.0 * batch * batch * dim
 
 
 def compile_step(model: str, batch: int, devices: list) -> dict:
-    """One line of the output."""
+    """Compile one step and return its line of the output."""
     import numpy as np
-    from compiled_counts import bytes_sent
+    from hlo_cost import bytes_sent
     from jax.sharding import Mesh
 
     from rococo_jax.data.preprocessing import Preprocessing
@@ -97,8 +97,8 @@ def compile_step(model: str, batch: int, devices: list) -> dict:
     }
 
 
-def law(model: str, batch: int, devices: int) -> dict:
-    """A line without a compiler: `docs/scaling.md` has the terms."""
+def cost_model(model: str, batch: int, devices: int) -> dict:
+    """A line from the analytic cost model; `docs/scaling.md` has the terms."""
     import math
 
     from rococo_jax.checkpoints.parameters import parameter_shapes
@@ -112,7 +112,7 @@ def law(model: str, batch: int, devices: int) -> dict:
         "model": model,
         "batch": batch,
         "devices": devices,
-        "platform": "by the law",
+        "platform": "cost model",
         "arguments": 12 * parameters // FSDP + rows * (224 * 224 * 3 + 5 * 2 * TOKENS),
         "temporary": 0,
         "sent": {
@@ -126,7 +126,7 @@ def law(model: str, batch: int, devices: int) -> dict:
 
 
 def table(lines: list[dict]) -> None:
-    """Prints the lines as Markdown."""
+    """Print the lines as a Markdown table."""
     lines.sort(key=lambda line: (line["model"], line["batch"], line["devices"], line["platform"]))
     chips = " | ".join(CHIPS)
     print(
@@ -147,25 +147,28 @@ def table(lines: list[dict]) -> None:
 
 
 def main() -> None:
-    """Compiles what is asked for and is not there yet, or prints the table."""
+    """Compile the missing lines, or print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="b16,l14")
     parser.add_argument("--devices", default="", help="numbers of virtual devices, each a multiple of 8")
     parser.add_argument("--tpu", default="", help="TPU topologies such as v5p:4x4x4")
     parser.add_argument("--batches", default="32768")
     parser.add_argument("--out", default="scaling.jsonl", type=Path)
-    parser.add_argument("--table", type=Path, help="print this file's lines and do nothing else")
-    parser.add_argument("--law", action="store_true", help="print what the law says and compile nothing")
+    parser.add_argument("--table", type=Path, help="only print the lines of this file")
+    parser.add_argument(
+        "--cost-model", "--law", action="store_true", help="print the analytic cost model, compile nothing"
+    )
     arguments = parser.parse_args()
     counts = [int(each) for each in arguments.devices.split(",") if each]
     batches = [int(each) for each in arguments.batches.split(",")]
     if arguments.table:
         table([json.loads(line) for line in arguments.table.read_text().splitlines()])
         return
-    if arguments.law:
-        table([law(m, b, d) for m in arguments.models.split(",") for b in batches for d in counts if b // d >= 256])
+    if arguments.cost_model:
+        models = arguments.models.split(",")
+        table([cost_model(m, b, d) for m in models for b in batches for d in counts if b // d >= 256])
         return
-    # Read once, when JAX starts.
+    # JAX reads these once, when it starts.
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={max(counts, default=1)}"
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax

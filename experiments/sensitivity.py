@@ -1,11 +1,11 @@
-"""Does it matter which word is altered? Captions altered at the word of lowest, random and highest influence.
+"""Compare altering the word of lowest, random and highest influence.
 
     python experiments/sensitivity.py MODEL --images DIR --captions FILE [--influence-model M] [--variants V ...]
 
-For every seed and choice of word the captions are altered and the model evaluated (image-to-text, protocol strict). It
-prints R@1, its drop from the clean captions and FR@1: means over the seeds, with 95 % intervals over images (the seeds'
-runs resampled together); and for each variant how much lowest differs from highest, image by image.
-`--influence-model` takes the influence from another tower than the evaluated model's.
+Alters the captions for every seed and choice of word and evaluates the model (image-to-text, protocol strict). Prints
+R@1, its drop from the clean captions and FR@1: means over the seeds with 95 % intervals over images (the seeds' runs
+resampled together); and for each variant the difference of lowest and highest, paired by image.
+`--influence-model` takes the influence from another model than the evaluated one.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PROTOCOL = "strict"
 
 
 def altered_sets(encoder, images, variants, seeds, tower) -> AnnotationSet:
-    """Clean captions, and a variant named `VARIANT/SELECTION/SEED` for every choice."""
+    """Clean captions, and one variant named `VARIANT/SELECTION/SEED` for every choice."""
     influences = candidate_influence(tower, images, shipped_lexicon())
     annotations = {}
     for selection in SELECTIONS:
@@ -47,7 +47,7 @@ def altered_sets(encoder, images, variants, seeds, tower) -> AnnotationSet:
 
 
 def paired_difference(first: Sequence[RankStatistics], second: Sequence[RankStatistics]) -> dict[str, list[float]]:
-    """R@1 and FR@1 of the first runs less those of the second, in points: `[low, mean, high]`, 95 % over images."""
+    """R@1 and FR@1 of the first runs minus those of the second, in points: `[low, mean, high]`, 95 % over images."""
     means = [np.mean([hits(run, PROTOCOL) for run in runs], axis=0) for runs in (first, second)]
     columns = dict(zip(COUNTED, 100 * (means[0] - means[1]).T, strict=True))
     differences = {"r1": columns["r1"], "fr1": columns["top1_own_altered"] + columns["top1_other_altered"]}
@@ -60,12 +60,12 @@ def paired_difference(first: Sequence[RankStatistics], second: Sequence[RankStat
 
 
 def main() -> None:
-    """Prints one JSON line for each variant and choice of word."""
+    """Print one JSON line per variant and choice of word."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="a dual encoder: model directory, Hugging Face folder, or hub name")
     parser.add_argument("--images", required=True, help="folder of images")
     parser.add_argument("--captions", required=True, help="captions file")
-    parser.add_argument("--influence-model", help="whose influence chooses the word (default: the model's)")
+    parser.add_argument("--influence-model", help="model whose influence chooses the word (default: MODEL)")
     parser.add_argument("--variants", nargs="+", default=["same_concept", "diff_concept"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""A whole benchmark altered: wall time, peak memory, and that nothing is ever wrong with an altered caption.
+"""Alter every caption of a benchmark; report wall time, peak memory and counts of faults.
 
-    python experiments/alter_everything.py MODEL --captions FILE --out DIR [--shuffle SEED]
+    python experiments/build_benchmark.py MODEL --captions FILE --out DIR [--shuffle SEED]
 
-Writes every variant as an annotation into DIR and prints, as JSON, seconds, peak memory, the files' SHA-256 and counts
-that must be zero: no-ops, words that an original of the image has, and captions that differ from their original in
-anything but the one recorded word (a replacement inside a longer word or in a second place would be such). With
-`--shuffle` the images are altered in another order and their items put back into the file's: the same bytes come out.
+Writes every variant as an annotation file into DIR. Prints as JSON the seconds, the peak memory, the files' SHA-256 and
+counts that must be zero: no-ops, replacements that occur in an original of the image, and captions that differ from
+their original in more than the one recorded word (a replacement inside a longer word or at a second place).
+`--shuffle` alters the images in another order and writes the items in the file's order; the bytes are the same.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rococo_jax.storage import hash_file
 
 
 def faults(altered: AlteredSet) -> dict[str, int]:
-    """Counts that must be zero, by what the altered strings are, not by how they were made."""
+    """Counts that must be zero, taken from the altered strings alone."""
     counts = dict.fromkeys(("no_ops", "more_than_one_word_changed", "words_of_an_original"), 0)
     for item, changes in zip(altered.items, altered.alterations, strict=True):
         present = {plain(word.text) for original in item.originals for word in split_words(original)}
@@ -42,14 +42,14 @@ def faults(altered: AlteredSet) -> dict[str, int]:
 
 
 def in_file_order(altered: AlteredSet, order: list[int]) -> AlteredSet:
-    """Item `i` of the result was altered as item `order.index(i)`."""
+    """Undo the shuffle: item `i` of the result is item `order.index(i)` of `altered`."""
     place = sorted(range(len(order)), key=order.__getitem__)
     items, alterations = (tuple(values[i] for i in place) for values in (altered.items, altered.alterations))
     return AlteredSet(altered.variant, items, alterations, dict(sorted(altered.unaltered.items())))
 
 
 def main() -> None:
-    """Alters, writes and counts."""
+    """Alter, write, count faults and print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--captions", required=True, help="captions file")

@@ -1,12 +1,11 @@
-"""Many models in one run that is killed: the same bytes as an undisturbed run; a broken model stops nobody.
+"""Kill an evaluation of many models and resume it; compare its files byte for byte with an undisturbed run.
 
-    python experiments/survive_the_night.py --images coco/images --annotations rococo/annotations --out DIR [--kills 3]
+    python experiments/kill_and_resume.py --images coco/images --annotations rococo/annotations --out DIR [--kills 3]
 
-Six small models of different families and widths (random weights, the tokenizer of the demo; one is the demo's own
-trained model) and a broken one. `rococo evaluate` over all of them: once undisturbed, once with SIGKILL at moments
-drawn from the seed and the same command again, each with an embedding cache of its own. Prints, as JSON, when it was
-killed, whether every `results.json` and `per_query.parquet` is the same byte for byte, and what was said of the broken
-model.
+Writes six small models of different families and widths (random weights and the demo's tokenizer; one is the demo's
+trained model) and a broken one. Runs `rococo evaluate` over all of them twice: once undisturbed, once with SIGKILL at
+times drawn from the seed and the same command again, each with its own embedding cache. Prints as JSON the times of the
+kills, whether every `results.json` and `per_query.parquet` has the same bytes, and the error line of the broken model.
 """
 
 import argparse
@@ -25,7 +24,7 @@ FILES = ("results.json", "per_query.parquet")
 
 
 def write_models(folder: Path) -> None:
-    """Six model directories and one that is none."""
+    """Write six model directories and a broken one."""
     from flax import nnx
 
     from rococo_jax.checkpoints import save_model
@@ -65,7 +64,7 @@ def write_models(folder: Path) -> None:
         model = DualEncoder(ModelSpec(vision, words, head, head), rngs=nnx.Rngs(seed))
         side = vision.image_size
         preprocessing = Preprocessing(shortest_edge=side, crop_size=(side, side), mean=(0.5,) * 3, std=(0.25,) * 3)
-        # A tower that looks at all tokens, padding included, always has the same number of them.
+        # A text tower with full attention attends to padding, so its texts have a fixed length.
         length = words.context_length if words.attention == "full" else None
         padded = Tokenizer(tokenizer.rust, dataclasses.replace(tokenizer.spec, fixed_length=length))
         save_model(folder / name, Encoder(model, preprocessing, padded, name=name))
@@ -75,28 +74,28 @@ def write_models(folder: Path) -> None:
 
 
 def start(arguments: argparse.Namespace, name: str) -> subprocess.Popen:
-    """`rococo evaluate` over all models, its words into a file."""
+    """Start `rococo evaluate` over all models; stderr goes to a file."""
     out = arguments.out / name
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "rococo_jax", "evaluate", f"{arguments.out}/models/*", "--allow-missing-images"]
     command += ["--images", arguments.images, "--annotations", arguments.annotations, "--out", str(out)]
-    # Embeddings of its own, so that nothing is taken from the other run; compiled programs may be shared.
+    # A separate embedding cache, so that no run reads the other's embeddings; compiled programs may be shared.
     environment = {**os.environ, "ROCOCO_CACHE": str(out / "cache")}
-    return subprocess.Popen(command, env=environment, stderr=(out / "said.txt").open("a"), stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, env=environment, stderr=(out / "stderr.txt").open("a"), stdout=subprocess.DEVNULL)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The results by their path."""
+    """Path -> bytes of the result files."""
     found = sorted(path for path in folder.rglob("*") if path.name in FILES and "cache" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def main() -> None:
-    """Runs both and prints what came of it."""
+    """Run both and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", required=True)
     parser.add_argument("--annotations", required=True)
-    parser.add_argument("--out", required=True, type=Path, help="a folder that is not there yet")
+    parser.add_argument("--out", required=True, type=Path, help="a new folder")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -116,7 +115,7 @@ def main() -> None:
             killed_after.append(round(wait, 1))
     codes.append(start(arguments, "killed").wait())
     expected, found = (files_of(arguments.out / name) for name in ("undisturbed", "killed"))
-    said = (arguments.out / "killed" / "said.txt").read_text()
+    errors = (arguments.out / "killed" / "stderr.txt").read_text()
     report = {
         "seconds undisturbed": round(whole, 1),
         "exit code undisturbed": undisturbed,
@@ -125,7 +124,7 @@ def main() -> None:
         "files": len(found),
         "the same bytes": found == expected,
         "models with results": sorted({name.split("/")[0] for name in found}),
-        "said of the broken one": [line for line in said.splitlines() if "broken" in line][-1],
+        "error line of the broken model": [line for line in errors.splitlines() if "broken" in line][-1],
     }
     print(json.dumps(report, indent=1))
 

@@ -1,12 +1,12 @@
-"""What a compiled program sends between devices, read from its HLO text: loops counted as often as they run.
+"""Count the bytes that a compiled program sends between devices, from its HLO text; loops count once per iteration.
 
     all-gather, all-to-all   (g - 1) / g of the result          g devices in a group, rings of neighbours
     reduce-scatter           (g - 1) times the result
     all-reduce               2 (g - 1) / g of the result
     collective-permute       the result
 
-Bytes leave one device, by the usual ring algorithms (Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002). How
-often a loop runs is the constant that its condition compares with.
+The counts are bytes that leave one device with the usual ring algorithms (Patarasuk and Yuan, 2009,
+doi 10.1016/j.jpdc.2008.09.002). A loop's trip count is the constant that its condition compares with.
 """
 
 import math
@@ -23,11 +23,11 @@ _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|async_executio
 
 
 def bytes_sent(hlo: str, devices: int) -> dict[str, float]:
-    """Bytes that leave one device in one run of the program, by kind of collective.
+    """Bytes that leave one device in one run of the program, by kind of collective operation.
 
     Args:
         hlo: `compiled.as_text()`.
-        devices: in the program; a collective that names no groups has all of them in one.
+        devices: number in the program; a collective without groups spans all of them.
     """
     computations, entry = _computations(hlo)
     sent: Counter = Counter()
@@ -69,7 +69,7 @@ def _trips(computations: dict[str, list[str]], condition: str) -> int:
             lines += computations.get(called[1], [])
     constants = [int(found) for line in lines for found in re.findall(r"[su]32\[\][^=]*constant\((\d+)\)", line)]
     if len(constants) != 1:
-        raise ValueError(f"the condition {condition} compares with {constants}, and not with one constant")
+        raise ValueError(f"loop condition {condition}: found the constants {constants}; wanted exactly one")
     return constants[0]
 
 
@@ -80,7 +80,7 @@ def _result_bytes(shapes: str, *, started: bool, kind: str) -> int:
     ]
     if not started:
         return sum(sizes)
-    # A start's result lists what goes in, what comes out, and small marks.
+    # A -start operation returns (operand, result, context).
     return sizes[1] if kind in ("all-gather", "collective-permute") else sizes[0]
 
 
