@@ -1,4 +1,4 @@
-"""A model of ours and the reference it was converted from, timed in turns in one process on the same inputs."""
+"""Time our model and the reference it was converted from, in turns, in one process, on the same inputs."""
 
 import json
 import os
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def use_cores(count: int) -> None:
-    """Ties this process to `count` cores; to be called before JAX and torch are imported."""
+    """Pin this process to `count` cores. Call it before JAX and torch are imported."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
 def converted(reference) -> Any:
-    """The reference as an `Encoder`, through a folder and the converter."""
+    """Convert the reference to an `Encoder`, through a folder on disk."""
     from rococo_jax.encoders import load_model
 
     with tempfile.TemporaryDirectory() as folder:
@@ -34,10 +34,10 @@ def compare(
     items_of_reference: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Both in turns, `rounds` times after one call that compiles and warms up; the fastest round of each counts.
+    """Time both in turns for `rounds` rounds after one warm-up call each; the fastest round of each counts.
 
     Args:
-        what: what an item is called, in the plural.
+        what: name of the items, in the plural.
         ours: encodes all items.
         theirs: encodes the first `items_of_reference` of them.
 
@@ -46,7 +46,7 @@ def compare(
     """
     difference = float(np.abs(ours()[:items_of_reference] - theirs()).max())
     if not difference < 1e-4:
-        raise SystemExit(f"the vectors differ by {difference}")
+        raise SystemExit(f"vectors: found a difference of {difference}; wanted less than 1e-4")
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(rounds):
         for name, run in (("ours", ours), ("theirs", theirs)):
@@ -64,7 +64,7 @@ def compare(
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """As JSON, with what it was measured on."""
+    """Print the report as JSON, with cores, device and versions."""
     import jax
     import torch
     import transformers

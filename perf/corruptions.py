@@ -1,15 +1,15 @@
-"""Times the nineteen corruptions beside the reference package; prints one JSON object.
+"""Time the nineteen corruptions and the reference package; print one JSON object.
 
     python perf/corruptions.py [--side 224] [--batch 16] [--severities 1,3,5] [--repeats 3]
 
-Smooth random images, the same for both. In one process, kind by kind and severity by severity, the fastest run of each:
+Both get the same smooth random images. In one process, for each kind and severity, the fastest run of:
 
-- ours: one call for the batch, draws included, on all cores this process may use (compilation done before, reported);
-- theirs: `imagecorruptions.corrupt`, image by image, as its users call it.
+- ours: one call for the batch, random draws included, on all cores of the process (compilation is reported separately);
+- theirs: `imagecorruptions.corrupt`, one image per call, as its users call it.
 
-A kind's ratio is the sum of their times over the sum of ours, over the severities; so is that of a set of kinds. Both
-are given by the clock and in processor time, all threads together, which other work on the machine disturbs little. No
-kind is left out. `deterministic` has no random part, `noise` is random value by value, `other_random` are the rest.
+The ratio of a kind, or of a set of kinds, is the sum of their times over the sum of ours, over the severities. Both are
+given in wall time and in processor time (all threads together), which other work on the machine disturbs little. No
+kind is left out. `deterministic` kinds have no random part, `noise` is random per value, `other_random` is the rest.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CLOCK, PROCESSOR = 0, 1
 
 
 def make_images(count: int, side: int) -> np.ndarray:
-    """Photograph-like enough: random colours on a coarse grid, enlarged smoothly."""
+    """Smooth random images: random colours on a coarse grid, enlarged bicubically."""
     generator, found = np.random.default_rng(0), []
     for _ in range(count):
         coarse = generator.integers(0, 256, (12, 12, 3), dtype=np.uint8)
@@ -38,7 +38,7 @@ def make_images(count: int, side: int) -> np.ndarray:
 
 
 def fastest(run: Callable[[], object], repeats: int) -> np.ndarray:
-    """Seconds by the clock and of processor time, the least of each."""
+    """Least wall seconds and least processor seconds of the repeats."""
     taken = []
     for _ in range(repeats):
         start, used = time.perf_counter(), time.process_time()

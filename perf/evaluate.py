@@ -1,16 +1,16 @@
-"""The whole of RoCOCO end to end: one CLIP B/32-sized model by `rococo evaluate`'s own code, beside the published way.
+"""Time RoCOCO end to end with a CLIP B/32-sized model: the code of `rococo evaluate` and the published procedure.
 
     python perf/evaluate.py --images coco/images --annotations rococo/annotations [--count 32] [--cores 2]
 
-The published way embeds anew what every run needs: for each annotation file (clean and four variants) all images and
-all captions, padded to 77; for each mixed folder (two methods, three seeds) all images, mixed ones and captions.
-It is written here in torch over `transformers`, as it is best: no_grad, fused attention, whole batches, all cores; its
-mixed folders are there already and not counted. Ours reads, mixes (in memory, with the JPEG round trip), embeds what is
-distinct once, ranks with both bounds, and makes intervals, from an empty cache; it does the control gallery besides.
-Compilation, once for any number of images, is reported apart.
+The published procedure embeds the inputs of every run again: for each annotation file (clean and four variants) all
+images and all captions, padded to 77; for each mixed folder (two methods, three seeds) all images, mixed images and
+captions. It is written here in torch and `transformers`, at its fastest: no_grad, fused attention, whole batches, all
+cores; its mixed folders exist beforehand and are not timed. Ours reads, mixes (in memory, with the JPEG round trip),
+embeds each distinct item once, ranks with both bounds and computes intervals, from an empty cache; it also evaluates
+the control gallery. Compilation happens once for any number of images and is reported separately.
 
-Random weights, the same in both; word-level tokens, one a word or mark. Both must find the same R@1 everywhere, but for
-two queries whose ranks may turn on the last bits.
+Both have the same random weights and word-level tokens (one per word or mark). Every R@1 must agree up to two queries,
+whose ranks may depend on the last bits.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="folder of images")
     parser.add_argument("--annotations", required=True, help="folder of the published annotations")
-    parser.add_argument("--count", type=int, default=32, help="images, the first that are there")
+    parser.add_argument("--count", type=int, default=32, help="number of images, the first that exist")
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
     beside_transformers.use_cores(arguments.cores)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def compare(work: Path, arguments: argparse.Namespace) -> dict:
-    """Both on the same images, ours first (once to compile, once to time)."""
+    """Run both on the same images, ours first (once to compile, once to time)."""
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import read_inputs
     from rococo_jax.evaluation.runner import evaluate_model
@@ -67,7 +67,7 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
 
 
 def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[str]:
-    """The annotation files with only the first `count` images that are there."""
+    """Write the annotation files with only the first `count` images that exist; return their names."""
     out.mkdir()
     names: list[str] = []
     for stem in ("coco_karpathy_test", "same_concept", "diff_concept", "rand_voca", "danger"):
@@ -80,7 +80,7 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
 
 
 def mixed_folders(names: list[str], inputs, work: Path) -> dict[str, list[list[Path]]]:
-    """Variant -> for each seed the mixed images' files, in the order of their first images."""
+    """Variant -> for each seed the files of the mixed images, ordered by their first image."""
     from rococo_jax.benchmarks.rococo.mixed_files import file_names, squash_files, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 
@@ -115,7 +115,7 @@ def clip_preprocessing():
 
 
 def word_tokenizer(inputs):
-    """One id a word or mark of the captions."""
+    """A tokenizer with one id per word or mark of the captions."""
     import tokenizers
 
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
@@ -139,7 +139,7 @@ def word_tokenizer(inputs):
 
 
 def published_way(model, tokenizer, inputs, folders: dict[str, list[list[Path]]]) -> dict[tuple[str, str], float]:
-    """R@1 in percent of every variant, each run embedding all it needs; a mixed variant is the mean over seeds."""
+    """R@1 in percent of every variant; each run embeds all its inputs, a mixed variant is the mean over seeds."""
     paths, clean = list(inputs.paths.values()), inputs.annotations.clean
     found = {}
     runs = {"clean": [(list(item.captions), 0) for item in clean]}
@@ -195,12 +195,12 @@ def embed_texts(model, tokenizer, captions: list[str]) -> np.ndarray:
 
 
 def check_agreement(results: dict, found: dict[tuple[str, str], float]) -> None:
-    """Raises SystemExit where an R@1 differs by more than two queries."""
+    """Raise SystemExit if an R@1 differs by more than two queries."""
     for (task, variant), value in found.items():
         ours = results["tasks"][task][variant]["r1"]
         queries = results["sizes"][task][variant]["queries"]
         if abs(ours - value) > 200 / queries + 1e-9:
-            raise SystemExit(f"{task} {variant}: R@1 {ours} here, {value} the published way")
+            raise SystemExit(f"{task} {variant}: found R@1 {ours}; the published procedure gives {value}")
 
 
 if __name__ == "__main__":

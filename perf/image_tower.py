@@ -1,9 +1,9 @@
-"""Encoding images: our CLIP ViT-B/32 (or B/16) beside `transformers`, from normalised pixels.
+"""Time image encoding from normalised pixels: our CLIP ViT-B/32 (or B/16) and `transformers`.
 
     python perf/image_tower.py [--patch 32] [--count 64] [--batch 16] [--cores 2]
 
-Random weights, the same in both, random pixels. The reference runs as it is best: no_grad, its fused attention, whole
-batches, as many threads as cores. Both give unit vectors in NumPy, which must agree.
+Both have the same random weights and get random pixels. The reference runs at its fastest: no_grad, its fused
+attention, whole batches, one thread per core. Both return unit vectors in NumPy, which must agree.
 """
 
 import argparse
@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patch", type=int, default=32)
     parser.add_argument("--count", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=16, help="images of a batch of the reference")
+    parser.add_argument("--batch", type=int, default=16, help="batch size of the reference")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()

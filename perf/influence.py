@@ -1,14 +1,14 @@
-"""Influence of every word with a CLIP B/32-sized text tower: ours beside the plain loop and our own encoder.
+"""Time the influence of every word with a CLIP B/32-sized text tower: shared prefixes, our encoder, the plain loop.
 
     python perf/influence.py --captions coco_karpathy_test.json [--count 2000] [--parts 2] [--cores 2]
 
-Three ways to the same scores, which must agree within 1e-4:
+Three ways compute the same scores, which must agree within 1e-4:
 
-    shared      `word_influence`: common beginnings of captions and shortened captions computed once
-    separate    our own encoder, `encode_text` on the captions and on every shortened caption, in length buckets
-    plain loop  the reference library on the same texts, padded to 77 tokens, in batches, on as many threads as cores
+    shared      `word_influence`: common prefixes of captions and shortened captions are computed once
+    separate    our encoder: `encode_text` on the captions and on every shortened caption, in length buckets
+    plain loop  the reference library on the same texts, padded to 77 tokens, in batches, one thread per core
 
-Random weights; a made-up tokenizer that gives a word or a punctuation mark one token, as CLIP's own mostly does.
+Random weights, and a synthetic tokenizer with one token per word or punctuation mark, as CLIP's mostly has.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from text_tower import CONTEXT, END, START, encode_with_reference, make_referenc
 
 
 def main() -> None:
-    """Prints seconds, ratios and the largest difference as JSON."""
+    """Print seconds, ratios and the largest difference as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
     parser.add_argument("--count", type=int, default=2000, help="captions, spread over the file")
-    parser.add_argument("--reference-count", type=int, default=32, help="of these, how many the plain loop does")
-    parser.add_argument("--batch", type=int, default=32, help="texts of a batch of the plain loop")
-    parser.add_argument("--parts", type=int, default=2, help="the ways take turns over so many parts of the captions")
+    parser.add_argument("--reference-count", type=int, default=32, help="how many of these the plain loop computes")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of the plain loop")
+    parser.add_argument("--parts", type=int, default=2, help="parts of the captions; the ways take turns")
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
     beside_transformers.use_cores(arguments.cores)
@@ -58,7 +58,7 @@ def main() -> None:
         for text, values in scores[name].items()
     )
     if not difference < 1e-4:
-        raise SystemExit(f"the scores differ by {difference}")
+        raise SystemExit(f"scores: found a difference of {difference}; wanted less than 1e-4")
     words = float(np.mean([len(values) for values in scores["shared"].values()]))
     beside_transformers.print_report(
         {
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
-    """Tokens that each way computes: in trees, in texts as they are, in length buckets, and padded to the context."""
+    """Tokens that each way computes: in prefix trees, in unpadded texts, in length buckets, padded to the context."""
     from rococo_jax.encoders.buckets import bucket_length
     from rococo_jax.perturb.text.shared_prefix import plant
     from rococo_jax.perturb.text.word_tokens import without_word
@@ -111,14 +111,14 @@ def word_level_tokenizer(captions: list[str]):
 
 
 def shared(encoder, captions: list[str]) -> list[np.ndarray]:
-    """Our influence."""
+    """`word_influence` of our library."""
     from rococo_jax.perturb.text.influence import word_influence
 
     return list(word_influence(encoder, captions))
 
 
 def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
-    """The definition: every caption and every shortened caption encoded as a text of its own."""
+    """The definition: encode every caption and every shortened caption as a text of its own."""
     from rococo_jax.perturb.text.word_tokens import without_word
     from rococo_jax.perturb.text.words import split_words
 

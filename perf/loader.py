@@ -1,16 +1,16 @@
-"""Times the training input beside a bare multi-process Pillow loop on the same cores; prints one JSON object.
+"""Time the training input and a bare multi-process Pillow loop on the same cores; print one JSON object.
 
     python perf/loader.py --images coco/images --captions captions_train.json --tokenizer towers/minilm_l6_v2
 
-Both read the same files, decode them whole and resize them alike (shorter side 224, bicubic, centre crop), to the same
-bytes, which is checked. The bare loop is Pillow in a `multiprocessing.Pool` that throws its pixels away. The training
-input also shuffles,
-draws a caption, alters it once by an influence table, tokenises both, and brings batches into the main process. The
-table holds random numbers, since what they are changes no cost, unless `--influence` names a real one.
+Both read the same files, decode them at full size and resize them alike (shorter side 224, bicubic, centre crop) to
+the same bytes, which is checked. The bare loop is Pillow in a `multiprocessing.Pool` that discards its pixels. The
+training input also shuffles, draws a caption, alters it once by an influence table, tokenises both, and brings batches
+into the main process. The table holds random numbers, whose values do not change the cost, unless `--influence` names a
+real one.
 
-Rounds take turns; in each, both run over the same number of images after a warm-up that starts their processes and
-drains what is buffered. A `ratio` is the median over rounds of (training input's images/s) / (bare
-loop's): `ours` with worker processes, `ours_in_threads` in threads of one process.
+Rounds take turns; in each, both process the same number of images after a warm-up that starts their processes and
+drains their buffers. A `ratio` is the median over rounds of (images/s of the training input) / (images/s of the bare
+loop): `ours` with worker processes, `ours_in_threads` in threads of one process.
 """
 
 import argparse
@@ -41,7 +41,7 @@ PREPROCESSING = Preprocessing(shortest_edge=SIDE, crop_size=(SIDE, SIDE), resamp
 
 
 def decode(path: str) -> np.ndarray:
-    """What the bare loop does to a file."""
+    """Decode and resize one file, as the bare loop does."""
     with Image.open(path) as opened:
         image = opened.convert("RGB")
     width, height = image.size
@@ -56,10 +56,10 @@ def decode_only(path: str) -> None:
 
 
 def check_alike(source: FolderPairs) -> None:
-    """Both sides make the same pixels."""
+    """Raise SystemExit if the two sides make different pixels."""
     for path in source.paths[:: max(1, len(source) // 100)]:
         if not np.array_equal(decode(path), PREPROCESSING.resize(open_image(path))):
-            raise SystemExit(f"{path}: the two sides make different pixels")
+            raise SystemExit(f"{path}: found different pixels in the two loops")
 
 
 def time_bare(source: FolderPairs, workers: int, count: int) -> float:
@@ -92,7 +92,7 @@ def time_training_input(source: FolderPairs, workers: int, count: int, batch_siz
 
 
 def make_alterer(source: FolderPairs, table: str | None) -> AlterCaptions:
-    """One altered caption a sample, by the influence of words."""
+    """Transform that adds one altered caption per sample, chosen by the influence of words."""
     rng = np.random.default_rng(0)
     influence = (
         read_influence_table(table)
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, metavar="FOLDER", help="a Hugging Face folder of a text tower")
     parser.add_argument("--influence", metavar="F.jsonl")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--count", type=int, default=4096, help="images a round")
+    parser.add_argument("--count", type=int, default=4096, help="images per round")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Times the contrastive loss with all gradients: the gathered route, the ring, and the dense matrix by autodiff.
+"""Time the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
 
     python perf/loss.py --pairs 8192 --width 512
-    python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to see that the routes work, not how fast
+    python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to check that the routes run; no timing
 
-Prints one JSON object: device, versions, and for each route seconds a step (median of the repeats, compilation left
-out), pairs/s, TFLOP/s counted as 8 B^2 d (one product forward and three backward; the dense matrix takes 6), and
-temporary memory a device as compiled. Products are float32 at the highest precision.
+Prints one JSON object: device, versions, and for each route the seconds per step (median of the repeats, without
+compilation), pairs/s, TFLOP/s counted as 8 B^2 d (one product forward and three backward; the dense matrix takes 6),
+and temporary memory per device as compiled. Products are float32 at the highest precision.
 """
 
 import argparse
@@ -18,12 +18,12 @@ import time
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=4096, help="pairs of the global batch")
+    parser.add_argument("--pairs", type=int, default=4096, help="global batch size")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tile-rows", type=int, help="rows of logits at once (default: by platform)")
+    parser.add_argument("--tile-rows", type=int, help="rows of a block of logits (default: by platform)")
     parser.add_argument("--routes", default="gather,ring,dense")
-    parser.add_argument("--virtual-devices", type=int, help="split the CPU into so many devices")
+    parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")
     arguments = parser.parse_args()
     if arguments.virtual_devices:
         flag = f" --xla_force_host_platform_device_count={arguments.virtual_devices}"

@@ -1,17 +1,17 @@
-"""Times the published gallery of mixed images beside the published script's own torch loop; prints one JSON object.
+"""Time the published gallery of mixed images and the published script's torch loop; print one JSON object.
 
     python perf/mixing.py [--images 5000] [--method mix] [--repeats 3]
 
-In memory on both sides, no file is read or written, nothing is compressed. Squashed 384-pixel images of random bytes
-(a few hundred, taken in turn) are cut into the plan's batches of 64, in one process, one after the other, the fastest
-run of each (compilation is done before, and reported apart). Beside the time on the clock it counts processor time, all
-threads together, which other work on the machine disturbs little:
+Both work in memory: no file is read or written, nothing is compressed. Images of 384 pixels with random bytes (a few
+hundred, in rotation) are split into the plan's batches of 64, in one process; the fastest run of each counts
+(compilation is reported separately). Besides wall time it reports processor time (all threads together), which other
+work on the machine disturbs little:
 
 - `ours`: `mix_places`, from a batch of bytes in NumPy to a batch of bytes in NumPy;
 - `torch`: bytes to float pixels in [0, 1], mixed with the permuted batch, times 255 plus a half, clamped, to bytes;
-- `torch_one_thread`: the same on one thread, which waits for no other;
-- `torch_from_floats`: `torch` from pixels that are floats already, which the script's loader hands over;
-- `copy`: the same bytes copied once by NumPy: what the memory allows.
+- `torch_one_thread`: the same on one thread;
+- `torch_from_floats`: `torch` from float pixels, as the script's loader provides them;
+- `copy`: one NumPy copy of the same bytes, the limit set by memory bandwidth.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DISTINCT = 320
 
 
 def batches_of(plan: MixingPlan, images: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(places, first images) of every batch; the images are made once, the list holds references to few batches."""
+    """(places, first images) of every batch; all batches take their images from the same few hundred."""
     return [(places, np.arange(len(places)) + 64 * (number % (DISTINCT // 64)))
             for number, places in enumerate(plan_batches(plan))]  # fmt: skip
 
@@ -39,7 +39,7 @@ def ours(plan: MixingPlan, images: np.ndarray) -> None:
 
 
 def torch_loop(plan: MixingPlan, images: np.ndarray, floats: np.ndarray | None = None) -> None:
-    """The script's arithmetic on each batch; from `floats` where they are given."""
+    """The script's arithmetic on each batch, starting from `floats` if given."""
     import torch
 
     for places, which in batches_of(plan, images):

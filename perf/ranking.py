@@ -1,16 +1,16 @@
-"""Times ranking beside the bare product it needs and beside the sort it replaces; prints one JSON object.
+"""Time ranking, the bare matrix product it needs and the sort it replaces; print one JSON object.
 
     python perf/ranking.py [--images 5000] [--captions 50010] [--width 512] [--repeats 3]
 
-Random unit embeddings, ten captions an image, half of them altered. In one process, one after the other, repeated, the
-fastest run of each (compilation is done before, and reported apart):
+Random unit embeddings, ten captions per image, half of them altered. In one process, in turns, the fastest run of each
+counts (compilation is reported separately):
 
 - `ranking`: `rank_statistics`, similarities included;
-- `product`: the same tiles through the same product, of which only the largest score per query is kept;
-- `numpy_product`: `queries @ gallery.T` in NumPy, 500 rows at a time, the largest score per query kept;
-- `numpy_argsort`: the same product, each row sorted and reversed, then the places of the own captions looked up.
+- `product`: the same product in the same tiles, keeping only the largest score per query;
+- `numpy_product`: `queries @ gallery.T` in NumPy, 500 rows at a time, keeping the largest score per query;
+- `numpy_argsort`: the same product, each row sorted and reversed, then a lookup of the places of the own captions.
 
-Peak memory (resident set) is that of a fresh process that makes the embeddings and ranks once.
+Peak memory (resident set) is measured in a fresh process that makes the embeddings and ranks once.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from rococo_jax.similarity.tiles import tile_shape
 
 
 def make_embeddings(count: int, width: int, seed: int) -> np.ndarray:
-    """Random unit vectors, made in place so that nothing bigger than themselves is ever held."""
+    """Random unit vectors, made in place so that peak memory is the array itself."""
     generator, made = np.random.default_rng(seed), np.empty((count, width), np.float32)
     for start in range(0, count, 1000):
         part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
@@ -55,7 +55,7 @@ def rank(queries: np.ndarray, gallery: np.ndarray):
 
 
 def bare_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """The product alone, in the tiles of the ranking."""
+    """The product alone, in the tiles of the ranking code."""
     of_queries, of_gallery = tile_shape(jax.default_backend())
     tiles = jnp.asarray(_whole_tiles(queries, of_queries))
     best = jnp.full(tiles.shape[:2], -jnp.inf, jnp.float32)
@@ -87,7 +87,7 @@ def numpy_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
 
 
 def numpy_argsort(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """The rank of the best own original, from a full sort of every row."""
+    """Rank of the best own original, from a full sort of every row."""
     _, owner, altered = make_groups(len(queries), len(gallery))
     ranks = np.empty(len(queries), int)
     with progress("sorting in NumPy", len(queries), "queries") as advance:
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only-memory", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    # First of all, because on Linux a child's peak counts what its parent held when it was started.
+    # Measured first: on Linux the peak of a child includes what its parent held when it was started.
     memory = None if arguments.only_memory else peak_memory(arguments)
     queries = make_embeddings(arguments.images, arguments.width, 0)
     gallery = make_embeddings(arguments.captions, arguments.width, 1)

@@ -1,11 +1,11 @@
-"""Encoding captions: our CLIP B/32 text tower in length buckets beside `transformers` padded to 77.
+"""Time caption encoding: our CLIP B/32 text tower in length buckets and `transformers` padded to 77.
 
     python perf/text_tower.py --captions coco_karpathy_test.json [--count 2000] [--cores 2]
 
-Random weights, the same in both; token ids are made up (one a word or punctuation mark, between a start and an end
-token, as CLIP's vocabulary splits COCO captions), since time depends on their number alone. The reference runs as it is
-best: no_grad, its fused attention, whole batches, as many threads as cores. Both give unit vectors in NumPy, which must
-agree.
+Both have the same random weights. Token ids are synthetic (one per word or punctuation mark, between a start and an end
+token, about as CLIP's vocabulary splits COCO captions), since time depends on their number alone. The reference runs at
+its fastest: no_grad, its fused attention, whole batches, one thread per core. Both return unit vectors in NumPy, which
+must agree.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
     parser.add_argument("--count", type=int, default=2000, help="captions, spread over the file")
-    parser.add_argument("--reference-count", type=int, default=256, help="of these, how many the reference encodes")
-    parser.add_argument("--batch", type=int, default=32, help="rows of a batch of the reference")
+    parser.add_argument("--reference-count", type=int, default=256, help="how many of these the reference encodes")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of the reference")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
@@ -59,7 +59,7 @@ def token_ids(caption: str) -> list[int]:
 
 
 def made_up_tokenizer():
-    """One that pads; there are no strings here."""
+    """A tokenizer that only pads; inputs are token ids."""
     import tokenizers
 
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec

@@ -1,11 +1,11 @@
-"""A training step with the defence beside a plain one, and beside open_clip where that is installed and asked for.
+"""Time a training step with the defence and a plain one, and optionally open_clip's.
 
     python perf/train.py [--model s32|b32] [--batch 32] [--rounds 5] [--open-clip]
 
-Synthetic input that lies on the device, so that only the step counts. The defence (SC with one altered caption, VC with
-one mixed image) may cost what its further passes through the towers cost; `time ratio / FLOP ratio` says how much more
-it does. FLOPs are those of `rococo_jax.training.step_flops`. With `--open-clip` the plain step runs beside open_clip's
-model and loss in torch: same sizes, batch and precision.
+The synthetic input lies on the device, so that only the step is timed. The defence (SC with one altered caption, VC
+with one mixed image) adds passes through the towers; `time ratio / FLOP ratio` is its cost relative to those passes.
+FLOPs are those of `rococo_jax.training.step_flops`. `--open-clip` also times open_clip's model and loss in torch: same
+sizes, batch and precision.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from rococo_jax.training.step import make_step
 from rococo_jax.training.step_flops import step_flops
 
 TOKENS, VOCABULARY = 32, 8192
-# Width and layers of the image tower, of the text tower, and the patch.
+# Width and layers of the image tower and of the text tower, patch size.
 SIZES = {"s32": (384, 6, 256, 6, 32), "b32": (768, 12, 512, 12, 32), "b16": (768, 12, 512, 12, 16)}
 
 
 def spec_of(size: str) -> ModelSpec:
-    """CLIP's architecture at one of the sizes."""
+    """CLIP's architecture in one of the sizes."""
     width, layers, text_width, text_layers, patch = SIZES[size]
     common = {"activation": "gelu", "norm_eps": 1e-5}
     vision = VisionSpec(
@@ -90,7 +90,7 @@ class Trained:
         self.flops = step_flops(config, spec, TOKENS)
 
     def seconds(self, steps: int) -> float:
-        """A step's seconds, the mean of `steps`."""
+        """Mean seconds per step over `steps` steps."""
         start = time.perf_counter()
         for _ in range(steps):
             self.state, metrics = self.step(self.state, self.frozen, self.batch)
@@ -99,7 +99,7 @@ class Trained:
 
 
 def open_clip_seconds(size: str, rows: int, dtype: str):
-    """A function that times open_clip's step of the same sizes."""
+    """Return a function that times open_clip's step of the same sizes."""
     import open_clip
     import torch
 
@@ -134,13 +134,13 @@ def open_clip_seconds(size: str, rows: int, dtype: str):
 
 
 def main() -> None:
-    """Prints one JSON object; the fastest round of each counts."""
+    """Print one JSON object; the fastest round of each counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SIZES, default="s32")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="steps of a round")
+    parser.add_argument("--steps", type=int, default=3, help="steps per round")
     parser.add_argument("--open-clip", action="store_true", help="also time open_clip's plain step")
     arguments = parser.parse_args()
     sizes = (arguments.model, arguments.batch, arguments.dtype)
