@@ -5,6 +5,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -105,11 +106,12 @@ def check_no_image_twice(images: Sequence[str], source: object) -> None:
 
 
 def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
-    """Which of the named images are in `folder`: (name -> file for those that are, names of those that are not).
+    """Looks for image files in a folder: (name -> file of those present, names of the missing ones).
 
-    `folder` may be the folder that the names are relative to, or, where all names share it, the folder named in them:
-    `val2014/COCO_val2014_000000391895.jpg` is found under `images/` and under `images/val2014/`. Every folder is listed
-    once; no image is opened.
+    Names are relative to `folder`, or, where it holds none of them, to its parent: `val2014/a.jpg` is found under
+    `images/` and under `images/val2014/`. An image of COCO that is missing under its own name is looked for under
+    COCO's other names for it, in `folder` and in its direct subfolders: `000000391895.jpg` finds
+    `val2014/COCO_val2014_000000391895.jpg`, and the other way round. Folders are listed once; no image is opened.
 
     Raises:
         InputError: `folder` is missing or is not a folder.
@@ -117,30 +119,51 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     folder, names = Path(folder), list(names)
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
-    present = _find_under(names, folder, leave_out=0)
-    if not present:
-        present = _find_under(names, folder, leave_out=1)
+    listings: dict[Path, set[str]] = {}
+    present = _find_under(names, folder, listings) or _find_under(names, folder, listings, inside=folder.resolve().name)
+    present |= _find_coco([name for name in names if name not in present], folder, listings)
     return present, [name for name in names if name not in present]
 
 
-def _find_under(names: Iterable[str], folder: Path, leave_out: int) -> dict[str, Path]:
-    """Looks for each name under `folder` with its first `leave_out` folders left out."""
-    files: dict[Path, set[str]] = {}
+def _find_under(
+    names: Iterable[str], folder: Path, listings: dict[Path, set[str]], inside: str | None = None
+) -> dict[str, Path]:
+    """Files by name; with `inside` only names that start with that folder, which is `folder` itself."""
     present = {}
     for name in names:
         parts = PurePosixPath(name).parts
-        if len(parts) <= leave_out or (leave_out and parts[leave_out - 1] != folder.resolve().name):
-            continue
-        path = folder.joinpath(*parts[leave_out:])
-        if path.parent not in files:
-            files[path.parent] = _list_files(path.parent)
-        if path.name in files[path.parent]:
+        if inside is not None:
+            if len(parts) < 2 or parts[0] != inside:
+                continue
+            parts = parts[1:]
+        path = folder.joinpath(*parts)
+        if path.name in _list_files(path.parent, listings):
             present[name] = path
     return present
 
 
-def _list_files(folder: Path) -> set[str]:
-    if not folder.is_dir():
-        return set()
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in entries if entry.is_file()}
+# An image has one number in all of COCO's releases: `COCO_val2014_000000391895.jpg` is `000000391895.jpg` since 2017.
+_COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
+
+
+def _find_coco(names: Iterable[str], folder: Path, listings: dict[Path, set[str]]) -> dict[str, Path]:
+    """Files of COCO's images under any of their names, in `folder` and its direct subfolders."""
+    wanted = {name: match[1] for name in names if (match := _COCO_NAME.fullmatch(PurePosixPath(name).name))}
+    if not wanted:
+        return {}
+    files: dict[str, Path] = {}
+    for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]:
+        for file in sorted(_list_files(place, listings)):
+            if match := _COCO_NAME.fullmatch(file):
+                files.setdefault(match[1], place / file)
+    return {name: files[number] for name, number in wanted.items() if number in files}
+
+
+def _list_files(folder: Path, listings: dict[Path, set[str]]) -> set[str]:
+    """The names of the files in a folder, listed at most once."""
+    if folder not in listings:
+        listings[folder] = set()
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                listings[folder] = {entry.name for entry in entries if entry.is_file()}
+    return listings[folder]

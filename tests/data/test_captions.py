@@ -108,6 +108,25 @@ def test_images_of_another_folder_are_not_taken_for_those_named(images):
     assert find_images(NAMES, images / "train2014") == ({}, NAMES)
 
 
+def test_images_of_coco_are_found_under_their_other_names(tmp_path):
+    for name in ("val2014/COCO_val2014_000000391895.jpg", "train2014/COCO_train2014_000000000009.jpg",
+                 "val2017/000000000139.jpg", "COCO_val2014_000000000042.jpg", "val2014/x000000000139.jpg"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = {
+        "000000391895.jpg": "val2014/COCO_val2014_000000391895.jpg",
+        "train2017/000000000009.jpg": "train2014/COCO_train2014_000000000009.jpg",
+        "val2014/COCO_val2014_000000000139.jpg": "val2017/000000000139.jpg",
+        "000000000042.jpg": "COCO_val2014_000000000042.jpg",
+        "val2014/COCO_val2014_000000391895.jpg": "val2014/COCO_val2014_000000391895.jpg",
+    }
+    missing = ["000000000007.jpg", "0000391895.jpg", "a000000391895.jpg"]
+    assert find_images([*found, *missing], tmp_path) == ({name: tmp_path / found[name] for name in found}, missing)
+    assert find_images(["000000391895.jpg"], tmp_path / "train2014") == ({}, ["000000391895.jpg"])
+    (tmp_path / "000000391895.jpg").write_bytes(b"")
+    assert find_images(["000000391895.jpg"], tmp_path)[0]["000000391895.jpg"] == tmp_path / "000000391895.jpg"
+
+
 def test_a_missing_image_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="image folder: found nothing there"):
         find_images(NAMES, tmp_path / "none")
