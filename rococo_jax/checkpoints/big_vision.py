@@ -15,9 +15,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.arrays import ArraySource, Tensors
-from rococo_jax.checkpoints.finish import Parts, finish
 from rococo_jax.checkpoints.name_table import NameTable, Row, read_parameters
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
 from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
 from rococo_jax.checkpoints.transforms import Transform, leading_ones
 from rococo_jax.errors import InputError
@@ -35,7 +34,7 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 
 def convert_big_vision(
     source: str | Path, *, tokenizer: str | None = None, dtype: DTypeLike = jnp.float32, image_size: int | None = None
-) -> Parts:
+) -> ModelParts:
     """The parts of an `Encoder` from a `.npz` file.
 
     Args:
@@ -68,7 +67,7 @@ def convert_big_vision(
         "preprocessing": "the family's default",
         "tokenizer": tokenizer_from,
     }
-    return finish(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
 
 
 def read_npz(path: Path) -> ArraySource:

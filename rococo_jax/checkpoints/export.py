@@ -7,7 +7,7 @@ anything is written; what was written is read back and compared before it gets i
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -18,17 +18,14 @@ from rococo_jax.checkpoints.families import table_of
 from rococo_jax.checkpoints.huggingface import convert_huggingface
 from rococo_jax.checkpoints.huggingface_config import spec_from_config
 from rococo_jax.checkpoints.name_table import write_tensors
-from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.checkpoints.parameters import HasModelParts, hash_parameters, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.positions import resize_positions
 from rococo_jax.storage import atomic_directory, check_free_space, write_json
 
-if TYPE_CHECKING:
-    from rococo_jax.encoders import Encoder
 
-
-def export_huggingface(encoder: "Encoder", out: str | os.PathLike) -> str:
+def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
     """Writes the folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the family's name.
 
     A CLIP or SigLIP that is used at another size than it was stored for gets its position embeddings interpolated;
@@ -37,14 +34,13 @@ def export_huggingface(encoder: "Encoder", out: str | os.PathLike) -> str:
     Raises:
         InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out = Path(out)
-    family = family_of(encoder.spec, encoder.name)
-    spec = encoder.spec
+    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    family = family_of(spec, name)
     parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
     if family in ("clip", "siglip") and spec.vision is not None and spec.vision.position_grid is not None:
         spec, parameters = _interpolated(spec, parameters)
     config = config_of(spec, family)
-    _refuse_what_would_be_lost(encoder.name, spec, config, family)
+    _refuse_what_would_be_lost(name, spec, config, family)
     tensors = write_tensors(parameters, table_of(spec, family, *_prefixes(spec, family)))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
@@ -58,7 +54,7 @@ def export_huggingface(encoder: "Encoder", out: str | os.PathLike) -> str:
             write_tokenizer(folder, encoder.tokenizer, family)
         if family == "bert":
             write_sentence_modules(folder, spec, parameters)
-        _compare_with_what_was_written(folder, encoder, spec, hash_parameters(parameters))
+        _compare_with_what_was_written(folder, name, encoder, spec, hash_parameters(parameters))
     return family
 
 
@@ -104,7 +100,9 @@ def _first_difference(spec: ModelSpec, said: ModelSpec, family: str) -> tuple[st
     return None
 
 
-def _compare_with_what_was_written(folder: Path, encoder: "Encoder", spec: ModelSpec, weights: str) -> None:
+def _compare_with_what_was_written(
+    folder: Path, name: str, encoder: HasModelParts, spec: ModelSpec, weights: str
+) -> None:
     model, preprocessing, tokenizer, provenance = convert_huggingface(folder)
     same = {
         "specification": model.spec == spec,
@@ -114,4 +112,4 @@ def _compare_with_what_was_written(folder: Path, encoder: "Encoder", spec: Model
     }
     if wrong := [what for what, agrees in same.items() if not agrees]:
         found = f"{', '.join(wrong)} that would not come back the same"
-        raise InputError(encoder.name, "export", found, "what the Hugging Face form can express")
+        raise InputError(name, "export", found, "what the Hugging Face form can express")

@@ -15,28 +15,27 @@ from rococo_jax.checkpoints.export_files import write_tokenizer
 from rococo_jax.checkpoints.name_table import write_tensors
 from rococo_jax.checkpoints.open_clip import CONFIG, SAFETENSORS, convert_open_clip
 from rococo_jax.checkpoints.openai_names import openai_table
-from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.checkpoints.parameters import HasModelParts, hash_parameters, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.storage import atomic_directory, check_free_space, write_json
 
 if TYPE_CHECKING:
     from rococo_jax.data.preprocessing import Preprocessing
-    from rococo_jax.encoders import Encoder
 
 _FORM = "only what open_clip's own towers can express"
 
 
-def export_open_clip(encoder: "Encoder", out: str | os.PathLike) -> str:
+def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:
     """Writes `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns `open_clip`.
 
     Raises:
         InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, spec = Path(out), encoder.spec
-    config = {"model_cfg": _model_config(spec, encoder.name)}
+    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    config = {"model_cfg": _model_config(spec, name)}
     if encoder.preprocessing is not None:
-        config["preprocess_cfg"] = _preprocess_config(encoder.preprocessing, encoder.name)
+        config["preprocess_cfg"] = _preprocess_config(encoder.preprocessing, name)
     parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
     tensors = write_tensors(parameters, openai_table(spec, custom_text="custom_text" in config["model_cfg"]))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
@@ -47,7 +46,7 @@ def export_open_clip(encoder: "Encoder", out: str | os.PathLike) -> str:
         if encoder.tokenizer is not None:
             write_tokenizer(folder, encoder.tokenizer, "clip")
         asked = None if encoder.tokenizer is not None else "none"
-        model, preprocessing, tokenizer, provenance = convert_open_clip(encoder.name, folder, tokenizer=asked)
+        model, preprocessing, tokenizer, provenance = convert_open_clip(name, folder, tokenizer=asked)
         same = {
             "specification": model.spec == spec,
             "weights": provenance["weights_sha256"] == hash_parameters(parameters),
@@ -56,7 +55,7 @@ def export_open_clip(encoder: "Encoder", out: str | os.PathLike) -> str:
         }
         if wrong := [what for what, agrees in same.items() if not agrees]:
             found = f"{', '.join(wrong)} that would not come back the same"
-            raise InputError(encoder.name, "export", found, _FORM)
+            raise InputError(name, "export", found, _FORM)
     return "open_clip"
 
 

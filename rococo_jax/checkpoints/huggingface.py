@@ -10,11 +10,10 @@ from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.blip import LOGIT_SCALE, blip_table
 from rococo_jax.checkpoints.families import table_of
-from rococo_jax.checkpoints.finish import Parts, finish
 from rococo_jax.checkpoints.hub import find_folder
 from rococo_jax.checkpoints.huggingface_config import FAMILIES, spec_from_config
 from rococo_jax.checkpoints.name_table import read_parameters
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
 from rococo_jax.checkpoints.safetensors_folder import WEIGHT_FILES, TensorSource
 from rococo_jax.checkpoints.sentence_dense import sentence_head
 from rococo_jax.checkpoints.sentence_pooling import POOLING_FILES, sentence_pooling
@@ -60,7 +59,7 @@ def convert_huggingface(
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
-) -> Parts:
+) -> ModelParts:
     """The model, its preprocessing (image towers), its tokenizer (text towers), and where it came from.
 
     The tokenizer is None too where the folder has no file for it; preprocessing is then the family's default, and
@@ -104,7 +103,7 @@ def convert_huggingface(
         chosen, provenance["tokenizer"] = choose_tokenizer(source, tokenizer, folder, str(folder), settings)
     if preprocessing is not None and preprocessing.image_size[0] != spec.vision.image_size:
         preprocessing = preprocessing.with_image_size(image_size)
-    return finish(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
 
 
 def _read(tensors: TensorSource, spec: ModelSpec, kind: str) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ tokenizer.json   for models with a text tower
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +16,19 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.checkpoints.name_table import list_differences
-from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import HasModelParts, hash_parameters, parameter_shapes, parameters_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 from rococo_jax.version import __version__
-
-if TYPE_CHECKING:
-    from rococo_jax.encoders import Encoder
 
 FORMAT, VERSION = "rococo_jax.model", 1
 MODEL_FILE, PARAMETERS, TOKENIZER_FILE = "model.json", "params", "tokenizer.json"
 _KEYS = {"format", "version", "spec", "preprocessing", "tokenizer", "provenance"}
 
 
-def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
-    """Writes a model directory: the encoder's module, preprocessing, tokenizer and provenance.
+def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
+    """Write a model directory: module, preprocessing, tokenizer and provenance.
 
     Raises:
         InputError: `path` is there already and is not an empty folder, or the disk has no room for the parameters.
@@ -47,7 +44,7 @@ def save_model(path: str | os.PathLike, encoder: "Encoder") -> None:
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.spec.to_json(),
         "provenance": provenance,
     }
-    # Asked beforehand: Orbax writes from many threads, and a full disk stops them in many voices.
+    # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
     with atomic_directory(path) as folder:
         # One process writes; the others need not be there.

@@ -13,12 +13,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.activation import activation_of_open_clip
-from rococo_jax.checkpoints.finish import Parts, finish
 from rococo_jax.checkpoints.name_table import read_parameters
 from rococo_jax.checkpoints.open_clip_config import HF_FAMILIES, spec_from_open_clip
 from rococo_jax.checkpoints.openai import TOKENIZER
 from rococo_jax.checkpoints.openai_names import openai_table
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
 from rococo_jax.checkpoints.safetensors_folder import TensorSource
 from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
 from rococo_jax.checkpoints.torch_archive import read_torch_archive
@@ -42,7 +41,7 @@ def convert_open_clip(
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
-) -> Parts:
+) -> ModelParts:
     """The parts of an `Encoder`.
 
     Args:
@@ -89,7 +88,7 @@ def convert_open_clip(
         "preprocessing": read_from,
         "tokenizer": tokenizer_from,
     }
-    return finish(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
 
 
 def _tensors(folder: Path) -> contextlib.AbstractContextManager:

@@ -13,10 +13,9 @@ from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.activation import activation_of_openai
 from rococo_jax.checkpoints.arrays import Tensors
-from rococo_jax.checkpoints.finish import Parts, finish
 from rococo_jax.checkpoints.name_table import read_parameters
 from rococo_jax.checkpoints.openai_names import openai_table
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
 from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
 from rococo_jax.checkpoints.torch_archive import read_torch_archive
 from rococo_jax.errors import InputError
@@ -49,7 +48,7 @@ def convert_openai(
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
-) -> Parts:
+) -> ModelParts:
     """The parts of an `Encoder` from a `.pt` file.
 
     Args:
@@ -84,7 +83,9 @@ def convert_openai(
         "preprocessing": "OpenAI's",
         "tokenizer": tokenizer_from,
     }
-    return finish(spec, parameters, clip_preprocessing(spec.vision.image_size), chosen, provenance, dtype, image_size)
+    return assemble_parts(
+        spec, parameters, clip_preprocessing(spec.vision.image_size), chosen, provenance, dtype, image_size
+    )
 
 
 def clip_preprocessing(size: int):

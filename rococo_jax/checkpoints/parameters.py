@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,32 @@ from jax.typing import DTypeLike
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.storage import hash_bytes
+
+
+@runtime_checkable
+class HasModelParts(Protocol):
+    """What `save_model` and the exports read: an `Encoder`, a `ModelParts`, or anything with these attributes."""
+
+    model: DualEncoder
+    preprocessing: Any
+    tokenizer: Any
+    provenance: dict[str, Any]
+
+
+class ModelParts(NamedTuple):
+    """What a converter returns: the arguments of an `Encoder`, in their order.
+
+    Attributes:
+        model: the module.
+        preprocessing: a `Preprocessing`, or None for a text tower.
+        tokenizer: a `Tokenizer`, or None for an image tower or where none was found.
+        provenance: where the weights came from, and their hash.
+    """
+
+    model: DualEncoder
+    preprocessing: Any
+    tokenizer: Any
+    provenance: dict[str, Any]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -103,3 +129,24 @@ def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
     return dataclasses.replace(
         spec, vision=dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
     )
+
+
+def assemble_parts(
+    spec: ModelSpec,
+    parameters: Mapping[str, np.ndarray],
+    preprocessing: Any,
+    tokenizer: Any,
+    provenance: Mapping[str, Any],
+    dtype: DTypeLike,
+    image_size: int | None,
+) -> ModelParts:
+    """The last steps of every conversion: hash the weights, change the image size, build the module.
+
+    Args:
+        image_size: for images of another size than the checkpoint's.
+    """
+    provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
+    if spec.vision is not None and image_size not in (None, spec.vision.image_size):
+        spec = with_image_size(spec, image_size)
+        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+    return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)

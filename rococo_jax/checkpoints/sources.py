@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.big_vision import convert_big_vision
-from rococo_jax.checkpoints.finish import Parts
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.huggingface import convert_huggingface
 from rococo_jax.checkpoints.huggingface_config import FAMILIES
 from rococo_jax.checkpoints.open_clip import CONFIG, PICKLES, SAFETENSORS, convert_open_clip
 from rococo_jax.checkpoints.openai import convert_openai
+from rococo_jax.checkpoints.parameters import ModelParts
 from rococo_jax.checkpoints.safetensors_folder import WEIGHT_FILES
 from rococo_jax.checkpoints.tokenizer_choice import TOKENIZER_FILES
 from rococo_jax.errors import InputError
@@ -36,7 +36,7 @@ def convert(
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
-) -> Parts:
+) -> ModelParts:
     """The parts of an `Encoder`: model, preprocessing, tokenizer, provenance.
 
     Args:
