@@ -1,4 +1,21 @@
-"""The one error that bad input raises: it names the source, the field, what was found and what was wanted."""
+"""`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported."""
+
+import errno
+import sys
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_UNUSABLE_PATH = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 class InputError(Exception):
@@ -16,5 +33,37 @@ class InputError(Exception):
         super().__init__(f"{self.source}: {self.field}: found {self.found}; wanted {self.wanted}")
 
     def __reduce__(self):
-        # An exception pickles as its type and message by default, which `__init__` would not take back.
+        # The default would pickle the message alone and call `__init__` with it on loading.
         return type(self), (self.source, self.field, self.found, self.wanted)
+
+
+def as_input_error(error: BaseException) -> InputError | None:
+    """Converts errors that the user can mend: an `InputError`, a full disk, a path that cannot be used.
+
+    Returns:
+        The error as an `InputError`, or None for any other error.
+    """
+    if isinstance(error, InputError):
+        return error
+    if not isinstance(error, OSError) or error.errno not in _NO_SPACE | _UNUSABLE_PATH:
+        return None
+    # `os.replace` names the temporary file first, and then the path that the user gave.
+    path = error.filename2 or error.filename or "disk"
+    wanted = "room for the output" if error.errno in _NO_SPACE else "a path that can be used"
+    return InputError(path, "file system", error.strerror, wanted)
+
+
+def report_in_one_line(error: BaseException) -> int | None:
+    """Prints bad input or an interruption as one line on standard error.
+
+    Returns:
+        The exit code of the command, 2 or 130; None for any other error, of which nothing is printed.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        print("rococo: interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+    refused = as_input_error(error)
+    if refused is None:
+        return None
+    print("rococo: " + " ".join(str(refused).split()), file=sys.stderr)
+    return 2

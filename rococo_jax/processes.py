@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 import numpy as np
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, as_input_error, report_in_one_line
 
 T = TypeVar("T")
 
@@ -71,14 +71,11 @@ class _Team:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Ends this process, and tells the others why."""
-        code, said = 1, f"{type(error).__name__}: {error}"
-        if isinstance(error, InputError):
-            code, said = 2, str(error)
-            print(f"rococo: {_one_line(said)}", file=sys.stderr)
-        elif isinstance(error, KeyboardInterrupt):
-            code, said = 130, "Ctrl-C"
-            print("rococo: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        else:
+        said = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        said = str(as_input_error(error) or said)
+        code = report_in_one_line(error)
+        if code is None:
+            code = 1
             traceback.print_exception(error)
         # Where a collective broke, somebody else is gone: the watching thread will find out who, and end this process.
         if not (isinstance(error, jax.errors.JaxRuntimeError | ValueError) and self._all_failed()):

@@ -1,14 +1,14 @@
-"""The door of the command line: finds the command, and turns bad input into one line and exit code 2."""
+"""The entry point of the command line: finds the command, runs it, and reports bad input in one line, exit code 2."""
 
 import argparse
-import errno
 import importlib
 import sys
+from types import ModuleType
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import report_in_one_line
 from rococo_jax.version import __version__
 
-# In the order in which a new user meets them.
+# Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
 COMMANDS = (
     "demo",
     "evaluate",
@@ -32,16 +32,16 @@ COMMANDS = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole parser. Imports every command's module, none of which imports JAX."""
+def build_parser(*only: str) -> argparse.ArgumentParser:
+    """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX."""
     parser = argparse.ArgumentParser(
         prog="rococo",
         description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
     )
     parser.add_argument("--version", action="version", version=f"rococo_jax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}")
+    for name in only or COMMANDS:
+        module = _module_of(name)
         command = commands.add_parser(
             name,
             help=module.HELP,
@@ -56,24 +56,34 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0 done, 2 bad input, 130 interrupted."""
-    parser = build_parser()
-    parsed, parsed.overrides = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    only = words[:1] if words and words[0] in COMMANDS else []
+    for name in only:
+        words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
+    parser = build_parser(*only)
+    parsed, parsed.overrides = parser.parse_known_args(words)
     if parsed.overrides and not parsed.takes_overrides:
         parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
     try:
         return parsed.run(parsed) or 0
-    except InputError as error:
-        return _refuse(str(error))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+    except BaseException as error:
+        code = report_in_one_line(error)
+        if code is None:
             raise
-        wanted = "room for the output" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "a path that can be used"
-        return _refuse(str(InputError(error.filename or "disk", "file system", error.strerror, wanted)))
-    except KeyboardInterrupt:
-        print("rococo: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return 130
+        return code
 
 
-def _refuse(message: str) -> int:
-    print("rococo: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+def _module_of(name: str) -> ModuleType:
+    return importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}")
+
+
+def _with_new_names(words: list[str], renamed: dict[str, str]) -> list[str]:
+    """Replaces old option names (`--old X`, `--old=X`), with one line on standard error for each."""
+    words = list(words)
+    end = words.index("--") if "--" in words else len(words)
+    for place, word in enumerate(words[:end]):
+        name, equals, value = word.partition("=")
+        if name in renamed:
+            print(f"rococo: {name} is now {renamed[name]}", file=sys.stderr)
+            words[place] = renamed[name] + equals + value
+    return words

@@ -1,6 +1,7 @@
 """The command line's promises: help is quick and has examples, bad input is one line and exit code 2."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -97,6 +98,75 @@ def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "llama" in error and "clip" in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("given", "told"), [(["--old", "1"], True), (["--old=1"], True), (["--new", "1"], False)])
+def test_an_old_option_is_accepted_and_its_new_name_printed(given, told, monkeypatch, capsys):
+    from rococo_jax.cli import demo
+
+    seen = []
+    monkeypatch.setattr(demo, "OLD_OPTIONS", {"--old": "--new"}, raising=False)
+    monkeypatch.setattr(demo, "add_arguments", lambda parser: parser.add_argument("--new"))
+    monkeypatch.setattr(demo, "run", lambda arguments: seen.append(arguments.new))
+    assert main(["demo", *given]) == 0
+    assert seen == ["1"]
+    assert capsys.readouterr().err == ("rococo: --old is now --new\n" if told else "")
+
+
+def test_old_names_after_two_dashes_are_left_alone(monkeypatch, capsys):
+    from rococo_jax.cli import demo
+
+    seen = []
+    monkeypatch.setattr(demo, "OLD_OPTIONS", {"--old": "--new"}, raising=False)
+    monkeypatch.setattr(demo, "add_arguments", lambda parser: parser.add_argument("words", nargs="*"))
+    monkeypatch.setattr(demo, "run", lambda arguments: seen.extend(arguments.words))
+    assert main(["demo", "--", "--old"]) == 0
+    assert seen == ["--old"] and capsys.readouterr().err == ""
+
+
+def _output_path(kind: str, folder: Path) -> Path:
+    (folder / "file").write_text("")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "folder").mkdir()
+    return {
+        "a folder": folder / "folder",
+        "below a file": folder / "file" / "out.json",
+        "a name too long": folder / ("n" * 300),
+        "a loop of links": folder / "loop" / "out.json",
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["a folder", "below a file", "a name too long", "a loop of links"])
+def test_an_output_path_that_cannot_be_used_is_one_line_and_2(kind, tmp_path, capsys):
+    path = _output_path(kind, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["lexicon", "--out", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rococo: {tmp_path}") and "file system: found " in line and "wanted a path" in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EEXIST, errno.ENOSPC, errno.EDQUOT])
+def test_system_errors_of_paths_and_disks_are_one_line_and_2(number, monkeypatch, capsys):
+    from rococo_jax.cli import lexicon
+
+    def refused(arguments):
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(lexicon, "run", refused)
+    assert main(["lexicon", "--out", "out.json"]) == 2
+    assert capsys.readouterr().err.startswith(f"rococo: some/file: file system: found {os.strerror(number)}; wanted ")
+
+
+def test_other_system_errors_keep_their_traceback(monkeypatch):
+    from rococo_jax.cli import lexicon
+
+    def broken(arguments):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(lexicon, "run", broken)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["lexicon", "--out", "out.json"])
 
 
 @contextlib.contextmanager
