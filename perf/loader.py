@@ -25,9 +25,10 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.images import open_image
-from rococo_jax.data.pairs import FolderPairs, open_pairs
+from rococo_jax.data.pair_source import FolderPairs
+from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
@@ -118,7 +119,7 @@ def main() -> None:
     check_alike(source)
     config = json.loads((Path(arguments.tokenizer) / "config.json").read_text())
     choices = {
-        "tokenizer": Tokenizer.from_huggingface(arguments.tokenizer, config),
+        "tokenizer": read_huggingface_tokenizer(arguments.tokenizer, config),
         "extra_text": [make_alterer(source, arguments.influence)],
     }
     rounds: dict[str, list[float]] = {"bare": [], "ours": [], "ours_in_threads": []}

@@ -54,9 +54,9 @@ def choose_tokenizer(
 def _read(source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
     if config["model_type"] in ("roberta", "xlm-roberta"):
         return _read_roberta(Path(source), config)
-    from rococo_jax.data.tokenizers import Tokenizer
+    from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 
-    return Tokenizer.from_huggingface(source, config)
+    return read_huggingface_tokenizer(source, config)
 
 
 def _read_roberta(folder: Path, config: Mapping[str, Any]) -> "Tokenizer":

@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
+    import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.sweep.plan import make_plan
 
     plan = make_plan(

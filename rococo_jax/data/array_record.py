@@ -17,7 +17,7 @@ from typing import Any
 
 import grain.python as grain
 
-from rococo_jax.data.pairs import PairSample
+from rococo_jax.data.pair_source import PairSample
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json, read_json
 

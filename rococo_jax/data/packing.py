@@ -18,7 +18,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
 from rococo_jax.data.array_record import FORMAT, MANIFEST, SUFFIX, VERSION, encode_record
-from rococo_jax.data.pairs import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.storage import atomic_write, hash_file, hash_json, read_json, write_json

@@ -1,123 +1,43 @@
-"""Sources of training pairs: images with their captions, by number, from folders, JSON lines, shards and TFDS.
+"""Opens training data by name: image folders with captions files, shards, TFDS, and whatever else is registered.
 
-A source is a sequence: `len(source)` images, `source[i]` an image, not yet decoded, with its name and captions. The
-number i is the image's id while training. Sources travel to worker processes, so they pickle, and hold no open file
-when they do.
-
-    open_pairs("coco/images", "captions_train.json")        folders and captions files (Karpathy form, or JSON lines)
-    open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
-    open_pairs("shards")                                    ArrayRecord shards, as `rococo pack` writes them
-    open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow
+open_pairs("coco/images", "captions_train.json")        folders and captions files (Karpathy form, or JSON lines)
+open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
+open_pairs("shards")                                    ArrayRecord shards, as `rococo pack` writes them
+open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow
 """
 
-import bisect
-import dataclasses
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage, find_images, read_captions
-from rococo_jax.data.images import decode_image, open_image
+from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_json
+
+_REGISTERED: dict[str, Callable[[str], PairSource]] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class PairSample:
-    """An image with its captions.
-
-    Attributes:
-        image: its file, or the file's bytes.
-        name: what errors and manifests call it.
-        captions: at least one.
-    """
-
-    image: Path | bytes
-    name: str
-    captions: tuple[str, ...]
-
-    @property
-    def source(self) -> Path | str:
-        """What errors call its image: the file, or the name where there are only bytes."""
-        return self.name if isinstance(self.image, bytes) else self.image
-
-    def open(self) -> Image.Image:
-        """The image, decoded whole.
-
-        Raises:
-            InputError: as `open_image`.
-        """
-        return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
+def register_source(prefix: str, open_source: Callable[[str], PairSource]) -> None:
+    """Makes `open_pairs` open names that start with `prefix`, such as `scenes:`, by `open_source(name)`."""
+    _REGISTERED[prefix] = open_source
 
 
-@runtime_checkable
-class PairSource(Protocol):
-    """What training reads."""
+def _open_tfds(name: str) -> PairSource:
+    from rococo_jax.data.tfds import open_tfds
 
-    def __len__(self) -> int:
-        """How many images there are."""
-
-    def __getitem__(self, index: int) -> PairSample:
-        """Image number `index` with its captions."""
-
-    def hash(self) -> str:
-        """Of what decides which sample is which: a run does not go on with a source of another hash."""
+    return open_tfds(name)
 
 
-class FolderPairs:
-    """Images that are files, their captions in memory.
-
-    Args:
-        images: the captioned images.
-        paths: their files.
-    """
-
-    def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Path]):
-        self.names = tuple(image.image for image in images)
-        self.captions = tuple(image.captions for image in images)
-        # As strings, which take a fifth of the memory of paths, and travel to workers as much faster.
-        self.paths = tuple(str(path) for path in paths)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> PairSample:
-        return PairSample(Path(self.paths[index]), self.names[index], self.captions[index])
-
-    def hash(self) -> str:
-        """Of names and captions in their order; not of the folder, so that data may be moved."""
-        return hash_json({"names": self.names, "captions": self.captions})
-
-
-class JoinedPairs:
-    """Several sources one after the other."""
-
-    def __init__(self, sources: Sequence[PairSource]):
-        self.sources = tuple(sources)
-        self.ends = tuple(itertools.accumulate(len(source) for source in self.sources))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def __getitem__(self, index: int) -> PairSample:
-        which = bisect.bisect_right(self.ends, index)
-        return self.sources[which][index - (self.ends[which - 1] if which else 0)]
-
-    def hash(self) -> str:
-        """Of the sources' hashes in their order."""
-        return hash_json([source.hash() for source in self.sources])
+register_source("tfds:", _open_tfds)
 
 
 def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) -> PairSource:
-    """The training data that two settings name, each one entry or several separated by commas.
+    """Opens the training data that two settings name, each one entry or several separated by commas.
 
     Args:
-        images: folders of images, folders or files of shards (`.array_record`), `tfds:NAME?split=...`.
+        images: folders of images, folders or files of shards (`.array_record`), names with a registered prefix
+            (`tfds:NAME?split=...`).
         captions: captions files, `.jsonl` or the Karpathy form. Each applies to whichever folders hold its images;
-            a `.jsonl` file also to its own folder. Shards and TFDS bring their captions along.
+            a `.jsonl` file also to its own folder. Shards and registered sources have captions of their own.
         allow_missing: leave out images that no folder holds, as long as there is one.
 
     Raises:
@@ -128,10 +48,9 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
     sources: list[PairSource] = []
     folders = []
     for part in parts:
-        if part.startswith("tfds:"):
-            from rococo_jax.data.tfds import open_tfds
-
-            sources.append(open_tfds(part))
+        prefix = next((prefix for prefix in _REGISTERED if part.startswith(prefix)), None)
+        if prefix is not None:
+            sources.append(_REGISTERED[prefix](part))
         elif _holds_shards(Path(part)):
             from rococo_jax.data.array_record import RecordPairs
 
@@ -143,12 +62,13 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
     if files:
         sources.insert(0, read_folder_pairs(folders, files, allow_missing=allow_missing))
     if not sources:
-        raise InputError("training data", "images", repr(images), "a folder of images, shards, or tfds:NAME")
+        wanted = ", ".join(("folders of images", "shards", *(f"{prefix}NAME" for prefix in _REGISTERED)))
+        raise InputError("training data", "images", repr(images), wanted)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
 
 
 def read_folder_pairs(folders: Sequence[str], files: Sequence[str], *, allow_missing: bool = False) -> FolderPairs:
-    """Captions files and the image files that they name; where two of them name the same file, its captions add up.
+    """Reads captions files and finds the images that they name; captions of an image that comes twice are merged.
 
     Raises:
         InputError: as `open_pairs`.
@@ -164,7 +84,7 @@ def read_folder_pairs(folders: Sequence[str], files: Sequence[str], *, allow_mis
 
 
 def _read_captions_file(file: str) -> tuple[list[CaptionedImage], list[str]]:
-    """The captioned images of a file, and the folders that it names by being where it is."""
+    """The captioned images of a file, and the folders that need not be given to find them."""
     if file.endswith((".jsonl", ".ndjson")):
         from rococo_jax.data.jsonl import read_jsonl_captions
 
@@ -175,7 +95,7 @@ def _read_captions_file(file: str) -> tuple[list[CaptionedImage], list[str]]:
 def _find_files(
     items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
 ) -> list[tuple[CaptionedImage, Path]]:
-    """Every item with its file, from the first folder that has it, in the items' order."""
+    """Items with their files, each from the first folder that has it, in the order of the items."""
     found: dict[str, Path] = {}
     missing = [item.image for item in items]
     for folder in folders:

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rococo_jax.data.pairs import PairSample
+from rococo_jax.data.pair_source import PairSample
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 

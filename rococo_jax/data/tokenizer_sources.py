@@ -17,7 +17,7 @@ from typing import Any
 
 import tokenizers
 
-from rococo_jax.data.tokenizers import WORD_MARK, TokenizerSpec, first_line, read_rust_tokenizer
+from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer, TokenizerSpec, first_line, read_rust_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 
@@ -47,10 +47,12 @@ _END = {
 _PADDING = {"clip": "<|endoftext|>", "siglip": "</s>", "bert": "[PAD]"}
 
 
-def read_huggingface_tokenizer(
-    source: str | os.PathLike, config: Mapping[str, Any]
-) -> tuple[tokenizers.Tokenizer, TokenizerSpec]:
-    """The Rust tokenizer and its spec.
+def read_huggingface_tokenizer(source: str | os.PathLike, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a Hugging Face folder or hub name.
+
+    Args:
+        source: the folder, or a name on the hub.
+        config: the model's `config.json`, for its `model_type` and lengths.
 
     Raises:
         InputError: the family is unknown, no tokenizer files are there, or they cannot be read.
@@ -73,7 +75,7 @@ def read_huggingface_tokenizer(
         eos_id=_token_id(rust, folder, own, end_field, end_default),
         fixed_length=context_length if family == "siglip" else None,
     )
-    return rust, spec
+    return Tokenizer(rust, spec)
 
 
 def _find_folder(source: str | os.PathLike) -> Path:

@@ -139,21 +139,6 @@ class Tokenizer:
         """
         return cls(read_rust_tokenizer(Path(path)), spec)
 
-    @classmethod
-    def from_huggingface(cls, source: str | os.PathLike, config: Mapping[str, Any]) -> "Tokenizer":
-        """The tokenizer of a Hugging Face folder or hub name; see `data/tokenizer_sources.py`.
-
-        Args:
-            source: the folder, or a name on the hub.
-            config: the model's `config.json`, for its `model_type` and lengths.
-
-        Raises:
-            InputError: there is no tokenizer, or its family is unknown.
-        """
-        from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
-
-        return cls(*read_huggingface_tokenizer(source, config))
-
     def hash(self) -> str:
         """SHA-256 of everything that changes the ids."""
         return hash_json({"tokenizer": self.rust.to_str(), "spec": self.spec.to_json()})

@@ -21,7 +21,7 @@ import numpy as np
 from absl import flags
 
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.pairs import PairSource
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer

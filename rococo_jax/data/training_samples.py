@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.pairs import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.errors import InputError

@@ -1,1 +1,23 @@
-"""The embedded default: drawn scenes with captions and altered captions, in the form of a benchmark of one's own."""
+"""The embedded default: drawn scenes with captions and altered captions, in the form of a benchmark of one's own.
+
+Importing it registers `scenes:COUNT` as training data and `demo` as a lexicon.
+"""
+
+from rococo_jax.data.pairs import register_source
+from rococo_jax.perturb.text.lexicon import register_lexicon
+
+
+def _open_scenes(name: str):
+    from rococo_jax.demo.training_scenes import open_scenes
+
+    return open_scenes(name)
+
+
+def _demo_lexicon():
+    from rococo_jax.demo.lexicon import demo_lexicon
+
+    return demo_lexicon()
+
+
+register_source("scenes:", _open_scenes)
+register_lexicon("demo", _demo_lexicon)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.data.pairs import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.benchmark import map_in_processes
 from rococo_jax.demo.captions import captions_of

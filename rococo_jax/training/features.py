@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, squashing
-from rococo_jax.data.pairs import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import cut, embed_texts, features_of_parts

@@ -11,13 +11,14 @@ from ml_collections import ConfigDict
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.hard_positives import AddHardPositives, read_hard_positives
-from rococo_jax.data.pairs import PairSource, open_pairs
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
-from rococo_jax.perturb.text.lexicon import Lexicon, read_lexicon, shipped_lexicon
+from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import CaptionAlterer
 from rococo_jax.perturb.text.transforms import AlterCaptions
 from rococo_jax.perturb.text.vocabulary import vocabulary_words
@@ -39,10 +40,6 @@ def open_source(config: ConfigDict) -> PairSource:
     """
     if not config.data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tfds:NAME, or scenes:COUNT")
-    if config.data.images.startswith("scenes:"):
-        from rococo_jax.demo.training_scenes import open_scenes
-
-        return open_scenes(config.data.images)
     return open_pairs(config.data.images, config.data.captions, allow_missing=True)
 
 
@@ -117,7 +114,7 @@ def make_alterers(config: ConfigDict, encoder: Encoder) -> list[CaptionAlterer]:
     Raises:
         InputError: an unknown variant, or a lexicon that cannot be read.
     """
-    lexicon = _lexicon(config.losses.sc.lexicon)
+    lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     # A pool of features is shared by runs of all seeds.
     seed = POOL_SEED if config.data.cached_features else config.seed
@@ -125,14 +122,6 @@ def make_alterers(config: ConfigDict, encoder: Encoder) -> list[CaptionAlterer]:
     common["fit_article"] = config.losses.sc.fit_article
     words = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
     return [CaptionAlterer(variant, vocabulary=words, **common) for variant in variants]
-
-
-def _lexicon(source: str) -> Lexicon:
-    if source == "demo":
-        from rococo_jax.demo.lexicon import demo_lexicon
-
-        return demo_lexicon()
-    return read_lexicon(source) if source else shipped_lexicon()
 
 
 def _influence(config: ConfigDict, encoder: Encoder, source: PairSource, folder: Path) -> dict[str, np.ndarray] | None:
@@ -143,7 +132,7 @@ def _influence(config: ConfigDict, encoder: Encoder, source: PairSource, folder:
     if not config.losses.sc.influence and not path.exists() and jax.process_index() == 0:
         images = _captioned(source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
-            lexicon = _lexicon(config.losses.sc.lexicon)
+            lexicon = open_lexicon(config.losses.sc.lexicon)
             write_influence_table(encoder, images, path, lexicon=lexicon, advance=advance)
     barrier("influence")
     return read_influence_table(path)

@@ -10,7 +10,7 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.data.pairs import PairSource
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat

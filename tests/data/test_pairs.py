@@ -12,7 +12,8 @@ from PIL import Image
 from rococo_jax.data.array_record import RecordPairs
 from rococo_jax.data.jsonl import read_jsonl_captions
 from rococo_jax.data.packing import pack_pairs
-from rococo_jax.data.pairs import JoinedPairs, open_pairs
+from rococo_jax.data.pair_source import JoinedPairs
+from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.tfds import TfdsPairs, find_feature, open_tfds
 from rococo_jax.errors import InputError
 from tests.support.training_pairs import (

@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tokenizer, SiglipTokenizer
 
+from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.errors import InputError
 
@@ -130,7 +131,7 @@ def siglip_folder(request, tmp_path_factory) -> Path:
 
 def test_clip_ids_from_vocabulary_and_merges_equal_the_reference(clip_folder):
     assert_equal_to_reference(
-        Tokenizer.from_huggingface(clip_folder, CLIP),
+        read_huggingface_tokenizer(clip_folder, CLIP),
         CLIPTokenizer.from_pretrained(str(clip_folder)),
         sentences(300) + ODD_TEXTS,
     )
@@ -140,18 +141,18 @@ def test_clip_ids_from_tokenizer_json_equal_the_reference(clip_folder, tmp_path)
     reference = CLIPTokenizer.from_pretrained(str(clip_folder), pad_token="!")
     reference.save_pretrained(tmp_path)
     assert not (tmp_path / "vocab.json").exists()
-    ours = Tokenizer.from_huggingface(tmp_path, CLIP)
+    ours = read_huggingface_tokenizer(tmp_path, CLIP)
     assert ours.spec.pad_id != ours.spec.eos_id
     assert_equal_to_reference(ours, reference, sentences(300) + ODD_TEXTS)
 
 
 def test_bert_ids_from_a_vocabulary_equal_the_reference(bert_folder):
     reference = BertTokenizer.from_pretrained(str(bert_folder))
-    assert_equal_to_reference(Tokenizer.from_huggingface(bert_folder, BERT), reference, sentences(300) + ODD_TEXTS)
+    assert_equal_to_reference(read_huggingface_tokenizer(bert_folder, BERT), reference, sentences(300) + ODD_TEXTS)
 
 
 def test_siglip_ids_from_sentencepiece_equal_the_reference(siglip_folder):
-    ours = Tokenizer.from_huggingface(siglip_folder, SIGLIP)
+    ours = read_huggingface_tokenizer(siglip_folder, SIGLIP)
     reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
     assert_equal_to_reference(ours, reference, sentences(300) + ODD_TEXTS)
     assert ours.spec.fixed_length == ours.spec.context_length == 64 and ours.spec.cleaning == "siglip"
@@ -165,7 +166,7 @@ def test_siglip_2_reads_lower_cased_text_with_its_punctuation(tmp_path):
         vocab=vocabulary, merges=[("▁", "d"), ("o", "g"), ("▁d", "og")], add_eos_token=True, padding_side="right"
     )
     reference.save_pretrained(tmp_path)
-    ours = Tokenizer.from_huggingface(tmp_path, SIGLIP)
+    ours = read_huggingface_tokenizer(tmp_path, SIGLIP)
     assert ours.spec.cleaning == "lowercase" and ours.spec.eos_id == 1 and ours.spec.pad_id == 0
     assert_equal_to_reference(ours, reference, [*sentences(50), *ODD_TEXTS])
 
@@ -173,7 +174,7 @@ def test_siglip_2_reads_lower_cased_text_with_its_punctuation(tmp_path):
 @pytest.mark.real_data
 def test_ids_of_the_real_bert_tower_equal_the_reference_on_every_coco_caption(real_data, real_captions):
     folder = real_data / "towers/minilm_l6_v2"
-    ours = Tokenizer.from_huggingface(folder, json.loads((folder / "config.json").read_text()))
+    ours = read_huggingface_tokenizer(folder, json.loads((folder / "config.json").read_text()))
     assert ours.spec.context_length == 256
     assert_equal_to_reference(ours, AutoTokenizer.from_pretrained(folder), real_captions + ODD_TEXTS)
 
@@ -181,14 +182,14 @@ def test_ids_of_the_real_bert_tower_equal_the_reference_on_every_coco_caption(re
 @pytest.mark.real_data
 def test_ids_of_a_clip_vocabulary_equal_the_reference_on_every_coco_caption(clip_folder, real_captions):
     reference = CLIPTokenizer.from_pretrained(str(clip_folder))
-    assert_equal_to_reference(Tokenizer.from_huggingface(clip_folder, CLIP), reference, real_captions)
+    assert_equal_to_reference(read_huggingface_tokenizer(clip_folder, CLIP), reference, real_captions)
 
 
 @pytest.mark.real_data
 def test_ids_of_a_siglip_vocabulary_equal_the_reference_on_coco_captions(siglip_folder, real_captions):
     reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
     # Every eighth: the reference is written in Python and takes long.
-    assert_equal_to_reference(Tokenizer.from_huggingface(siglip_folder, SIGLIP), reference, real_captions[::8])
+    assert_equal_to_reference(read_huggingface_tokenizer(siglip_folder, SIGLIP), reference, real_captions[::8])
 
 
 @pytest.fixture(params=["clip", "bert", "siglip"])
@@ -198,7 +199,7 @@ def any_tokenizer(request, clip_folder, bert_folder, siglip_folder) -> Tokenizer
         "bert": (bert_folder, BERT),
         "siglip": (siglip_folder, SIGLIP),
     }[request.param]
-    return Tokenizer.from_huggingface(folder, config)
+    return read_huggingface_tokenizer(folder, config)
 
 
 def test_a_text_that_is_too_long_is_cut_and_keeps_its_end_token(any_tokenizer):
@@ -236,7 +237,7 @@ def test_a_saved_tokenizer_gives_the_same_ids(any_tokenizer, tmp_path):
 
 
 def test_padding_fills_with_the_pad_id_and_the_mask_says_where(clip_folder):
-    tokenizer = Tokenizer.from_huggingface(clip_folder, CLIP)
+    tokenizer = read_huggingface_tokenizer(clip_folder, CLIP)
     rows = [[5, 6, 7], [8], []]
     ids, mask = tokenizer.pad(rows, 4)
     assert ids.dtype == np.int32 and mask.dtype == np.bool_
@@ -249,7 +250,7 @@ def test_padding_fills_with_the_pad_id_and_the_mask_says_where(clip_folder):
 
 
 def test_siglip_texts_are_always_padded_to_64_and_wholly_read(siglip_folder):
-    tokenizer = Tokenizer.from_huggingface(siglip_folder, SIGLIP)
+    tokenizer = read_huggingface_tokenizer(siglip_folder, SIGLIP)
     ids, mask = tokenizer.pad(tokenizer.encode(["a dog", "a red cat"]), 16)
     reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
     expected = reference(["a dog", "a red cat"], padding="max_length", max_length=64)["input_ids"]
@@ -257,12 +258,12 @@ def test_siglip_texts_are_always_padded_to_64_and_wholly_read(siglip_folder):
 
 
 def test_padding_settings_inside_tokenizer_json_are_not_used(bert_folder, tmp_path):
-    tokenizer = Tokenizer.from_huggingface(bert_folder, BERT)
+    tokenizer = read_huggingface_tokenizer(bert_folder, BERT)
     expected = tokenizer.encode(["a dog"])
     tokenizer.rust.enable_padding(length=30)
     tokenizer.rust.enable_truncation(3)
     tokenizer.rust.save(str(tmp_path / "tokenizer.json"))
-    assert Tokenizer.from_huggingface(tmp_path, BERT).encode(["a dog"]) == expected
+    assert read_huggingface_tokenizer(tmp_path, BERT).encode(["a dog"]) == expected
 
 
 @pytest.mark.parametrize("files", [{}, {"vocab.json": "{}"}, {"tokenizer.json": "{"}, {"tokenizer.json": "{}"}])
@@ -271,32 +272,32 @@ def test_a_folder_without_a_whole_tokenizer_is_named(files, config, tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match="tokenizer"):
-        Tokenizer.from_huggingface(tmp_path, config)
+        read_huggingface_tokenizer(tmp_path, config)
 
 
 def test_damaged_vocabulary_files_are_named(clip_folder, tmp_path):
     shutil.copytree(clip_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nnot in the vocabulary\n")
     with pytest.raises(InputError, match="vocabulary files"):
-        Tokenizer.from_huggingface(tmp_path, CLIP)
+        read_huggingface_tokenizer(tmp_path, CLIP)
     (tmp_path / "spiece.model").write_bytes(b"no sentencepiece model")
     with pytest.raises(InputError, match=r"spiece\.model: sentencepiece model"):
-        Tokenizer.from_huggingface(tmp_path, SIGLIP)
+        read_huggingface_tokenizer(tmp_path, SIGLIP)
 
 
 def test_an_unknown_family_and_an_unreachable_name_are_refused(tmp_path):
     with pytest.raises(InputError, match="model_type: found gpt2"):
-        Tokenizer.from_huggingface(tmp_path, {"model_type": "gpt2"})
+        read_huggingface_tokenizer(tmp_path, {"model_type": "gpt2"})
     with pytest.raises(InputError, match="no-such/model: tokenizer"):
-        Tokenizer.from_huggingface("no-such/model", CLIP)
+        read_huggingface_tokenizer("no-such/model", CLIP)
 
 
 def test_a_special_token_outside_the_vocabulary_is_refused(bert_folder, tmp_path):
     shutil.copytree(bert_folder, tmp_path, dirs_exist_ok=True)
-    Tokenizer.from_huggingface(bert_folder, BERT).save(tmp_path / "tokenizer.json")
+    read_huggingface_tokenizer(bert_folder, BERT).save(tmp_path / "tokenizer.json")
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<blank>"}))
     with pytest.raises(InputError, match="'<blank>', which is not in the vocabulary"):
-        Tokenizer.from_huggingface(tmp_path, BERT)
+        read_huggingface_tokenizer(tmp_path, BERT)
 
 
 def test_a_spec_with_missing_or_unknown_keys_is_refused():

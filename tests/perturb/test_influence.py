@@ -9,6 +9,7 @@ import tokenizers
 from flax import nnx
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import word_influence
@@ -164,7 +165,7 @@ def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
 @pytest.mark.real_data
 def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_data):
     folder = real_data / "towers" / "minilm_l6_v2"
-    words = WordTokenizer(Tokenizer.from_huggingface(folder, json.loads((folder / "config.json").read_text())))
+    words = WordTokenizer(read_huggingface_tokenizer(folder, json.loads((folder / "config.json").read_text())))
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())
     captions = [caption for image in images[:100] for caption in image["caption"]]
     for caption, part in zip(captions, words(captions), strict=True):

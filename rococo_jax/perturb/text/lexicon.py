@@ -19,7 +19,7 @@ The shipped lexicon is made from WordNet by `make_lexicon.py`; its licence stand
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,25 @@ def read_lexicon(path: str | os.PathLike) -> Lexicon:
 def shipped_lexicon() -> Lexicon:
     """The lexicon that comes with this project: nouns of captions in WordNet's concept groups."""
     return read_lexicon(SHIPPED)
+
+
+_REGISTERED: dict[str, Callable[[], Lexicon]] = {}
+
+
+def register_lexicon(name: str, make: Callable[[], Lexicon]) -> None:
+    """Makes `open_lexicon` know a lexicon by name."""
+    _REGISTERED[name] = make
+
+
+def open_lexicon(source: str = "") -> Lexicon:
+    """The lexicon that a setting names: a registered one, a file, or the shipped one for an empty name.
+
+    Raises:
+        InputError: the file is missing, or no lexicon.
+    """
+    if source in _REGISTERED:
+        return _REGISTERED[source]()
+    return read_lexicon(source) if source else shipped_lexicon()
 
 
 def _read_group(entry: Any, number: int, source: object) -> Group:
