@@ -15,10 +15,10 @@ import resource
 import time
 from pathlib import Path
 
-from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
+from rococo_jax.benchmarks.rococo.generate import AlteredSet, alter_captions, write_altered
 from rococo_jax.data.captions import read_captions
 from rococo_jax.encoders import load_model
-from rococo_jax.perturb.text.replacement import VARIANTS, AlteredSet
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import enable_compilation_cache

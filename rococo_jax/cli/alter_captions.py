@@ -3,6 +3,7 @@
 import argparse
 
 from rococo_jax.cli.influence import add_influence_arguments
+from rococo_jax.perturb.text import VARIANTS
 
 HELP = "Replace one noun of every caption, and write the altered captions as a benchmark annotation."
 EXAMPLES = """\
@@ -11,13 +12,12 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
 """
-_VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
-    parser.add_argument("--variant", required=True, choices=_VARIANTS, help="what a noun is replaced by")
+    parser.add_argument("--variant", required=True, choices=VARIANTS, help="what a noun is replaced by")
     parser.add_argument("--out", required=True, metavar="F.json", help="where the annotation goes")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other replacements")
     parser.add_argument(

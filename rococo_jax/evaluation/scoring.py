@@ -13,12 +13,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from rococo_jax.benchmarks.rococo.annotations import PUBLISHED_VARIANTS, Annotation, annotation_from_json
+from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
 from rococo_jax.benchmarks.rococo.build import rococo_from_file
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import Outcome, make_fingerprint, make_results, per_query_table
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.similarity import rank_statistics, rank_statistics_of_matrix
 from rococo_jax.storage import hash_file, read_json
 
@@ -144,7 +145,7 @@ def read_score_annotation(path: str | os.PathLike) -> Annotation | list[Captione
         return annotation_from_json(value, path)
     items = captions_from_json(value, path)
     published = sum(len(item.captions) in (10, 11) for item in items)
-    if path.stem in PUBLISHED_VARIANTS or published * 2 > len(items):
+    if path.stem in VARIANTS or published * 2 > len(items):
         return annotation_from_json(value, path)
     return items
 

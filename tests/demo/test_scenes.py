@@ -20,8 +20,9 @@ from rococo_jax.demo.lexicon import demo_lexicon, nouns
 from rococo_jax.demo.objects import KINDS, PLACES
 from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text import nouns as english
-from rococo_jax.perturb.text.replacement import DANGER, VARIANTS
+from rococo_jax.perturb.text.replacement import DANGER
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.storage import hash_bytes
 from tools.build_demo_tokenizer import make_tokenizer

@@ -9,12 +9,13 @@ import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.caption_diff import recover_change
-from rococo_jax.benchmarks.rococo.generate import alter_captions
+from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images, make_alterer
 from rococo_jax.data.captions import CaptionedImage, read_captions
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.nouns import article_of
-from rococo_jax.perturb.text.replacement import DANGER, VARIANTS, CaptionAlterer, alter_images, find_candidates
+from rococo_jax.perturb.text.replacement import DANGER, CaptionAlterer, find_candidates
 from rococo_jax.perturb.text.transforms import AlterCaptions
 from rococo_jax.perturb.text.vocabulary import vocabulary_words
 from rococo_jax.perturb.text.words import plain, split_words
@@ -36,7 +37,7 @@ AWKWARD = {
 
 
 def alterer(variant: str, **choices) -> CaptionAlterer:
-    return CaptionAlterer(variant, LEXICON, vocabulary=VOCABULARY, **choices)
+    return make_alterer(variant, LEXICON, vocabulary=VOCABULARY, **choices)
 
 
 def rising(caption: str) -> np.ndarray:
@@ -187,7 +188,7 @@ def test_rand_voca_takes_whole_words_of_the_tokenizer():
 def test_unknown_choices_are_refused():
     for choice in ({"variant": "worse_concept"}, {"select": "lower"}, {"style": "shiny"}):
         with pytest.raises(InputError):
-            CaptionAlterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
+            make_alterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
 
 
 def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():
@@ -235,10 +236,10 @@ def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path
 
 
 def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch):
-    import rococo_jax.checkpoints
+    import rococo_jax.encoders
     from rococo_jax.cli import alter_captions as command
 
-    monkeypatch.setattr(rococo_jax.checkpoints, "load_model", lambda *_, **__: tiny_encoder())
+    monkeypatch.setattr(rococo_jax.encoders, "load_model", lambda *_, **__: tiny_encoder())
     (tmp_path / "captions.json").write_text(json.dumps([{"image": "a.jpg", "caption": ["a dog", "very nice"]}]))
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

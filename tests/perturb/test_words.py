@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.caption_diff import Change, common_change, recover_change
-from rococo_jax.benchmarks.rococo.paper_style import in_paper_style
+from rococo_jax.benchmarks.rococo.generate import in_paper_style
 from rococo_jax.perturb.text import words as words_module
 from rococo_jax.perturb.text.words import like_case, plain, replace_word, split_words, word_texts
 

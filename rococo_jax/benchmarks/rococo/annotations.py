@@ -19,11 +19,11 @@ from rococo_jax.benchmarks.rococo.annotation_forms import (
 )
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import read_json
 
 __all__ = [
     "CLEAN_FILE",
-    "PUBLISHED_VARIANTS",
     "AlteredCaptions",
     "Annotation",
     "AnnotationSet",
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 CLEAN_FILE = "coco_karpathy_test.json"
-PUBLISHED_VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ def _is_variant(path: Path, value: Any) -> bool:
     """Whether the file is a variant by its own word or its name, so that anything wrong with it is an error."""
     if isinstance(value, Mapping):
         return value.get("format") == FORMAT
-    return path.stem in PUBLISHED_VARIANTS or is_bare_own_form(value)
+    return path.stem in VARIANTS or is_bare_own_form(value)
 
 
 def _find_clean(
@@ -150,7 +149,7 @@ def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], cle
 
 
 def _by_name(annotations: Sequence[Annotation]) -> dict[str, Annotation]:
-    known = {name: number for number, name in enumerate(PUBLISHED_VARIANTS)}
+    known = {name: number for number, name in enumerate(VARIANTS)}
     ordered = sorted(annotations, key=lambda each: (known.get(each.variant, len(known)), each.variant))
     return {annotation.variant: annotation for annotation in ordered}
 

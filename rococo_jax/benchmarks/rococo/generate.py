@@ -1,23 +1,119 @@
-"""A benchmark's altered captions from a model: influence of the candidates once, then every variant from it."""
+"""RoCOCO's altered captions from a model: compute the candidates' influence once, then every variant from it.
 
+`paper` style gives an altered caption the look of the published files: words, punctuation and clitics apart, as the
+Penn Treebank writes them.
+
+    "A man's dog, on grass." -> "a man 's dog , on grass"       (same_concept, diff_concept, rand_voca)
+                             -> "A man 's dog , on grass ."     (danger)
+"""
+
+import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import regex
 
-from rococo_jax.benchmarks.rococo.annotations import write_annotation
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.encoders import Encoder
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
-from rococo_jax.perturb.text.replacement import VARIANTS, AlteredSet, CaptionAlterer, alter_images, find_candidates
+from rococo_jax.perturb.text.replacement import DANGER, Alteration, CaptionAlterer, find_candidates
 from rococo_jax.perturb.text.vocabulary import vocabulary_words
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.version import __version__
 
+STYLES = ("plain", "paper")
+# The published list has this misspelling.
+PUBLISHED_DANGER = {**DANGER, "action": "commiting crime"}
+NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
+
+_CLITIC = regex.compile(r"(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))(?!\w)", regex.IGNORECASE)
+_PUNCTUATION = regex.compile(r"(?<!\d)[,:](?!\d)|(?<=\d)[,:](?!\d)|[;?!()\[\]{}\"“”]|\.(?=\s*$)")
+_FINAL_STOP = regex.compile(r"[\s.]+$")
+
 Advance = Callable[[int], None]
+
+
+def in_paper_style(caption: str, keep_case: bool) -> str:
+    """Format an altered caption as the published files do.
+
+    Args:
+        caption: the altered caption.
+        keep_case: the format of danger: keep case, and keep the final full stop, set apart. Otherwise lower case
+            without the final full stop.
+    """
+    text = _CLITIC.sub(r" \1", caption)
+    text = " ".join(_PUNCTUATION.sub(r" \g<0> ", text).split())
+    return text if keep_case else _FINAL_STOP.sub("", text.lower())
+
+
+def make_alterer(variant: str, lexicon: Lexicon, *, style: str = "plain", **choices: Any) -> CaptionAlterer:
+    """A `CaptionAlterer` in `plain` or `paper` style; `choices` are its other arguments.
+
+    Raises:
+        InputError: an unknown style, or what `CaptionAlterer` refuses.
+    """
+    if style not in STYLES:
+        raise InputError("altered captions", "style", repr(style), f"one of {', '.join(STYLES)}")
+    if style == "paper":
+        choices["style"] = functools.partial(in_paper_style, keep_case=variant == "danger")
+        choices["danger"] = PUBLISHED_DANGER
+    return CaptionAlterer(variant, lexicon, **choices)
+
+
+@dataclass(frozen=True)
+class AlteredSet:
+    """One variant of a benchmark.
+
+    Attributes:
+        variant: its name.
+        items: the images with originals and altered captions, None where a caption was left unaltered.
+        alterations: aligned with the items' originals.
+        unaltered: reason -> number of captions left unaltered for it.
+    """
+
+    variant: str
+    items: tuple[AlteredCaptions, ...]
+    alterations: tuple[tuple[Alteration | None, ...], ...]
+    unaltered: Mapping[str, int]
+
+    def records(self) -> list[list[dict[str, Any] | None]]:
+        """The annotation's `changes`."""
+        return [[None if each is None else each.record() for each in item] for item in self.alterations]
+
+
+def alter_images(
+    images: Iterable[CaptionedImage], influences: Iterable[Sequence[float] | np.ndarray | None], alterer: CaptionAlterer
+) -> AlteredSet:
+    """Alter every caption of every image once.
+
+    Args:
+        images: the images with their captions.
+        influences: for every caption in this order the influence of its words, or None where `select` is random.
+        alterer: the variant.
+    """
+    items, alterations, unaltered = [], [], Counter()
+    influences = iter(influences)
+    for image in images:
+        made = []
+        for caption in image.captions:
+            found = alterer.alter(caption, image.captions, next(influences))
+            made.append(found[0] if found else None)
+            if not found:
+                candidates = find_candidates(split_words(caption), alterer.lexicon)
+                unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
+        altered = tuple(None if each is None else each.caption for each in made)
+        items.append(AlteredCaptions(image.image, image.captions, altered))
+        alterations.append(tuple(made))
+    return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
 
 
 def candidate_influence(
@@ -31,7 +127,7 @@ def candidate_influence(
     """For every caption the influence of its candidates, NaN for the other words."""
     captions = [caption for image in images for caption in image.captions]
     wanted = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
-    # Without sharing, since a caption has to be altered alike to the last digit whatever captions stand beside it.
+    # Without shared prefixes: a caption's influence must not depend, in its last digit, on the captions beside it.
     return list(word_influence(encoder, captions, method=method, wanted=wanted, share_prefix=False, advance=advance))
 
 
@@ -41,44 +137,39 @@ def alter_captions(
     variants: Iterable[str] = VARIANTS,
     *,
     lexicon: Lexicon | None = None,
-    seed: int = 0,
-    select: str = "lowest",
-    style: str = "plain",
     method: str = "remove",
-    any_number: bool = False,
-    fit_article: bool = False,
     influences: Sequence[np.ndarray] | None = None,
     advance: Advance | None = None,
+    **choices: Any,
 ) -> dict[str, AlteredSet]:
-    """Every caption altered in every variant, the influence of its words computed once.
+    """Alter every caption in every variant; the influence of its words is computed once.
 
     Args:
         encoder: a model with a text tower.
         images: the images' captions.
         variants: of same_concept, diff_concept, rand_voca and danger.
         lexicon: the concept groups; the shipped ones by default.
-        seed, select, style, any_number, fit_article: see `CaptionAlterer`.
-        method: how a word is taken away; see `word_influence`.
-        influences: of every caption's words, where they are known already.
+        method: how a word is removed; see `word_influence`.
+        influences: the influence of every caption's words, where already known.
         advance: called with the number of captions whose influence is done.
+        choices: `style`, `plain` (default) or `paper`; `seed`, `select`, `any_number` and `fit_article` of
+            `CaptionAlterer`.
+
+    Raises:
+        InputError: an unknown variant or choice.
     """
     lexicon = shipped_lexicon() if lexicon is None else lexicon
     variants = list(variants)
-    if influences is None and select == "random":
+    choices["vocabulary"] = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
+    alterers = [make_alterer(variant, lexicon, **choices) for variant in variants]
+    if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:
         influences = candidate_influence(encoder, images, lexicon, method=method, advance=advance)
-    vocabulary = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
-    choices = {"seed": seed, "select": select, "style": style, "vocabulary": vocabulary}
-    choices |= {"any_number": any_number, "fit_article": fit_article}
-    return {
-        variant: alter_images(images, influences, CaptionAlterer(variant, lexicon, **choices)) for variant in variants
-    }
+    return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 
-def write_altered(
-    path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any], evaluated: Mapping[str, Any] | None = None
-) -> None:
-    """Writes a variant as an annotation file, with who made it and how many captions were left unaltered."""
-    made_by = {"version": __version__, **made_by, **(evaluated or {}), "unaltered": dict(altered.unaltered)}
+def write_altered(path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any]) -> None:
+    """Write a variant as an annotation file, with what made it and how many captions were left unaltered."""
+    made_by = {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
     write_annotation(Path(path), altered.variant, altered.items, made_by=made_by, changes=altered.records())

@@ -1,0 +1,4 @@
+"""Words of captions: splitting, concept groups, embedding influence, replacement."""
+
+# What a noun is replaced by; `replacement.py` defines each. In the order of the RoCOCO paper's tables.
+VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")

@@ -1,45 +1,40 @@
-"""Altered captions: one noun of a caption replaced, as the RoCOCO benchmark (arXiv 2304.10727) has it.
+"""Alter captions: replace one noun of a caption.
 
     candidates       the caption's words that are nouns of the lexicon
-    which word       the one of lowest (highest, random) embedding influence that can be replaced
+    which word       the candidate of lowest (highest, random) embedding influence that can be replaced
     by what          same_concept   a noun of the same concept group
                      diff_concept   a noun of another group
                      rand_voca      a word of the encoder's vocabulary
                      danger         criminal, minefield, committing crime or weapon, for a person, place, action, thing
 
-The new word stands in the number and the case of the old one; it is in no original of the image, in no other form
-either; it is no synonym of the old word and nothing more general that would stay true. Nothing else changes.
+The four rules are those of Park et al. (arXiv 2304.10727). The new word takes the number and the case of the old one.
+It is in no original of the image, in either number; it is no synonym of the old word and no more general word that
+would still be true. Nothing else in the caption changes.
 
-Chance is a hash of (seed, variant, caption, word, draw): what becomes of a caption depends on nothing but the seed, the
-caption, the other captions of its image and the influence of its words; not on order, batch or machine.
+Every random choice is a hash of (seed, variant, caption, word, draw). An altered caption therefore depends only on the
+seed, the caption, the other captions of its image and the influence of its words; not on order, batch or machine.
 """
 
 import functools
 import hashlib
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions
-from rococo_jax.benchmarks.rococo.paper_style import in_paper_style
-from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
 from rococo_jax.perturb.text.nouns import article_of
 from rococo_jax.perturb.text.words import Word, like_case, plain, split_words, word_texts
 
-VARIANTS = ("same_concept", "diff_concept", "rand_voca", "danger")
+# Kind of noun -> what the `danger` variant puts in its place.
 DANGER = {"person": "criminal", "place": "minefield", "action": "committing crime", "thing": "weapon"}
-# The published list has this misspelling.
-_PAPER_DANGER = {**DANGER, "action": "commiting crime"}
-# Influences that differ by less are a tie, won by the first word, so that the last bits of a machine decide nothing.
+# Influences are rounded before they are compared, and ties go to the first word: last bits differ between machines.
 _DECIMALS = 5
-NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Alteration:
         word_index: which word (as `split_words` counts).
         old, new: the word and what stands in its place, as written.
         concept: the old word's concept.
-        influence: the old word's embedding influence, None where nobody computed it.
+        influence: the old word's embedding influence, None where it was not computed.
     """
 
     caption: str
@@ -92,10 +87,12 @@ class CaptionAlterer:
         lexicon: the concept groups.
         seed: of the choice of replacements, and of words where `select` is random.
         select: which influence the replaced word has among the candidates.
-        style: `paper` gives altered captions the published look.
+        style: applied to the altered caption as a whole; the new word then keeps its own case. None: plain style, the
+            new word in the case of the old one and the rest of the caption untouched.
         vocabulary: the words of rand_voca.
-        any_number: a singular may become a plural and the other way round.
-        fit_article: an `a` or `an` right before the noun has to fit what is put in (published captions do not mind).
+        danger: kind of noun -> replacement, for variant danger.
+        any_number: allow a plural in place of a singular, and a singular in place of a plural.
+        fit_article: allow only words that fit an `a` or `an` right before the noun.
 
     Raises:
         InputError: an unknown choice, or rand_voca without a vocabulary.
@@ -105,8 +102,9 @@ class CaptionAlterer:
     lexicon: Lexicon
     seed: int = 0
     select: str = "lowest"
-    style: str = "plain"
+    style: Callable[[str], str] | None = None
     vocabulary: Sequence[str] = ()
+    danger: Mapping[str, str] = field(default_factory=lambda: DANGER)
     any_number: bool = False
     fit_article: bool = False
     _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
@@ -114,7 +112,7 @@ class CaptionAlterer:
     )
 
     def __post_init__(self):
-        choices = {"variant": VARIANTS, "select": ("lowest", "highest", "random"), "style": ("plain", "paper")}
+        choices = {"variant": VARIANTS, "select": ("lowest", "highest", "random")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError("altered captions", name, repr(getattr(self, name)), f"one of {', '.join(allowed)}")
@@ -170,9 +168,8 @@ class CaptionAlterer:
     def _replacements(self, old: Candidate, caption: str, present: frozenset[str], draw: int) -> Iterator[str]:
         key = [self.seed, self.variant, caption, old.index, draw]
         if self.variant == "danger":
-            words = _PAPER_DANGER if self.style == "paper" else DANGER
             own = self.lexicon.kind(old.noun)
-            ordered = [words[own], *(word for kind, word in words.items() if kind != own)]
+            ordered = [self.danger[own], *(word for kind, word in self.danger.items() if kind != own)]
             yield from (word for word in ordered if present.isdisjoint(word.split()))
         elif self.variant == "rand_voca":
             forms = {plain(form) for form in (old.noun.singular, old.noun.plural) if form is not None}
@@ -196,60 +193,13 @@ class CaptionAlterer:
         return self._forms[key]
 
     def _write(self, caption: str, word: Word, old: Candidate, new: str, influence: float | None) -> Alteration:
-        if self.style == "plain":
+        if self.style is None:
             new = like_case(word.text, new)
         altered = caption[: word.start] + new + caption[word.end :]
-        if self.style == "paper":
-            altered = in_paper_style(altered, keep_case=self.variant == "danger")
+        if self.style is not None:
+            altered = self.style(altered)
         value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
-
-
-@dataclass(frozen=True)
-class AlteredSet:
-    """A variant of a benchmark.
-
-    Attributes:
-        variant: its name.
-        items: the images with originals and altered captions, None where a caption was left unaltered.
-        alterations: aligned with the items' originals.
-        unaltered: why captions were left unaltered -> how many.
-    """
-
-    variant: str
-    items: tuple[AlteredCaptions, ...]
-    alterations: tuple[tuple[Alteration | None, ...], ...]
-    unaltered: Mapping[str, int]
-
-    def records(self) -> list[list[dict[str, Any] | None]]:
-        """The annotation's `changes`."""
-        return [[None if each is None else each.record() for each in item] for item in self.alterations]
-
-
-def alter_images(
-    images: Iterable[CaptionedImage], influences: Iterable[Sequence[float] | np.ndarray | None], alterer: CaptionAlterer
-) -> AlteredSet:
-    """Alters every caption of every image once.
-
-    Args:
-        images: the images with their captions.
-        influences: for every caption in this order the influence of its words, or None where `select` is random.
-        alterer: the variant.
-    """
-    items, alterations, unaltered = [], [], Counter()
-    influences = iter(influences)
-    for image in images:
-        made = []
-        for caption in image.captions:
-            found = alterer.alter(caption, image.captions, next(influences))
-            made.append(found[0] if found else None)
-            if not found:
-                candidates = find_candidates(split_words(caption), alterer.lexicon)
-                unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
-        altered = tuple(None if each is None else each.caption for each in made)
-        items.append(AlteredCaptions(image.image, image.captions, altered))
-        alterations.append(tuple(made))
-    return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
 
 
 @functools.lru_cache(maxsize=256)
