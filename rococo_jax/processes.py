@@ -1,16 +1,23 @@
-"""Several processes as one computation: how they find one another, wait, exchange what they made, and end together.
+"""Several processes as one computation: joining, barriers, exchange of Python objects, and a common end.
 
-They are one computation when the environment says so:
+The environment describes the group:
 
-    ROCOCO_COORDINATOR     host:port of process 0; on a TPU pod or under SLURM `auto`, and JAX finds the rest itself
-    ROCOCO_PROCESSES       how many there are
-    ROCOCO_PROCESS         which one this is, from 0
-    ROCOCO_TIMEOUT         seconds to wait for the others when joining, and for one that falls silent (default 300)
+    ROCOCO_COORDINATOR     host:port of process 0; `auto` on a TPU pod or under SLURM, where JAX finds the rest itself
+    ROCOCO_PROCESSES       number of processes
+    ROCOCO_PROCESS         number of this process, from 0
+    ROCOCO_TIMEOUT         seconds to wait for the others when joining, and for a silent process (default 300)
 
-Everything passes through JAX's own service at process 0 and its collectives: no file system need be shared. A process
-gives a sign of life every two seconds. Who has given none for half the timeout is gone, and who fails says so: then all
-others stop within the timeout with a line that names it. Who is alive may take as long as it needs; those who wait for
-it say so whenever a timeout has passed. If process 0 itself is gone, JAX ends the others at once.
+Start, barriers, messages and data go through JAX: `jax.distributed`, its coordination service at process 0, and
+`jax.experimental.multihost_utils`. No shared file system is needed. Three things are added to the library:
+
+    loss        JAX aborts every process with a C++ stack trace when heartbeats stop. Here each process writes a
+                heartbeat to the coordination service every two seconds; a process that is silent for half the timeout
+                is lost, and all others name it with its host and exit within the timeout.
+    failure     JAX does not tell the others why a process failed. Here the error and the exit code reach all of them.
+    waiting     A barrier has no time limit while all processes are alive. After each timeout, one of the waiting
+                processes prints which ones are missing and where they were last.
+
+If process 0 itself is lost, the coordination service is too, and JAX ends the other processes at once.
 """
 
 import contextlib
@@ -28,75 +35,88 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from rococo_jax.errors import InputError, as_input_error, report_in_one_line
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 2.0
-# Barriers end by what is seen of the others, not by the clock.
-_NO_LIMIT_MS = 7 * 24 * 3600 * 1000
-# JAX gives up with a stack trace; what is said here comes before.
-_LATER_SECONDS = 10
+_HEARTBEAT_SECONDS = 2.0
+# JAX requires a limit for a barrier; a lost process ends the wait much earlier.
+_BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
+# JAX's own limit for joining lies this much later, because it aborts with a stack trace.
+_GRACE_SECONDS = 10
 
 
-class _Team:
-    """This process among the others: its signs of life, its place, and what is said of who is gone."""
+class _Group:
+    """This process as a member of the group: heartbeats, barriers, and the report of failed or lost processes.
+
+    State is shared as keys `rococo/TOPIC/NUMBER` of the coordination service:
+
+        host     host name
+        alive    count of heartbeats
+        at       number and name of the last barrier
+        failed   set by a process that looks for the cause of its error
+        ended    exit code and reason of a process that failed or is lost
+    """
 
     def __init__(self, client: Any, number: int, count: int, timeout: int):
         self.client, self.number, self.count, self.timeout = client, number, count, timeout
-        self.places = itertools.count()
+        self.barriers = itertools.count()
         self.waiting_since: float | None = None
-        self.told = 0.0
-        self.every = min(_LOOK_SECONDS, timeout / 8)
-        self.silence = timeout / 2
-        self.over = threading.Event()
-        self.signs: dict[int, tuple[str | None, float]] = {}
+        self.last_notice = 0.0
+        self.interval = min(_HEARTBEAT_SECONDS, timeout / 8)
+        self.silence_limit = timeout / 2
+        self.left = threading.Event()
+        # Process 0: the last heartbeat of each process, and when it arrived.
+        self.heartbeats: dict[int, tuple[str | None, float]] = {}
         self._put("host", socket.gethostname())
         self.thread = threading.Thread(target=self._watch, daemon=True, name="processes")
         self.thread.start()
 
-    def wait(self, what: str) -> None:
-        """Returns when all are at this place."""
-        place = next(self.places)
-        self._put("at", f"{place} {what}")
+    def barrier(self, name: str) -> None:
+        """Returns when all processes have called it."""
+        number = next(self.barriers)
+        self._put("at", f"{number} {name}")
         self.waiting_since = time.monotonic()
-        self.client.wait_at_barrier(f"rococo/{place}", _NO_LIMIT_MS)
+        self.client.wait_at_barrier(f"rococo/{number}", _BARRIER_MILLISECONDS)
         self.waiting_since = None
 
     def leave(self) -> None:
-        """After all have come to the end: nobody is missed any more."""
-        self.over.set()
+        """Stops the heartbeats, after a last barrier."""
+        self.left.set()
         self.thread.join()
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Ends this process, and tells the others why."""
-        said = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        said = str(as_input_error(error) or said)
+        """Reports `error` here and to the other processes, and ends this process."""
+        reason = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        reason = str(as_input_error(error) or reason)
         code = report_in_one_line(error)
         if code is None:
             code = 1
             traceback.print_exception(error)
-        # Where a collective broke, somebody else is gone: the watching thread will find out who, and end this process.
-        if not (isinstance(error, jax.errors.JaxRuntimeError | ValueError) and self._all_failed()):
+        # A collective raises these when another process is lost. The heartbeats then name that process and end this
+        # one; this error is the cause only where all processes have raised one.
+        in_collective = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
+        if not (in_collective and self._all_failed()):
             with contextlib.suppress(jax.errors.JaxRuntimeError):
-                self._put("ended", f"{code} ended with {_one_line(said)[:500]}")
+                self._put("ended", f"{code} ended with {_one_line(reason)[:500]}")
         self._exit(code)
 
     def _all_failed(self) -> bool:
-        """Whether all processes came to such an error: then it is nobody's absence that caused it."""
-        print(f"rococo: {self.name(self.number)} failed; looking who else is there", file=sys.stderr, flush=True)
-        limit = time.monotonic() + self.silence + 3 * self.every
+        """Whether all processes get here before one of them counts as lost."""
+        print(f"rococo: {self.name(self.number)} failed; checking the other processes", file=sys.stderr, flush=True)
+        limit = time.monotonic() + self.silence_limit + 3 * self.interval
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._put("failed", "yes")
             while time.monotonic() < limit:
                 if len(self._all("failed")) == self.count:
                     return True
-                time.sleep(self.every)
+                time.sleep(self.interval)
         return False
 
     def name(self, number: int) -> str:
-        """The process and its host."""
+        """The number and host of a process."""
         try:
             return f"process {number} ({self.client.key_value_try_get(f'rococo/host/{number}')})"
         except jax.errors.JaxRuntimeError:
@@ -115,93 +135,107 @@ class _Team:
             try:
                 self._put("alive", str(beat))
                 if self.number == 0:
-                    self._look_for_silent()
+                    self._find_lost()
                 ended = self._all("ended")
-                self._say_who_is_missing()
+                self._print_missing()
             except jax.errors.JaxRuntimeError:
-                if self.over.is_set():
+                if self.left.is_set():
                     return
-                ended = {0: "1 cannot be reached, where all processes meet"}
+                ended = {0: "1 cannot be reached; it runs the coordination service"}
             ended.pop(self.number, None)
             if ended:
-                number, how = min(ended.items())
-                code, how = how.split(" ", 1)
-                print(f"rococo: {self.name(number)} {how}; process {self.number} stops, too", file=sys.stderr)
+                number, reason = min(ended.items())
+                code, reason = reason.split(" ", 1)
+                print(f"rococo: {self.name(number)} {reason}; process {self.number} stops, too", file=sys.stderr)
                 self._exit(int(code))
-            if self.over.wait(self.every):
+            if self.left.wait(self.interval):
                 return
 
-    def _look_for_silent(self) -> None:
+    def _find_lost(self) -> None:
         now, alive = time.monotonic(), self._all("alive")
         for number in range(1, self.count):
-            sign, since = self.signs.get(number, (None, now))
-            if alive.get(number) != sign:
+            beat, since = self.heartbeats.get(number, (None, now))
+            if alive.get(number) != beat:
                 since = now
-            self.signs[number] = alive.get(number), since
-            if now - since > self.silence:
+            self.heartbeats[number] = alive.get(number), since
+            if now - since > self.silence_limit:
                 self._put("ended", f"1 has given no sign of life for {now - since:.0f} s", number)
 
-    def _say_who_is_missing(self) -> None:
+    def _print_missing(self) -> None:
+        """The lowest process at this barrier names those that have not come, once a timeout."""
         since, now = self.waiting_since, time.monotonic()
-        if since is None or now - max(since, self.told) < self.timeout:
+        if since is None or now - max(since, self.last_notice) < self.timeout:
             return
         places = {number: at.split(" ", 1) for number, at in self._all("at").items()}
         here = places[self.number]
         if self.number != min(number for number, place in places.items() if place == here):
             return
-        self.told = now
+        self.last_notice = now
         others = {number: places.get(number) for number in range(self.count) if places.get(number) != here}
         missing = (f"{self.name(number)}, last seen at {place[1] if place else 'its start'!r}"
                    for number, place in others.items())  # fmt: skip
         print(f"rococo: waiting at {here[1]!r} for {now - since:.0f} s; missing {'; '.join(missing)}", file=sys.stderr)
 
     def _exit(self, code: int) -> NoReturn:
-        """At once: whatever an orderly end would wait for may never come."""
+        """Ends this process at once: an orderly shutdown may wait for a process that is lost."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self.number == 0:
-            # The others hear of it from here.
-            time.sleep(3 * self.every)
+            # Time for the others to read the reason from the service that ends with this process.
+            time.sleep(3 * self.interval)
         for child in multiprocessing.active_children():
             child.kill()
         os._exit(code)
 
 
-_team: _Team | None = None
+_group: _Group | None = None
 
 
 def initialize_distributed() -> None:
-    """Joins this process with the others that the environment names; nothing where it names none.
+    """Joins the group of processes that the environment describes; without such variables, does nothing.
 
     Raises:
-        InputError: some of the variables are missing, or are no numbers.
+        InputError: a variable is missing or not a number.
     """
-    global _team
+    global _group
     coordinator = os.environ.get("ROCOCO_COORDINATOR")
-    if coordinator is None or _team is not None:
+    if coordinator is None or _group is not None:
         return
     seconds = _number("ROCOCO_TIMEOUT", 300)
-    options = {"initialization_timeout": seconds + _LATER_SECONDS, "heartbeat_timeout_seconds": seconds}
-    who, whom = "this process", "all others"
+    options = {"initialization_timeout": seconds + _GRACE_SECONDS, "heartbeat_timeout_seconds": seconds}
+    this, others = "this process", "all others"
     if coordinator != "auto":
         count, number = _number("ROCOCO_PROCESSES"), _number("ROCOCO_PROCESS")
         options |= {"coordinator_address": coordinator, "num_processes": count, "process_id": number}
-        who, whom = f"process {number} of {count}", f"all others at {coordinator}"
-    # What CPU processes talk through; other devices have their own ways.
+        this, others = f"process {number} of {count}", f"all others at {coordinator}"
+    # Collectives between processes on CPU; other devices ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would take SIGTERM for itself, and a command that does not ask it could not be stopped.
+    # JAX's preemption service would catch SIGTERM, and commands that do not poll it could not be stopped.
     jax.config.update("jax_enable_preemption_service", False)
-    alone = threading.Timer(seconds, _give_up, [f"{who} ({socket.gethostname()}) has waited {seconds} s for {whom}"])
-    alone.daemon = True
-    alone.start()
+    message = f"{this} ({socket.gethostname()}) has waited {seconds} s for {others}"
+    limit = threading.Timer(seconds, _give_up, [message])
+    limit.daemon = True
+    limit.start()
     try:
         jax.distributed.initialize(**options, shutdown_timeout_seconds=seconds)
     finally:
-        alone.cancel()
-    from jax._src.distributed import global_state  # where JAX keeps the client, for which it has no public name
+        limit.cancel()
+    state = _coordination_state()
+    if state is not None and state.num_processes > 1:
+        _group = _Group(state.client, state.process_id, state.num_processes, seconds)
 
-    if global_state.num_processes > 1:
-        _team = _Team(global_state.client, global_state.process_id, global_state.num_processes, seconds)
+
+def _coordination_state() -> Any | None:
+    """JAX's client of the coordination service and the place of this process, which have no public name in JAX 0.10.
+
+    `jax.process_index` would start the devices, and block before a lost process can be named. Where a later JAX moves
+    the client, the group runs on public functions alone, without the three additions.
+    """
+    try:
+        from jax._src.distributed import global_state
+    except ImportError:
+        return None
+    return global_state if hasattr(getattr(global_state, "client", None), "wait_at_barrier") else None
 
 
 def _number(name: str, default: int | None = None) -> int:
@@ -213,21 +247,23 @@ def _number(name: str, default: int | None = None) -> int:
     return int(value)
 
 
-def _give_up(said: str) -> NoReturn:
-    print(f"rococo: {said}; every process that came says so, who does not is missing", file=sys.stderr, flush=True)
+def _give_up(message: str) -> NoReturn:
+    line = f"rococo: {message}; a process that prints no such line is missing"
+    print(line, file=sys.stderr, flush=True)
     os._exit(1)
 
 
 @contextlib.contextmanager
 def distributed_run() -> Iterator[None]:
-    """Joins the processes that the environment names, if any. Inside they are one command: all come to its end
-    together, or, when one of them fails or is gone, all stop.
+    """Runs the block as one command on all processes of the environment, if it describes any: all end together, and
+    all stop when one fails or is lost.
 
     Raises:
-        InputError: see `initialize_distributed`; what `gather` raises on all processes passes through.
+        InputError: see `initialize_distributed`.
+        Exception: one that `gather` raised on all processes; any other error ends the process.
     """
     initialize_distributed()
-    if _team is None:
+    if _group is None:
         yield
         return
     try:
@@ -235,34 +271,31 @@ def distributed_run() -> Iterator[None]:
         barrier("the end")
     except BaseException as error:
         if not getattr(error, "is_on_all_processes", False):
-            _team.fail(error)
+            _group.fail(error)
         barrier("the end")
-        _team.leave()
+        _group.leave()
         raise
-    _team.leave()
+    _group.leave()
 
 
-def barrier(what: str) -> None:
-    """Returns when every process has come here. `what` names the place, for the message if one does not."""
-    if _team is not None:
-        _team.wait(what)
-    elif jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices(what)
+def barrier(name: str) -> None:
+    """Returns when every process has called it. `name` tells people which barrier it is."""
+    if _group is not None:
+        _group.barrier(name)
+    else:
+        multihost_utils.sync_global_devices(name)
 
 
 def on_any_process(flag: bool) -> bool:
-    """Whether `flag` is set on any process. All must ask."""
-    if jax.process_count() == 1:
-        return flag
-    from jax.experimental import multihost_utils
-
+    """Whether `flag` is true on any process. All processes must call it."""
     return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
 
 
-def gather(what: str, make: Callable[[], T]) -> list[T]:
-    """What `make` gives on each process, in order of their numbers, on all of them. All must come here.
+def gather(name: str, make: Callable[[], T]) -> list[T]:
+    """Calls `make` on every process and returns all results on all of them, in order of process numbers.
+
+    All processes must call it. `multihost_utils.process_allgather` takes arrays of one shape only; here results are
+    any objects that pickle, and errors travel too.
 
     Raises:
         Exception: what `make` raised on the first process where it did, on all of them.
@@ -273,52 +306,50 @@ def gather(what: str, make: Callable[[], T]) -> list[T]:
     try:
         mine = pickle.dumps((True, make()), protocol=5)
     except Exception as caught:
-        error, mine = caught, _pickled(caught)
-    answers = [pickle.loads(answer) for answer in _exchange(what, mine)]
-    for number, (fine, value) in enumerate(answers):
-        if not fine:
+        error, mine = caught, _pickle_error(caught)
+    results = [pickle.loads(part) for part in _exchange_bytes(name, mine)]
+    for number, (succeeded, value) in enumerate(results):
+        if not succeeded:
             first = error if number == jax.process_index() else value
             first.is_on_all_processes = True
             raise first
-    return [value for _, value in answers]
+    return [value for _, value in results]
 
 
-def run_on_all_processes(what: str, make: Callable[[], T]) -> T:
-    """What `make` gives here, once it has come to its end everywhere. All must come here.
+def run_on_all_processes(name: str, make: Callable[[], T]) -> T:
+    """Calls `make` on every process and returns its result here once all have succeeded. All must call it.
 
     Raises:
         Exception: as `gather`.
     """
     made: list[T] = []
-    gather(what, lambda: made.append(make()))
+    gather(name, lambda: made.append(make()))
     return made[0]
 
 
-def broadcast_from_process_0(what: str, make: Callable[[], T]) -> T:
-    """What `make` gives on process 0, where alone it is called, on all of them. All must come here.
+def broadcast_from_process_0(name: str, make: Callable[[], T]) -> T:
+    """Calls `make` on process 0 only and returns its result on all processes. All must call it.
 
     Raises:
         Exception: as `gather`.
     """
-    return gather(what, lambda: make() if jax.process_index() == 0 else None)[0]
+    return gather(name, lambda: make() if jax.process_index() == 0 else None)[0]
 
 
-def _pickled(error: Exception) -> bytes:
+def _pickle_error(error: Exception) -> bytes:
     try:
-        whole = pickle.dumps((False, error))
-        pickle.loads(whole)
+        pickled = pickle.dumps((False, error))
+        pickle.loads(pickled)
     except Exception:  # an exception may hold anything
         return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
-    return whole
+    return pickled
 
 
-def _exchange(what: str, mine: bytes) -> list[bytes]:
-    """The bytes of every process, through the devices: floating-point numbers arrive with the bits they had."""
-    from jax.experimental import multihost_utils
-
-    barrier(what)
+def _exchange_bytes(name: str, mine: bytes) -> list[bytes]:
+    """The bytes of every process, gathered through the devices."""
+    barrier(name)
     lengths = multihost_utils.process_allgather(np.int32(len(mine)))
-    # Few sizes, since each is a program to compile: three bits of the longest, rounded up.
+    # Each padded size is a program to compile, so round the longest up to three significant bits.
     step = 1 << max(10, int(lengths.max()).bit_length() - 3)
     padded = np.zeros(-(-int(lengths.max()) // step) * step, np.uint8)
     padded[: len(mine)] = np.frombuffer(mine, np.uint8)

@@ -142,13 +142,17 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
     assert len({number for number, _ in encoded}) == 3
 
 
-def run_lines(lines: str, processes: int, frozen: int | None = None, timeout: int = 20) -> list[tuple[int, str]]:
-    """Exit code and standard error of each of several processes that join and run these lines.
+def run_lines(
+    lines: str, processes: int, frozen: int | None = None, timeout: int = 20, before: str = ""
+) -> list[tuple[int, str]]:
+    """Runs lines in several processes that join; returns the exit code and standard error of each.
 
-    `frozen` is one that will not end by itself.
+    Args:
+        frozen: a process that will not end by itself.
+        before: lines that run before joining.
     """
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
-    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n"
+    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
     program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n" + textwrap.indent(lines, "    ")
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
@@ -204,6 +208,26 @@ else:
     raise AssertionError("no error")
 """
     for code, said in run_lines(lines, 2):
+        assert code == 0, said
+
+
+def test_a_path_that_one_process_cannot_use_is_everybodys_exit_code():
+    ended = run_lines("if me == 1: open('/no/such/file')\nbarrier('the others')\n", 2)
+    assert [code for code, _ in ended] == [2, 2]
+    assert ended[1][1].startswith("rococo: /no/such/file: file system: found No such file or directory; wanted ")
+    assert "process 0 stops" in ended[0][1]
+
+
+def test_without_the_private_client_public_functions_of_jax_suffice():
+    before = "from rococo_jax import processes\nprocesses._coordination_state = lambda: None\n"
+    lines = """
+assert processes._group is None
+barrier('a place')
+assert gather("numbers", lambda: me) == [0, 1]
+assert broadcast_from_process_0("word", lambda: f"said by {me}") == "said by 0"
+assert processes.on_any_process(me == 1) and not processes.on_any_process(False)
+"""
+    for code, said in run_lines(lines, 2, before=before):
         assert code == 0, said
 
 
