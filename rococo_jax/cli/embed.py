@@ -39,7 +39,7 @@ def embedding_cache(arguments: argparse.Namespace):
 def run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    from rococo_jax.data.sources import read_captioned_images
+    from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache

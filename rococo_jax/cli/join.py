@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from rococo_jax.checkpoints import save_model
     from rococo_jax.cli.embed import embedding_cache
-    from rococo_jax.data.sources import read_captioned_images
+    from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache

@@ -1,17 +1,28 @@
-"""Captions files in the Karpathy form, and the image files that they name.
+"""Captioned images: captions files in two forms, and the image files that they name.
 
-[{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["A man with a red helmet ...", ...]}, ...]
+Karpathy form:  [{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["A man with a helmet ...", ...]}, ...]
+
+JSON lines:     {"image": "a/0001.jpg", "caption": "a dog on a beach"}
+                {"image": "a/0002.jpg", "captions": ["two men", "two men with a boat"]}
+
+In JSON lines an image may come back on a later line; its captions add up.
 """
 
 import dataclasses
+import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
+
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +33,102 @@ class CaptionedImage:
     captions: tuple[str, ...]
 
 
-def read_captions(path: str | os.PathLike) -> list[CaptionedImage]:
-    """Reads and checks a captions file in the Karpathy form.
+@dataclasses.dataclass(frozen=True, eq=False)
+class CaptionedImages:
+    """Captioned images whose files are present.
+
+    Attributes:
+        items: names and captions, in file order.
+        paths: the image file of each.
+        missing: names of images that were left out because they have no file.
+    """
+
+    items: tuple[CaptionedImage, ...]
+    paths: tuple[Path, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The images' names."""
+        return tuple(item.image for item in self.items)
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """All captions, image by image."""
+        return tuple(caption for item in self.items for caption in item.captions)
+
+    @property
+    def caption_image(self) -> Int[np.ndarray, " captions"]:
+        """The row of the image that each caption describes."""
+        return np.repeat(np.arange(len(self.items)), [len(item.captions) for item in self.items])
+
+
+def read_captioned_images(images: str, captions: str, allow_missing: bool = False) -> CaptionedImages:
+    """Reads captions files and finds their images.
+
+    Captions of an image that several files name are merged, each text once.
+
+    Args:
+        images: folders, separated by commas. A file's images may be in any of them; where there are as many folders as
+            files, a file's own folder is searched first.
+        captions: files of either form, separated by commas. The folder of a JSON lines file is searched last.
+        allow_missing: leave out images that no folder holds, as long as there is one.
 
     Raises:
-        InputError: it names the file, the item and the field: JSON cut short, not a list, a missing key, no captions,
-            a caption that is no string, an image named twice, or a name that leaves the image folder.
+        InputError: a file or folder is missing or unusable, no file is named, or a folder holds none of the images or,
+            unless that is allowed, not all of them.
     """
-    items = read_json(path, "a captions file")
-    return captions_from_json(items, path)
+    folders = [part.strip() for part in images.split(",") if part.strip()]
+    files = [part.strip() for part in captions.split(",") if part.strip()]
+    if not files:
+        raise InputError("captions", "files", repr(captions), "at least one captions file")
+    merged: dict[Path, CaptionedImage] = {}
+    missing: list[str] = []
+    for number, file in enumerate(files):
+        items = read_captions(file)
+        own = [folders[number]] if len(folders) == len(files) else []
+        beside = [str(Path(file).parent)] if file.endswith(JSON_LINES) else []
+        found = _find_in_folders(items, list(dict.fromkeys([*own, *folders, *beside])), file, allow_missing)
+        for item in items:
+            if item.image not in found:
+                missing.append(item.image)
+                continue
+            path = found[item.image]
+            texts = item.captions
+            if path in merged:
+                texts = tuple(dict.fromkeys(merged[path].captions + texts))
+            merged[path] = CaptionedImage(item.image, texts)
+    return CaptionedImages(tuple(merged.values()), tuple(merged), tuple(missing))
+
+
+def _find_in_folders(
+    items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
+) -> dict[str, Path]:
+    """The items' files by name, each from the first folder that has it."""
+    found: dict[str, Path] = {}
+    missing = [item.image for item in items]
+    for folder in folders:
+        present, missing = find_images(missing, folder)
+        found |= present
+    where = ", ".join(folders) or "no folder"
+    if not found:
+        raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
+    if missing and not allow_missing:
+        state = f"{len(missing)} of {len(items)} images in none of {where}; the first is {missing[0]!r}"
+        raise InputError(file, "images", state, "all of them, or allow_missing")
+    return found
+
+
+def read_captions(path: str | os.PathLike) -> list[CaptionedImage]:
+    """Reads and checks a captions file: JSON lines (`.jsonl`, `.ndjson`), or else the Karpathy form.
+
+    Raises:
+        InputError: it names the file, the item or line and the field: JSON cut short, not a list, a missing key, no
+            captions, a caption that is no string, an image named twice, or a name that leaves the image folder.
+    """
+    if str(path).endswith(JSON_LINES):
+        return _read_captions_lines(path)
+    return captions_from_json(read_json(path, "a captions file"), path)
 
 
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
@@ -52,8 +150,58 @@ def _read_item(item: Any, number: int, source: object) -> CaptionedImage:
     return CaptionedImage(image, captions)
 
 
+def _read_captions_lines(path: str | os.PathLike) -> list[CaptionedImage]:
+    """JSON lines; images in the order of their first line."""
+    captions: dict[str, list[str]] = {}
+    for number, entry in read_jsonl(path, "image-text pairs as JSON lines"):
+        image = read_image_name(entry, number, path)
+        captions.setdefault(image, []).extend(_read_line_captions(entry, f"line {number} ({image!r})", path))
+    if not captions:
+        raise InputError(path, "lines", "none", "at least one image with a caption")
+    return [CaptionedImage(image, tuple(texts)) for image, texts in captions.items()]
+
+
+def _read_line_captions(entry: dict, where: str, path: object) -> tuple[str, ...]:
+    keys = [key for key in ("caption", "captions") if key in entry]
+    if len(keys) != 1:
+        raise InputError(path, where, f"the keys {sorted(entry)}", '"image" and either "caption" or "captions"')
+    value = entry[keys[0]]
+    if not isinstance(value, str | list):
+        raise InputError(path, f"{keys[0]} of {where}", kind_of(value), "a string or a list of strings")
+    texts = read_texts({keys[0]: [value] if isinstance(value, str) else value}, keys[0], where, path)
+    if not texts:
+        raise InputError(path, f"{keys[0]} of {where}", "an empty list", "at least one caption")
+    return texts
+
+
+def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]]:
+    """Yields (line number from 1, value) of every line that is not blank. `wanted`: what the file should hold.
+
+    Raises:
+        InputError: the file is missing or not UTF-8, or a line is no JSON.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, _read_line(line, number, path, wanted)
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", wanted) from None
+    except IsADirectoryError:
+        raise InputError(path, "file", "a folder", wanted) from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
+
+
+def _read_line(line: str, number: int, path: object, wanted: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(path, f"line {number}", f"{error.msg} at column {error.colno}", f"{wanted}, whole") from None
+
+
 def kind_of(value: Any) -> str:
-    """What a JSON value is, for an error line."""
+    """The kind of a JSON value, for an error line."""
     if value is None:
         return "null"
     return {dict: "an object", list: "a list", str: "a string", bool: "true or false"}.get(type(value), "a number")
@@ -69,7 +217,7 @@ def read_image_name(item: Any, number: int, source: object) -> str:
     if not isinstance(image, str) or not image:
         found = "an empty string" if image == "" else kind_of(image)
         raise InputError(source, f"image of item {number}", found, "the name of an image file")
-    # Read as on Windows, where both slashes part folders: what leaves the folder there leaves it everywhere.
+    # As a Windows path, in which both slashes separate folders, so that it is safe on every system.
     path = PureWindowsPath(image)
     if path.anchor or ".." in path.parts or "\0" in image:
         raise InputError(source, f"image of item {number}", repr(image), "a path inside the image folder")
@@ -103,6 +251,15 @@ def check_no_image_twice(images: Sequence[str], source: object) -> None:
         if first.setdefault(image, number) != number:
             found = f"{image!r}, which is also item {first[image]}"
             raise InputError(source, f"image of item {number}", found, "every image once")
+
+
+def refuse_missing_images(folder: object, missing: list[str], wanted: int, allow_missing: bool) -> None:
+    """Raises InputError where images are missing and that is not allowed, or where all are."""
+    if missing and not allow_missing:
+        found = f"{len(missing)} of {wanted} missing, the first is {missing[0]!r}"
+        raise InputError(folder, "images", found, "all of them, or allow_missing")
+    if len(missing) == wanted:
+        raise InputError(folder, "images", "none of the images that the file names", "at least one")
 
 
 def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:

@@ -19,8 +19,7 @@ from typing import Any
 import grain.python as grain
 import numpy as np
 
-from rococo_jax.data.captions import kind_of
-from rococo_jax.data.jsonl import read_jsonl
+from rococo_jax.data.captions import kind_of, read_jsonl
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 

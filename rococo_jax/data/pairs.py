@@ -6,10 +6,10 @@ open_pairs("shards")                                    ArrayRecord shards, as `
 open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from rococo_jax.data.captions import CaptionedImage, find_images, read_captions
+from rococo_jax.data.captions import read_captioned_images
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource
 from rococo_jax.errors import InputError
 
@@ -44,7 +44,6 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
         InputError: a file or folder is missing or unusable, no folder holds an image, or nothing is named.
     """
     parts = [part.strip() for part in images.split(",") if part.strip()]
-    files = [part.strip() for part in captions.split(",") if part.strip()]
     sources: list[PairSource] = []
     folders = []
     for part in parts:
@@ -57,57 +56,15 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
             sources.append(RecordPairs(part))
         else:
             folders.append(part)
-    if folders and not files:
+    if folders and not captions.strip():
         raise InputError("training data", "captions", "no captions file", f"one for the images of {', '.join(folders)}")
-    if files:
-        sources.insert(0, read_folder_pairs(folders, files, allow_missing=allow_missing))
+    if captions.strip():
+        read = read_captioned_images(",".join(folders), captions, allow_missing)
+        sources.insert(0, FolderPairs(read.items, read.paths))
     if not sources:
         wanted = ", ".join(("folders of images", "shards", *(f"{prefix}NAME" for prefix in _REGISTERED)))
         raise InputError("training data", "images", repr(images), wanted)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
-
-
-def read_folder_pairs(folders: Sequence[str], files: Sequence[str], *, allow_missing: bool = False) -> FolderPairs:
-    """Reads captions files and finds the images that they name; captions of an image that comes twice are merged.
-
-    Raises:
-        InputError: as `open_pairs`.
-    """
-    captioned: dict[Path, CaptionedImage] = {}
-    for file in files:
-        items, beside = _read_captions_file(file)
-        for item, path in _find_files(items, [*folders, *beside], file, allow_missing):
-            earlier = captioned[path].captions if path in captioned else ()
-            merged = tuple(dict.fromkeys(earlier + item.captions)) if earlier else item.captions
-            captioned[path] = CaptionedImage(item.image, merged)
-    return FolderPairs(list(captioned.values()), list(captioned))
-
-
-def _read_captions_file(file: str) -> tuple[list[CaptionedImage], list[str]]:
-    """The captioned images of a file, and the folders that need not be given to find them."""
-    if file.endswith((".jsonl", ".ndjson")):
-        from rococo_jax.data.jsonl import read_jsonl_captions
-
-        return read_jsonl_captions(file), [str(Path(file).parent)]
-    return read_captions(file), []
-
-
-def _find_files(
-    items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
-) -> list[tuple[CaptionedImage, Path]]:
-    """Items with their files, each from the first folder that has it, in the order of the items."""
-    found: dict[str, Path] = {}
-    missing = [item.image for item in items]
-    for folder in folders:
-        present, missing = find_images(missing, folder)
-        found |= present
-    where = ", ".join(folders) or "no folder"
-    if not found:
-        raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
-    if missing and not allow_missing:
-        state = f"{len(missing)} of {len(items)} images in none of {where}; the first is {missing[0]!r}"
-        raise InputError(file, "images", state, "all of them")
-    return [(item, found[item.image]) for item in items if item.image in found]
 
 
 def _holds_shards(path: Path) -> bool:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
-from rococo_jax.data.captions import find_images
-from rococo_jax.data.sources import refuse_missing_images
+from rococo_jax.data.captions import find_images, refuse_missing_images
 from rococo_jax.storage import hash_file, hash_json
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.data.captions import CaptionedImage, find_images, read_captions
+from rococo_jax.data.captions import CaptionedImage, find_images, read_captioned_images, read_captions
 from rococo_jax.errors import InputError
 
 GOOD = [
@@ -151,3 +151,23 @@ def test_the_real_images_are_found_in_both_ways(real_data):
         present, missing = find_images(names, real_data / folder)
         assert len(present) == 281 and len(missing) == 4719
         assert all(path.is_file() for path in present.values())
+
+
+def test_each_captions_file_reads_its_own_folder_first_and_then_the_others(tmp_path):
+    for name in ("a/1.jpg", "b/1.jpg", "b/2.jpg", "lines/3.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "a.json").write_text(json.dumps([{"image": name, "caption": [name]} for name in ("1.jpg", "2.jpg")]))
+    (tmp_path / "b.json").write_text(json.dumps([{"image": "2.jpg", "caption": ["x", "2.jpg"]}]))
+    (tmp_path / "lines/c.jsonl").write_text(
+        '{"image": "3.jpg", "caption": "three"}\n{"image": "4.jpg", "caption": ""}\n'
+    )
+    data = read_captioned_images(f"{tmp_path}/b,{tmp_path}/a", f"{tmp_path}/a.json,{tmp_path}/b.json")
+    assert data.paths == (tmp_path / "b/1.jpg", tmp_path / "b/2.jpg") and data.missing == ()
+    assert data.captions == ("1.jpg", "2.jpg", "x") and data.caption_image.tolist() == [0, 1, 1]
+    data = read_captioned_images("", f"{tmp_path}/lines/c.jsonl", allow_missing=True)
+    assert (data.names, data.missing) == (("3.jpg",), ("4.jpg",))
+    with pytest.raises(InputError, match=r"1 of 2 images in none of .*lines; the first is '4.jpg'"):
+        read_captioned_images("", f"{tmp_path}/lines/c.jsonl")
+    with pytest.raises(InputError, match="captions: files: found ''"):
+        read_captioned_images(str(tmp_path), "")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.data.array_record import RecordPairs
-from rococo_jax.data.jsonl import read_jsonl_captions
+from rococo_jax.data.captions import read_captions
 from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import JoinedPairs
 from rococo_jax.data.pairs import open_pairs
@@ -141,7 +141,7 @@ def test_json_lines_beside_their_images_need_no_folder(tmp_path):
 def test_lines_that_are_no_pairs_are_named(tmp_path, text, message):
     (tmp_path / "pairs.jsonl").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_jsonl_captions(tmp_path / "pairs.jsonl")
+        read_captions(tmp_path / "pairs.jsonl")
 
 
 # Shards

@@ -91,7 +91,7 @@ def test_a_batch_holds_the_images_and_captions_that_it_names(source):
     assert batch["ids"].shape == batch["text_mask"].shape == (8, 24)
     assert batch["sample_index"].tolist() == list(range(8))
     np.testing.assert_array_equal(batch["pixels"][:, 0, 0, 0], 2 * batch["image_id"] + 1)
-    from tiny import tiny_tokenizer
+    from tests.support.tiny import tiny_tokenizer
 
     for row, (image, which) in enumerate(zip(batch["image_id"], batch["caption_index"], strict=True)):
         (ids,) = tiny_tokenizer().encode([captions_of(image)[which]])
@@ -220,7 +220,7 @@ def test_hard_positives_and_negatives_go_with_their_caption(source):
     assert batch["positive_ids"].shape == (30, 24) and batch["negative_ids"].shape == (30, 3, 24)
     np.testing.assert_array_equal(batch["positive_valid"], even)
     np.testing.assert_array_equal(batch["negative_valid"], np.outer(even, [True, True, False]))
-    from tiny import tiny_tokenizer
+    from tests.support.tiny import tiny_tokenizer
 
     for row in np.flatnonzero(even):
         (ids,) = tiny_tokenizer().encode([f"tree {batch['image_id'][row]}"])
