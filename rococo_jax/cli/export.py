@@ -30,8 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     import jax
 
-    from rococo_jax.checkpoints.export import export_huggingface
-    from rococo_jax.checkpoints.export_open_clip import export_open_clip
+    from rococo_jax.checkpoints import export_huggingface, export_open_clip
     from rococo_jax.encoders import load_model
     from rococo_jax.runtime import make_mesh
 

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rococo_jax.checkpoints.activation import activation_by_name
+from rococo_jax.checkpoints.families import FAMILIES
+from rococo_jax.checkpoints.formats.openai import activation_by_name
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.models import ResNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
@@ -108,7 +109,8 @@ def _text_warnings(encoder: "Encoder") -> list[str]:
     if text.pooling == "last" and spec.fixed_length != text.context_length:
         found.append(f"length: the tower reads {text.context_length} tokens always, texts are {spec.fixed_length}")
     lower = tokenizer.encode(["A Dog on the Grass."]) == tokenizer.encode(["a dog on the grass."])
-    if not lower and spec.family in ("clip", "siglip"):
+    family = FAMILIES.get(spec.family)
+    if not lower and family is not None and family.lower_case:
         found.append(f"lower-casing: the tokenizer keeps capitals, and {spec.family} was trained on lower case")
     elif not lower:
         found.append("lower-casing: capitals change the tokens; altered captions may differ from theirs in case alone")

@@ -51,7 +51,7 @@ def load_model(
     folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)
-    from rococo_jax.checkpoints.sources import convert
+    from rococo_jax.checkpoints.formats import convert
 
     parts = convert(
         str(source),

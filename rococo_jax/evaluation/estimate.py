@@ -138,7 +138,7 @@ def spec_before_loading(source: str) -> tuple[ModelSpec, int | None] | None:
 
     None for what only loading can tell, broken models included: they are reported when their turn comes.
     """
-    from rococo_jax.checkpoints.huggingface_config import spec_from_config
+    from rococo_jax.checkpoints.families import spec_from_config
     from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 
     try:

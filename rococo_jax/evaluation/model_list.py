@@ -118,7 +118,7 @@ def _named(source: str) -> NamedModel:
 
 def _may_be_a_model(match: str) -> bool:
     """Folders all, so that a broken one is reported; of files those of a known form, so that a README is passed by."""
-    from rococo_jax.checkpoints.sources import find_format
+    from rococo_jax.checkpoints.formats import find_format
 
     if Path(match).is_dir():
         return True

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.export import export_huggingface
-from rococo_jax.checkpoints.export_open_clip import export_open_clip
+from rococo_jax.checkpoints import export_huggingface, export_open_clip
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameter_shapes, parameters_of
 from rococo_jax.cli import export
 from rococo_jax.data.preprocessing import Preprocessing

@@ -16,10 +16,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.activation import activation_of_open_clip
-from rococo_jax.checkpoints.arrays import ArraySource
-from rococo_jax.checkpoints.open_clip_config import spec_from_open_clip
+from rococo_jax.checkpoints.formats.open_clip_config import spec_from_open_clip
+from rococo_jax.checkpoints.formats.openai import activation_of_open_clip
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.checkpoints.tensors import ArraySource
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts
@@ -120,7 +120,7 @@ def test_the_activation_is_known_by_its_provenance(config, name, activation):
 def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
     record = golden("vit_gelu")
     folder = open_clip_folder(record, tmp_path / "mine")
-    with pytest.raises(InputError, match=r"activation: found neither .* convert --activation quick_gelu or gelu"):
+    with pytest.raises(InputError, match=r"activation: found neither .* the argument activation, quick_gelu or gelu"):
         load_model(folder, mesh=MESH, tokenizer="none")
     asked = load_model(folder, mesh=MESH, tokenizer="none", activation="gelu")
     assert_golden(asked, record)
@@ -128,13 +128,13 @@ def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
     # It matters, or the cases here would show nothing.
     other = load_model(folder, mesh=MESH, tokenizer="none", activation="quick_gelu")
     assert np.abs(other.encode_image(pixels_for(32)) - np.array(record["images"])).max() > 1e-3
-    with pytest.raises(InputError, match="--activation"):
+    with pytest.raises(InputError, match="^activation: "):
         load_model(folder, mesh=MESH, tokenizer="none", activation="relu")
 
 
 def test_without_a_tokenizer_at_hand_the_error_says_how_to_give_one(tmp_path):
     folder = open_clip_folder(golden("vit_quick_gelu"), tmp_path / "theirs")
-    with pytest.raises(InputError, match=r"openai/clip-vit-base-patch32 cannot be read .*--tokenizer"):
+    with pytest.raises(InputError, match=r"openai/clip-vit-base-patch32 cannot be read .*the argument tokenizer"):
         load_model(folder, mesh=MESH)  # tests run offline
 
 

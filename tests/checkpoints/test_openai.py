@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.openai import PUBLISHED, spec_from_tensors
-from rococo_jax.checkpoints.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.formats.openai import PUBLISHED, spec_from_tensors
+from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts

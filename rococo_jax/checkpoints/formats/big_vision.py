@@ -5,6 +5,7 @@ Layers are apart (`encoderblock_3/...`) or stacked (`encoderblock/...`). Images 
 `transformers` does it. Source: `models/vit.py`, `models/proj/image_text/two_towers.py` of big_vision.
 """
 
+import functools
 import re
 import zipfile
 from pathlib import Path
@@ -14,11 +15,11 @@ import ml_dtypes
 import numpy as np
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.arrays import ArraySource, Tensors
-from rococo_jax.checkpoints.name_table import NameTable, Row, read_parameters
+from rococo_jax.checkpoints.families.siglip import SIGLIP
+from rococo_jax.checkpoints.hub import choose_tokenizer
+from rococo_jax.checkpoints.name_table import NameTable, Row, Transform, leading_ones, read_parameters
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
-from rococo_jax.checkpoints.transforms import Transform, leading_ones
+from rococo_jax.checkpoints.tensors import ArraySource, Tensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import hash_file
@@ -52,11 +53,13 @@ def convert_big_vision(
     parameters = read_parameters(tensors, _table(spec), parameter_shapes(spec))
     config = {"model_type": "siglip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     default = _TOKENIZERS.get(spec.text.vocabulary_size, _TOKENIZERS[32000])
-    chosen, tokenizer_from = choose_tokenizer(source, tokenizer, None, default, config)
+    chosen, tokenizer_from = choose_tokenizer(
+        source, tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
+    )
 
     from rococo_jax.data.preprocessing import Preprocessing
 
-    preprocessing = Preprocessing.from_huggingface({"image_processor_type": "SiglipImageProcessor"})
+    preprocessing = Preprocessing.from_huggingface(SIGLIP.processor)
     preprocessing = preprocessing.with_image_size(spec.vision.image_size)
     provenance = {
         "source": str(source),

@@ -5,38 +5,56 @@ one pixel from the one taken here, which is that of the processors of `transform
 """
 
 import contextlib
+import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.activation import activation_of_open_clip
-from rococo_jax.checkpoints.name_table import read_parameters
-from rococo_jax.checkpoints.open_clip_config import HF_FAMILIES, spec_from_open_clip
-from rococo_jax.checkpoints.openai import TOKENIZER
-from rococo_jax.checkpoints.openai_names import openai_table
-from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.safetensors_folder import TensorSource
-from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
-from rococo_jax.checkpoints.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.families import FAMILIES
+from rococo_jax.checkpoints.families.clip import CLIP
+from rococo_jax.checkpoints.formats.huggingface import refuse_another_model
+from rococo_jax.checkpoints.formats.open_clip_config import (
+    EXPRESSIBLE,
+    TEXT_FAMILIES,
+    model_config,
+    preprocess_config,
+    spec_from_open_clip,
+)
+from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_clip
+from rococo_jax.checkpoints.formats.openai_names import openai_table
+from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
+from rococo_jax.checkpoints.name_table import read_parameters, write_tensors
+from rococo_jax.checkpoints.parameters import (
+    HasModelParts,
+    ModelParts,
+    assemble_parts,
+    parameter_shapes,
+    parameters_of,
+)
+from rococo_jax.checkpoints.tensors import TensorSource, write_safetensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
-from rococo_jax.storage import read_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 
 CONFIG = "open_clip_config.json"
-SAFETENSORS = ("open_clip_model.safetensors", "model.safetensors")
-PICKLES = ("open_clip_pytorch_model.bin", "open_clip_pytorch_model.pt")
+_SAFETENSORS = ("open_clip_model.safetensors", "model.safetensors")
+_PICKLES = ("open_clip_pytorch_model.bin", "open_clip_pytorch_model.pt")
+_FILES = (CONFIG, *_SAFETENSORS[:1], *_PICKLES, *TOKENIZER_FILES, "text_config/*")
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
 def convert_open_clip(
     source: str | Path,
-    folder: Path,
     *,
+    folder: Path | None = None,
     activation: str | None = None,
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
@@ -45,8 +63,8 @@ def convert_open_clip(
     """The parts of an `Encoder`.
 
     Args:
-        source: as the user named it: the folder, or the hub name that it is the snapshot of.
-        folder: where the files are.
+        source: the folder or hub name.
+        folder: where the files are, if not there: `source` is then only the name of the checkpoint.
         activation: `quick_gelu` or `gelu`, where neither the configuration nor the name says it.
         tokenizer: a folder or hub name, `none`, or None for what the configuration says.
         dtype: of the compute.
@@ -55,6 +73,7 @@ def convert_open_clip(
     Raises:
         InputError: anything about the source that is missing, unknown, broken or does not fit together.
     """
+    folder = folder or find_folder(source, _FILES)
     path = folder / CONFIG
     config = read_json(path, "an open_clip configuration")
     model = config.get("model_cfg", config) if isinstance(config, Mapping) else None
@@ -74,7 +93,7 @@ def convert_open_clip(
             spec,
             custom_text=any(name.startswith("text.") for name in tensors.names),
             timm=any(name.startswith("visual.trunk.") for name in tensors.names),
-            roberta=(hf_config or {}).get("model_type") in ("roberta", "xlm-roberta"),
+            **({} if hf_config is None else {"text_family": TEXT_FAMILIES[hf_config["model_type"]]}),
             scalar_axes=len(tensors.shape("logit_scale")) if "logit_scale" in tensors.names else 0,
         )
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
@@ -92,13 +111,13 @@ def convert_open_clip(
 
 
 def _tensors(folder: Path) -> contextlib.AbstractContextManager:
-    for name in SAFETENSORS:
+    for name in _SAFETENSORS:
         if (folder / name).is_file():
             return TensorSource(folder, name)
-    for name in PICKLES:
+    for name in _PICKLES:
         if (folder / name).is_file():
             return read_torch_archive(folder / name)[1]
-    wanted = " or ".join((*SAFETENSORS[:1], *PICKLES[:1]))
+    wanted = " or ".join((*_SAFETENSORS[:1], *_PICKLES[:1]))
     raise InputError(folder, "weights", "no weight files", wanted)
 
 
@@ -120,9 +139,9 @@ def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
             wanted = "a name on the hub that can be reached, or a folder"
             raise InputError(path, "text_cfg.hf_model_name", found, wanted) from None
     config = read_json(folder / "config.json", "the configuration of a text tower")
-    if not isinstance(config, Mapping) or config.get("model_type") not in HF_FAMILIES:
+    if not isinstance(config, Mapping) or config.get("model_type") not in TEXT_FAMILIES:
         found = config.get("model_type") if isinstance(config, Mapping) else type(config).__name__
-        raise InputError(folder / "config.json", "model_type", repr(found), f"one of {', '.join(HF_FAMILIES)}")
+        raise InputError(folder / "config.json", "model_type", repr(found), f"one of {', '.join(TEXT_FAMILIES)}")
     return config
 
 
@@ -153,4 +172,32 @@ def _tokenizer(
     default = text.get("hf_tokenizer_name") or TOKENIZER
     length = spec.text.context_length if hf is None else min(spec.text.context_length, text.get("context_length", 77))
     config = {"model_type": kind, "text_config": {"max_position_embeddings": length}}
-    return choose_tokenizer(source, asked, folder, default, config)
+    return choose_tokenizer(
+        source, asked, folder, default, functools.partial(FAMILIES[kind].read_tokenizer, config=config)
+    )
+
+
+def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:
+    """Write `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns `open_clip`.
+
+    The export is exact, or refused. The form can express what Hugging Face's cannot: ResNets, averaged patches, layer
+    scale, norms left out.
+
+    Raises:
+        InputError: the form cannot express the model, `out` is taken, or the disk has no room.
+    """
+    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    config = {"model_cfg": model_config(spec, name)}
+    if encoder.preprocessing is not None:
+        config["preprocess_cfg"] = preprocess_config(encoder.preprocessing, name)
+    parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
+    tensors = write_tensors(parameters, openai_table(spec, custom_text="custom_text" in config["model_cfg"]))
+    check_free_space(out, sum(array.nbytes for array in tensors.values()))
+    with atomic_directory(out) as folder:
+        write_json(folder / CONFIG, config)
+        write_safetensors(folder / _SAFETENSORS[0], tensors)
+        if encoder.tokenizer is not None:
+            CLIP.write_tokenizer(folder, encoder.tokenizer)
+        back = convert_open_clip(name, folder=folder, tokenizer=None if encoder.tokenizer is not None else "none")
+        refuse_another_model(back, encoder, spec, parameters, EXPRESSIBLE)
+    return "open_clip"

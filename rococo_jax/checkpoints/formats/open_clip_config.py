@@ -1,20 +1,25 @@
-"""From open_clip's `model_cfg` to a `ModelSpec`.
+"""open_clip's `model_cfg` and `preprocess_cfg`, from and to our specs.
 
 Defaults are those of open_clip's `CLIPVisionCfg` and `CLIPTextCfg`. A field that changes the towers in a way they
 cannot follow here is refused, and so is a field that is not known. timm's image towers are known by their names; their
 widths and depths are read off the tensors, their heads off the name.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rococo_jax.checkpoints.arrays import Tensors
-from rococo_jax.checkpoints.config_section import Section
+from rococo_jax.checkpoints.families.base import Section
+from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
+
+if TYPE_CHECKING:
+    from rococo_jax.data.preprocessing import Preprocessing
 
 _VISION = {
     "layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16, "image_size": 224,
@@ -40,7 +45,9 @@ _MUST_BE_OFF = {
 }  # fmt: skip
 _TIMM = re.compile(r"vit_(tiny|small|base|large|huge|so400m|giantopt)_patch\d+_(siglip_)?(gap_)?\d+")
 _TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "so400m": 16, "giantopt": 16}
-HF_FAMILIES = ("bert", "roberta", "xlm-roberta")
+TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA) for kind in family.model_types}
+# What an export can express.
+EXPRESSIBLE = "only what open_clip's own towers can express"
 
 
 def spec_from_open_clip(
@@ -61,7 +68,7 @@ def spec_from_open_clip(
     whole = Section(path, "model_cfg", config, {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None})
     vision = _section(path, "vision_cfg", whole.values["vision_cfg"], _VISION)
     text = _section(path, "text_cfg", whole.values["text_cfg"], _TEXT)
-    dim = whole.whole("embed_dim")
+    dim = whole.integer("embed_dim")
     if vision.values["timm_model_name"]:
         towers = _timm(vision, tensors, dim)
     elif isinstance(vision.values["layers"], list):
@@ -109,13 +116,13 @@ def _vit(section: Section, activation: Callable[[], Activation]) -> VisionSpec:
     poolings = {"tok": "cls", "avg": "mean"}
     if section.values["pool_type"] not in poolings:
         raise section.refuse("pool_type", " or ".join(poolings))
-    width = section.whole("width")
+    width = section.integer("width")
     return VisionSpec(
         image_size=section.side("image_size"),
         patch_size=section.side("patch_size"),
         width=width,
-        layers=section.whole("layers"),
-        heads=width // section.whole("head_width"),
+        layers=section.integer("layers"),
+        heads=width // section.integer("head_width"),
         mlp_width=int(width * section.number("mlp_ratio")),
         activation=_activation(section, activation),
         norm_eps=_eps(section),
@@ -128,10 +135,10 @@ def _vit(section: Section, activation: Callable[[], Activation]) -> VisionSpec:
 
 
 def _resnet(section: Section) -> ResNetSpec:
-    layers, width = section.values["layers"], section.whole("width")
+    layers, width = section.values["layers"], section.integer("width")
     if len(layers) != 4 or not all(isinstance(count, int) for count in layers):
         raise section.refuse("layers", "four numbers of blocks")
-    heads = 32 * width // section.whole("head_width")
+    heads = 32 * width // section.integer("head_width")
     return ResNetSpec(section.side("image_size"), width, tuple(layers), heads)
 
 
@@ -181,20 +188,20 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
     full = section.flag("no_causal_mask")
     if pooling is None or full != (pooling == "last"):
         raise section.refuse("pool_type", "argmax or eos under a causal mask, last without one")
-    width = section.whole("width")
+    width = section.integer("width")
     text = TextSpec(
-        vocabulary_size=section.whole("vocab_size"),
-        context_length=section.whole("context_length"),
+        vocabulary_size=section.integer("vocab_size"),
+        context_length=section.integer("context_length"),
         width=width,
-        layers=section.whole("layers"),
-        heads=section.whole("heads"),
+        layers=section.integer("layers"),
+        heads=section.integer("heads"),
         mlp_width=int(width * section.number("mlp_ratio")),
         activation=_activation(section, activation),
         norm_eps=_eps(section),
         attention="full" if full else "causal",
         norm_after_blocks=False,
         pooling=pooling,
-        eos_id=section.whole("eos_id") if pooling == "first_eos" else None,
+        eos_id=section.integer("eos_id") if pooling == "first_eos" else None,
     )
     if section.values["proj_type"] not in ("linear", "none"):
         raise section.refuse("proj_type", "linear or none")
@@ -204,15 +211,98 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
 
 
 def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSpec]:
-    from rococo_jax.checkpoints.huggingface_config import bert_spec
-
     poolings = {"mean_pooler": "mean", "cls_last_hidden_state_pooler": "cls"}
     if section.values["hf_pooler_type"] not in poolings:
         raise section.refuse("hf_pooler_type", " or ".join(poolings))
-    text = bert_spec(own, poolings[section.values["hf_pooler_type"]])
+    text = TEXT_FAMILIES[own.values["model_type"]].text_spec(own, poolings[section.values["hf_pooler_type"]])
     kind = section.values["hf_proj_type"]
     if kind not in ("linear", "mlp", None):
         raise section.refuse("hf_proj_type", "linear or mlp")
     if kind == "mlp":
         return text, HeadSpec("mlp", dim, hidden=(text.width + dim) // 2)
     return text, HeadSpec() if kind is None and text.width == dim else HeadSpec("linear", dim)
+
+
+def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
+    """`model_cfg`.
+
+    Raises:
+        InputError: the model is none of open_clip's own towers.
+    """
+    vision, text = spec.vision, spec.text
+    if vision is None or text is None or text.attention != "causal":
+        raise InputError(name, "towers", "one alone, or a text tower that is not CLIP's", EXPRESSIBLE)
+    resnet = isinstance(vision, ResNetSpec)
+    if vision.position_grid is not None:
+        raise InputError(name, "vision.position_grid", vision.position_grid, f"null: {EXPRESSIBLE}")
+    if not resnet and (vision.patch_bias or not vision.class_token or vision.gated_mlp):
+        raise InputError(name, "vision", "patches with biases, no class token, or gated MLPs", EXPRESSIBLE)
+    activations = {text.activation} | (set() if resnet else {vision.activation})
+    if len(activations) > 1 or not activations <= {"quick_gelu", "gelu"}:
+        raise InputError(
+            name, "activation", ", ".join(sorted(activations)), f"quick_gelu or gelu in both: {EXPRESSIBLE}"
+        )
+    heads = HeadSpec("linear", spec.dim, bias=resnet), HeadSpec("linear", spec.dim, bias=spec.text_head.bias)
+    for part, wanted in zip(("vision_head", "text_head"), heads, strict=True):
+        if getattr(spec, part) != wanted:
+            raise InputError(name, part, json.dumps(getattr(spec, part).to_json()), f"an affine map: {EXPRESSIBLE}")
+    config: dict[str, Any] = {"embed_dim": spec.dim, "quick_gelu": activations == {"quick_gelu"}}
+    if text.pooling == "first_eos" or spec.text_head.bias:
+        config["custom_text"] = True
+    if spec.logit_bias:
+        config["init_logit_bias"] = -10.0
+    return {**config, "vision_cfg": _vision_config(vision, name), "text_cfg": _text_config(spec, text)}
+
+
+def _vision_config(spec: VisionSpec | ResNetSpec, name: str) -> dict[str, Any]:
+    if isinstance(spec, ResNetSpec):
+        head_width = spec.features // spec.heads
+        layers = list(spec.stage_layers)
+        return {"image_size": spec.image_size, "layers": layers, "width": spec.width, "head_width": head_width}
+    poolings = {"cls": "tok", "mean": "avg"}
+    if spec.pooling not in poolings:
+        raise InputError(name, "vision.pooling", spec.pooling, f"cls or mean: {EXPRESSIBLE}")
+    config = {
+        "image_size": spec.image_size,
+        "layers": spec.layers,
+        "width": spec.width,
+        "head_width": spec.width // spec.heads,
+        "mlp_ratio": spec.mlp_width / spec.width,
+        "patch_size": spec.patch_size,
+        "pool_type": poolings[spec.pooling],
+        "no_ln_pre": not spec.norm_before_blocks,
+        "norm_kwargs": {"eps": spec.norm_eps},
+    }
+    return {**config, "ls_init_value": 1.0} if spec.layer_scale else config
+
+
+def _text_config(spec: ModelSpec, text: TextSpec) -> dict[str, Any]:
+    config = {
+        "context_length": text.context_length,
+        "vocab_size": text.vocabulary_size,
+        "width": text.width,
+        "heads": text.heads,
+        "layers": text.layers,
+        "mlp_ratio": text.mlp_width / text.width,
+        "pool_type": "eos" if text.pooling == "first_eos" else "argmax",
+        "proj_bias": spec.text_head.bias,
+        "norm_kwargs": {"eps": text.norm_eps},
+    }
+    return config if text.eos_id is None else {**config, "eos_id": text.eos_id}
+
+
+def preprocess_config(preprocessing: "Preprocessing", name: str) -> dict[str, Any]:
+    size = preprocessing.image_size
+    shortest = preprocessing.shortest_edge is not None
+    square = size[0] == size[1] == (preprocessing.shortest_edge or size[0])
+    if not square or abs(preprocessing.rescale_factor - 1 / 255) > 1e-12:
+        raise InputError(name, "preprocessing", preprocessing.describe(), EXPRESSIBLE)
+    return {
+        "size": list(size),
+        "mode": "RGB",
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "interpolation": preprocessing.resample,
+        "resize_mode": "shortest" if shortest else "squash",
+        "fill_color": 0,
+    }

@@ -11,15 +11,14 @@ from pathlib import Path
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.big_vision import convert_big_vision
+from rococo_jax.checkpoints.families import FAMILIES
+from rococo_jax.checkpoints.formats.big_vision import convert_big_vision
+from rococo_jax.checkpoints.formats.huggingface import convert_huggingface
+from rococo_jax.checkpoints.formats.open_clip import CONFIG, convert_open_clip
+from rococo_jax.checkpoints.formats.openai import convert_openai
 from rococo_jax.checkpoints.hub import WANTED, find_folder
-from rococo_jax.checkpoints.huggingface import convert_huggingface
-from rococo_jax.checkpoints.huggingface_config import FAMILIES
-from rococo_jax.checkpoints.open_clip import CONFIG, PICKLES, SAFETENSORS, convert_open_clip
-from rococo_jax.checkpoints.openai import convert_openai
 from rococo_jax.checkpoints.parameters import ModelParts
-from rococo_jax.checkpoints.safetensors_folder import WEIGHT_FILES
-from rococo_jax.checkpoints.tokenizer_choice import TOKENIZER_FILES
+from rococo_jax.checkpoints.tensors import WEIGHT_FILES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 
@@ -54,8 +53,8 @@ def convert(
     """
     found = find_format(source, source_format)
     for option, value, forms in (
-        ("--pooling", pooling, ("huggingface",)),
-        ("--activation", activation, ("openai", "open_clip")),
+        ("pooling", pooling, ("huggingface",)),
+        ("activation", activation, ("openai", "open_clip")),
     ):
         if value is not None and found not in forms:
             wanted = f"no choice: it is fixed in the {found} form"
@@ -66,8 +65,7 @@ def convert(
     if found == "openai":
         return convert_openai(source, declared=source_format == "openai", activation=activation, **options)
     if found == "open_clip":
-        folder = find_folder(source, (CONFIG, *SAFETENSORS[:1], *PICKLES, *TOKENIZER_FILES, "text_config/*"))
-        return convert_open_clip(source, folder, activation=activation, **options)
+        return convert_open_clip(source, activation=activation, **options)
     return convert_huggingface(source, pooling=pooling, **options)
 
 
@@ -78,7 +76,7 @@ def find_format(source: str | Path, asked: str = "auto") -> str:
         InputError: there is nothing of that name, it has no known form, or not the one asked for.
     """
     if asked not in FORMATS:
-        raise InputError("--source-format", "format", asked, ", ".join(FORMATS))
+        raise InputError("source_format", "format", asked, ", ".join(FORMATS))
     path = Path(source)
     if path.is_file():
         found = _SUFFIXES.get(path.suffix)

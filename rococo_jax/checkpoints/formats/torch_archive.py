@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from rococo_jax.checkpoints.arrays import ArraySource
+from rococo_jax.checkpoints.tensors import ArraySource
 from rococo_jax.errors import InputError
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"

@@ -8,15 +8,18 @@ Sources: `clip/model.py` of OpenAI's release; `transformer.py`, `modified_resnet
 of open_clip; `vision_transformer.py` and `attention_pool.py` of timm.
 """
 
-from rococo_jax.checkpoints.families import bert_rows, linear_rows, norm_rows
-from rococo_jax.checkpoints.name_table import NameTable, Row
-from rococo_jax.checkpoints.transforms import (
+from rococo_jax.checkpoints.families.bert import BERT, Bert
+from rococo_jax.checkpoints.name_table import (
     CONVOLUTION,
     KERNEL,
     PATCH,
     QUERY_KEY_VALUE_BIAS,
     QUERY_KEY_VALUE_KERNEL,
+    NameTable,
+    Row,
     leading_ones,
+    linear_rows,
+    norm_rows,
 )
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, VisionSpec
 
@@ -30,7 +33,7 @@ _IGNORED = (
 
 
 def openai_table(
-    spec: ModelSpec, *, custom_text: bool = False, timm: bool = False, roberta: bool = False, scalar_axes: int = 0
+    spec: ModelSpec, *, custom_text: bool = False, timm: bool = False, text_family: Bert = BERT, scalar_axes: int = 0
 ) -> NameTable:
     """The table of a model in the naming of OpenAI and open_clip.
 
@@ -38,7 +41,7 @@ def openai_table(
         spec: both towers.
         custom_text: the text tower lies below `text.`.
         timm: the image tower is timm's.
-        roberta: a text tower with masked attention is a RoBERTa.
+        text_family: of a text tower with masked attention.
         scalar_axes: 1 where the logit scale and bias are stored as vectors of length 1.
     """
     if timm:
@@ -48,7 +51,7 @@ def openai_table(
     else:
         rows = _vit_rows(spec.vision, spec.vision_head)
     if spec.text.attention == "masked":
-        rows += bert_rows("text", "text.transformer.", unused_positions=2 if roberta else 0)
+        rows += text_family.text_rows("text.transformer.")
         rows += _projection_rows(spec.text_head, "text_head", "text.proj")
     else:
         rows += _text_rows(spec.text_head, "text." if custom_text else "")

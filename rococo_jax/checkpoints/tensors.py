@@ -1,11 +1,14 @@
-"""The tensors of a Hugging Face folder: `model.safetensors`, or several files and the index that names them."""
+"""Named tensors of any file, as the tables of names read them; safetensors in and out."""
 
 import contextlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-import ml_dtypes  # noqa: F401  NumPy learns the name "bfloat16" by this import
+import ml_dtypes  # NumPy learns the name "bfloat16" by this import
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
@@ -13,6 +16,66 @@ from rococo_jax.storage import read_json
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 WEIGHT_FILES = ("model*.safetensors", _INDEX)
+# How safetensors spells types; others are spelt as NumPy does.
+_KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+
+
+@runtime_checkable
+class Tensors(Protocol):
+    """What `read_parameters` needs of a checkpoint."""
+
+    path: Path
+
+    @property
+    def names(self) -> list[str]: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def kind(self, name: str) -> str: ...
+    def read(self, name: str) -> np.ndarray: ...
+
+
+class ArraySource:
+    """Tensors that a function reads by name; a context manager that closes what they come from.
+
+    Args:
+        path: the file, for error lines.
+        shapes: shape and dtype of each.
+        read: its values, of any dtype.
+        close: called at the end.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+        read: Callable[[str], np.ndarray],
+        close: Callable[[], None] = lambda: None,
+    ):
+        self.path, self._shapes, self._read, self._close = path, dict(shapes), read, close
+
+    def __enter__(self) -> "ArraySource":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._close()
+
+    @property
+    def names(self) -> list[str]:
+        """All tensors there are."""
+        return sorted(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Its shape, without reading it."""
+        return self._shapes[name][0]
+
+    def kind(self, name: str) -> str:
+        """Its type as safetensors spells it."""
+        dtype = self._shapes[name][1]
+        dtype = "bfloat16" if dtype == ml_dtypes.bfloat16 else np.dtype(dtype).name
+        return _KINDS.get(dtype, dtype)
+
+    def read(self, name: str) -> np.ndarray:
+        """Its values as float32."""
+        return self._read(name).astype(np.float32)
 
 
 class TensorSource:
@@ -85,3 +148,9 @@ def _weight_map(folder: Path) -> dict[str, str] | None:
     if outside:
         raise InputError(folder / _INDEX, "weight_map", outside[0], "file names inside the folder")
     return weight_map
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors row by row; a transposed view would be stored in the order of its memory."""
+    contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})

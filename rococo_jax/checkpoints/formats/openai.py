@@ -5,19 +5,22 @@ reads it; heads are 64 wide everywhere. Images: shortest side resized (bicubic),
 in the archive; it is that of the hub's `openai/clip-vit-base-patch32`.
 """
 
+import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.activation import activation_of_openai
-from rococo_jax.checkpoints.arrays import Tensors
+from rococo_jax.checkpoints.families.clip import CLIP
+from rococo_jax.checkpoints.formats.openai_names import openai_table
+from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.name_table import read_parameters
-from rococo_jax.checkpoints.openai_names import openai_table
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tokenizer_choice import choose_tokenizer
-from rococo_jax.checkpoints.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
@@ -36,6 +39,20 @@ PUBLISHED = {
     "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836": "ViT-L/14",
     "3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02": "ViT-L/14@336px",
 }
+ACTIVATIONS = ("quick_gelu", "gelu")
+# In this order: the longer names are exceptions to the shorter ones.
+_KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
+    (r"openai", "quick_gelu"),
+    (r"quick_?gelu", "quick_gelu"),
+    (r"metaclip_altogether", "gelu"),
+    (r"metaclip", "quick_gelu"),
+    (r"dfn2b.*39b", "gelu"),
+    (r"dfn[25]b", "quick_gelu"),
+    (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
+    (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
+    (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
+    (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool", "gelu"),
+)
 _OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
 _HEAD_WIDTH = 64
 
@@ -73,7 +90,9 @@ def convert_openai(
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(tensors, openai_table(spec, scalar_axes=axes), parameter_shapes(spec))
     config = {"model_type": "clip", "text_config": {"max_position_embeddings": spec.text.context_length}}
-    chosen, tokenizer_from = choose_tokenizer(source, tokenizer, None, TOKENIZER, config)
+    chosen, tokenizer_from = choose_tokenizer(
+        source, tokenizer, None, TOKENIZER, functools.partial(CLIP.read_tokenizer, config=config)
+    )
     provenance = {
         "source": str(source),
         "format": "openai",
@@ -92,7 +111,7 @@ def clip_preprocessing(size: int):
     """CLIP's: the shortest side to `size`, a crop of the middle, CLIP's statistics."""
     from rococo_jax.data.preprocessing import Preprocessing
 
-    return Preprocessing.from_huggingface({"image_processor_type": "CLIPImageProcessor"}).with_image_size(size)
+    return Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
 
 
 def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
@@ -169,3 +188,70 @@ def _heads(tensors: Tensors, width: int) -> int:
 
 def _count(shapes: dict[str, tuple[int, ...]], pattern: str) -> int:
     return len({match[1] for name in shapes if (match := re.fullmatch(pattern, name))})
+
+
+def activation_of_open_clip(
+    model_config: Mapping[str, Any], source: object, asked: str | None
+) -> tuple[Activation, str]:
+    """The activation of an open_clip model's own towers, and how it is known.
+
+    Args:
+        model_config: `model_cfg` with `pretrained_cfg` and the like left in.
+        source: the folder or hub name, as the user gave it.
+        asked: the argument `activation`.
+
+    Raises:
+        InputError: neither the configuration nor the name says it, and it was not asked for.
+    """
+    if asked is not None:
+        return _checked(asked), "--activation"
+    for key in ("quick_gelu", "force_quick_gelu"):
+        if isinstance(model_config.get(key), bool):
+            return ("quick_gelu" if model_config[key] else "gelu"), f"{key} in the configuration"
+    if "_siglip" in str(model_config.get("vision_cfg", {}).get("timm_model_name")):
+        return "gelu", "SigLIP, never trained with QuickGELU"
+    pretrained = model_config.get("pretrained_cfg")
+    if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
+        return ("quick_gelu" if pretrained["quick_gelu"] else "gelu"), "quick_gelu in pretrained_cfg"
+    if (known := activation_by_name(source)) is not None:
+        return known, "the name of a known checkpoint"
+    raise _unknown(source, "neither quick_gelu in the configuration nor a known name")
+
+
+def activation_by_name(source: object) -> Activation | None:
+    """The activation of a checkpoint that is known by its name, None for others."""
+    # The last two parts of a path are a folder's own name and, on the hub, its owner's.
+    name = re.sub(r"[-. ]", "_", "/".join(str(source).rstrip("/").split("/")[-2:]).lower())
+    return next((activation for pattern, activation in _KNOWN_NAMES if re.search(pattern, name)), None)
+
+
+def activation_of_openai(source: object, asked: str | None, *, archive: bool, declared: bool) -> tuple[Activation, str]:
+    """The activation of weights in OpenAI's form, and how it is known.
+
+    Args:
+        source: the file, for the error line.
+        asked: the argument `activation`.
+        archive: the file is one of OpenAI's, or has the numbers that OpenAI's code alone stores beside the weights.
+        declared: the user asked for the format `openai`: OpenAI's code knows QuickGELU only.
+
+    Raises:
+        InputError: it is a bare state dict, which open_clip writes under the same names.
+    """
+    if asked is not None:
+        return _checked(asked), "--activation"
+    if archive:
+        return "quick_gelu", "OpenAI's archive"
+    if declared:
+        return "quick_gelu", "--source-format openai"
+    raise _unknown(source, "a bare state dict, as OpenAI's code and open_clip write alike")
+
+
+def _checked(asked: str) -> Activation:
+    if asked not in ACTIVATIONS:
+        raise InputError("activation", "activation", asked, " or ".join(ACTIVATIONS))
+    return asked
+
+
+def _unknown(source: object, found: str) -> InputError:
+    wanted = f"the argument activation, {' or '.join(ACTIVATIONS)}: it cannot be guessed"
+    return InputError(source, "activation", found, wanted)

@@ -1,0 +1,56 @@
+"""The families of Hugging Face models, by the `model_type` of their `config.json`.
+
+A new family is one file beside this one, with a `Family` object, and its place in `FAMILIES`.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.checkpoints.families.base import Family
+from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
+from rococo_jax.checkpoints.families.blip import BLIP
+from rococo_jax.checkpoints.families.clip import CLIP
+from rococo_jax.checkpoints.families.dinov2 import DINOV2
+from rococo_jax.checkpoints.families.siglip import SIGLIP
+from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec
+
+FAMILIES: dict[str, Family] = {
+    kind: family for family in (CLIP, SIGLIP, DINOV2, BERT, ROBERTA, BLIP) for kind in family.model_types
+}
+
+
+def family_of_config(config: Any, path: Path) -> Family:
+    """The family of a `config.json`.
+
+    Raises:
+        InputError: its `model_type` is of none.
+    """
+    kind = config.get("model_type") if isinstance(config, Mapping) else None
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
+    return FAMILIES[kind]
+
+
+def spec_from_config(config: Any, path: Path, names: Collection[str], pooling: str | None = None) -> ModelSpec:
+    """The spec of a checkpoint; see `Family.spec_from_config`.
+
+    Raises:
+        InputError: the model type is unknown, or a value is none that the towers here can follow.
+    """
+    return family_of_config(config, path).spec_from_config(config, path, names, pooling)
+
+
+def family_of_spec(spec: ModelSpec, source: object) -> Family:
+    """The family in whose form a model can be exported.
+
+    Raises:
+        InputError: none has these towers, or they come from two families.
+    """
+    towers = [tower for tower in (spec.vision, spec.text) if tower is not None]
+    found = [next((family for family in FAMILIES.values() if family.has_tower(tower)), None) for tower in towers]
+    if None in found or len(set(found)) > 1:
+        names = " beside ".join(f"a {family.name if family else 'CLIP ResNet'} tower" for family in found)
+        raise InputError(source, "towers", names, "towers of one family that transformers has: clip or siglip")
+    return found[0]

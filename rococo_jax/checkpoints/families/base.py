@@ -1,0 +1,315 @@
+"""What a family of Hugging Face models is made of, and the checked reading of its `config.json`."""
+
+import inspect
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rococo_jax.checkpoints.name_table import NameTable, read_parameters
+from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.tensors import Tensors, TensorSource
+from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models.spec import Activation
+from rococo_jax.storage import write_json
+
+if TYPE_CHECKING:
+    from rococo_jax.data.preprocessing import Preprocessing
+    from rococo_jax.data.tokenizers import Tokenizer
+
+# How configurations spell activations, the spelling of an export first. "gelu" is the exact one.
+_SPELLINGS: dict[Activation, tuple[str, ...]] = {
+    "quick_gelu": ("quick_gelu",),
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"),
+    "silu": ("silu", "swish"),
+    "relu": ("relu",),
+}
+_ACTIVATIONS = {spelling: ours for ours, spellings in _SPELLINGS.items() for spelling in spellings}
+# Buffers that old releases stored, tensors of heads for other tasks, and what only masked pretraining uses.
+IGNORED = (
+    r"(.*\.)?position_ids",
+    r"(dinov2\.)?embeddings\.mask_token",
+    r"classifier\.(weight|bias)",
+    r"(bert\.|roberta\.)?pooler\.dense\.(weight|bias)",
+    r"lm_head\..*",
+    r"cls\.(predictions|seq_relationship)\..*",
+)
+
+
+class Family:
+    """Models of `transformers` that share a configuration and the names of their tensors.
+
+    A subclass holds all that is known of a family, both ways. Everything else asks these attributes and methods and
+    never the family's name.
+
+    Attributes:
+        name: what users and errors call it.
+        model_types: the values of `model_type` in `config.json`.
+        prefixes: where the image and the text tower lie in a checkpoint; some releases leave the prefix out.
+        poolings: the choices of pooling, the default first; empty where the family fixes it.
+        constants: parameters that no checkpoint of the family holds, by our dotted path.
+        processor: the published image processor, for folders without a file for it.
+        interpolates_positions: `transformers` resizes the stored positions to the size of the image processor.
+        lower_case: its text towers were trained on lower case alone.
+        processor_classes: of an exported image processor, where images are cropped and where they are not.
+        tokenizer_class, end_token: of an exported tokenizer: its class, and the name of the token that ends a text.
+    """
+
+    name: ClassVar[str]
+    model_types: ClassVar[tuple[str, ...]]
+    prefixes: ClassVar[tuple[str, str]] = ("", "")
+    poolings: ClassVar[tuple[str, ...]] = ()
+    constants: ClassVar[Mapping[str, np.ndarray]] = {}
+    processor: ClassVar[Mapping[str, Any]] = {}
+    interpolates_positions: ClassVar[bool] = False
+    lower_case: ClassVar[bool] = False
+    processor_classes: ClassVar[tuple[str, str]] = ("CLIPImageProcessor", "CLIPImageProcessor")
+    tokenizer_class: ClassVar[str] = "PreTrainedTokenizerFast"
+    end_token: ClassVar[str] = "eos_token"
+
+    def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
+        """The spec of a checkpoint; see `spec_from_config`."""
+        raise NotImplementedError
+
+    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
+        """The names of the tensors of a model."""
+        raise NotImplementedError
+
+    def spec_from_config(
+        self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None = None
+    ) -> ModelSpec:
+        """The spec of a checkpoint.
+
+        Args:
+            config: what `config.json` holds; values that it leaves out are the defaults of `transformers`.
+            path: its path, for the error line.
+            names: the tensors of the checkpoint, which decide whether a lone tower has a head.
+            pooling: one of `poolings`, or None for the first of them.
+
+        Raises:
+            InputError: the pooling is none of the family's, or the towers here cannot follow a value.
+        """
+        if pooling is not None and pooling not in self.poolings:
+            fixed = "no choice: the family fixes how it is pooled"
+            wanted = " or ".join(self.poolings) if self.poolings else fixed
+            raise InputError("pooling", f"a {config['model_type']} model", pooling, wanted)
+        return self.spec(config, path, names, pooling or next(iter(self.poolings), None))
+
+    def read(
+        self, folder: Path, config: Mapping[str, Any], pooling: str | None
+    ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
+        """The spec and the parameters of a folder.
+
+        Raises:
+            InputError: as `spec_from_config`, or the tensors do not fit the spec.
+        """
+        with TensorSource(folder) as tensors:
+            spec = self.spec_from_config(config, folder / "config.json", tensors.names, pooling)
+            return spec, self.read_parameters(tensors, spec)
+
+    def read_parameters(self, tensors: Tensors, spec: ModelSpec) -> dict[str, np.ndarray]:
+        """The parameters of a checkpoint, with `constants` for those that it does not hold."""
+        present = (prefix if any(n.startswith(prefix) for n in tensors.names) else "" for prefix in self.prefixes)
+        shapes = {path: shape for path, shape in parameter_shapes(spec).items() if path not in self.constants}
+        return {**read_parameters(tensors, self.table(spec, *present), shapes), **self.constants}
+
+    def notes(self, spec: ModelSpec) -> dict[str, str]:
+        """What provenance adds for a checkpoint of this family."""
+        return {}
+
+    def processor_settings(self, config: Any) -> Any:
+        """An image processor's file as `Preprocessing.from_huggingface` reads it."""
+        return config
+
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
+        """The tokenizer of a folder or hub name; `config` is the model's, for its lengths."""
+        from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
+
+        return read_huggingface_tokenizer(source, config)
+
+    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+        """Whether an exported tower of this kind is one of this family."""
+        return False
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        """What `config.json` says of a model; the exporter reads it back and compares."""
+        raise NotImplementedError
+
+    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
+        """Where `transformers` 5 looks for the towers of an exported model."""
+        return "", ""
+
+    def spec_of_export(self, config: Mapping[str, Any], spec: ModelSpec, path: Path) -> ModelSpec:
+        """The spec that an exported folder with this configuration would have, for a model with this spec."""
+        heads = {"visual_projection.weight": spec.vision_head, "text_projection.weight": spec.text_head}
+        names = [tensor for tensor, head in heads.items() if head.kind != "none"]
+        return self.spec_from_config(config, path, names)
+
+    def write_more(self, folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
+        """Write the files of an export that only this family has."""
+
+    def write_processor(self, folder: Path, preprocessing: "Preprocessing") -> None:
+        """Write `preprocessor_config.json`."""
+        from rococo_jax.data.preprocessing import RESAMPLING
+
+        crop, exact = preprocessing.crop_size, preprocessing.exact_size
+        config = {
+            "image_processor_type": self.processor_classes[crop is None],
+            "do_convert_rgb": True,
+            "do_resize": True,
+            "size": _height_width(exact) if exact else {"shortest_edge": preprocessing.shortest_edge},
+            "resample": next(number for number, name in RESAMPLING.items() if name == preprocessing.resample),
+            "do_center_crop": crop is not None,
+            "do_rescale": True,
+            "rescale_factor": preprocessing.rescale_factor,
+            "do_normalize": True,
+            "image_mean": list(preprocessing.mean),
+            "image_std": list(preprocessing.std),
+        }
+        config |= {} if crop is None else {"crop_size": _height_width(crop)}
+        write_json(folder / "preprocessor_config.json", config)
+
+    def write_tokenizer(self, folder: Path, tokenizer: "Tokenizer") -> None:
+        """Write `tokenizer.json`, and the settings that name its special tokens."""
+        tokenizer.save(folder / "tokenizer.json")
+        token = tokenizer.rust.id_to_token
+        settings = {
+            "tokenizer_class": self.tokenizer_class,
+            self.end_token: token(tokenizer.spec.eos_id),
+            "pad_token": token(tokenizer.spec.pad_id),
+            "model_max_length": tokenizer.spec.context_length,
+        }
+        write_json(folder / "tokenizer_config.json", settings)
+
+
+def _height_width(size: tuple[int, int]) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}
+
+
+def library_defaults(config_class: str) -> dict[str, Any]:
+    """The defaults of a configuration class of `transformers`, by field.
+
+    They are part of the format: a `config.json` leaves out what equals them.
+
+    >>> library_defaults("CLIPVisionConfig")["patch_size"]
+    32
+    """
+    import transformers
+
+    # The signature, not an instance: an instance works some fields out from others and logs about its token ids.
+    parameters = inspect.signature(getattr(transformers, config_class)).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+class Section:
+    """One part of a configuration over its defaults. Errors name the field.
+
+    Args:
+        source: the file, for error lines.
+        name: the part, empty for the whole file.
+        given: what the file says.
+        defaults: for fields that it leaves out.
+    """
+
+    def __init__(self, source: object, name: str, given: Any, defaults: Mapping[str, Any]):
+        if not isinstance(given, Mapping):
+            raise InputError(source, name or "configuration", type(given).__name__, "a JSON object")
+        self.source, self.name, self.values = source, name, {**defaults, **given}
+
+    def field(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+    def refuse(self, key: str, wanted: str) -> InputError:
+        return InputError(self.source, self.field(key), repr(self.values[key]), wanted)
+
+    def integer(self, key: str) -> int:
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.refuse(key, "a whole number, 1 or more")
+        return value
+
+    def side(self, key: str) -> int:
+        """The side of a square: one number, or two equal ones."""
+        value = self.values[key]
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            self.values[key] = value[0]
+        return self.integer(key)
+
+    def number(self, key: str) -> float:
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise self.refuse(key, "a number above 0")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        if not isinstance(self.values[key], bool):
+            raise self.refuse(key, "true or false")
+        return self.values[key]
+
+    def activation(self) -> Activation:
+        value = self.values["hidden_act"]
+        if not isinstance(value, str) or value not in _ACTIVATIONS:
+            raise self.refuse("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+        return _ACTIVATIONS[value]
+
+    def sizes(self) -> dict[str, Any]:
+        """The fields that image and text towers share, `mlp_width` apart."""
+        return {
+            "width": self.integer("hidden_size"),
+            "layers": self.integer("num_hidden_layers"),
+            "heads": self.integer("num_attention_heads"),
+            "activation": self.activation(),
+            "norm_eps": self.number("layer_norm_eps"),
+        }
+
+    def image_sizes(self) -> dict[str, Any]:
+        """The fields of a ViT that every family spells alike, `mlp_width` apart."""
+        return {"image_size": self.side("image_size"), "patch_size": self.side("patch_size"), **self.sizes()}
+
+    def text_sizes(self) -> dict[str, Any]:
+        """The fields of a text tower that every family spells alike."""
+        return {
+            "vocabulary_size": self.integer("vocab_size"),
+            "context_length": self.integer("max_position_embeddings"),
+            "mlp_width": self.integer("intermediate_size"),
+            **self.sizes(),
+        }
+
+
+def tower_section(config: Mapping[str, Any], path: Path, part: str, config_class: str) -> Section | None:
+    """The section of the `vision` or `text` tower, or None where the checkpoint holds the other tower alone."""
+    kind, defaults = config["model_type"], library_defaults(config_class)
+    if kind.endswith("_model"):
+        return Section(path, "", config, defaults) if kind.endswith(f"_{part}_model") else None
+    # Early files carry `text_config_dict` beside `text_config`, and `transformers` lets it win, defaults included.
+    for key in (f"{part}_config_dict", f"{part}_config"):
+        if config.get(key) is not None:
+            return Section(path, key, config[key], defaults)
+    return Section(path, f"{part}_config", {}, defaults)
+
+
+def vision_config(spec: VisionSpec) -> dict[str, Any]:
+    """The fields of an exported image tower that every family spells alike."""
+    # What the positions were stored for, which is not always what the tower is used at.
+    size = spec.position_grid * spec.patch_size if spec.position_grid else spec.image_size
+    return {**_exported_sizes(spec), "image_size": size, "patch_size": spec.patch_size}
+
+
+def text_config(spec: TextSpec) -> dict[str, Any]:
+    """The fields of an exported text tower that every family spells alike."""
+    sizes = {"vocab_size": spec.vocabulary_size, "max_position_embeddings": spec.context_length}
+    return {**_exported_sizes(spec), **sizes}
+
+
+def _exported_sizes(spec: VisionSpec | TextSpec) -> dict[str, Any]:
+    return {
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp_width,
+        "hidden_act": _SPELLINGS[spec.activation][0],
+        "layer_norm_eps": spec.norm_eps,
+    }

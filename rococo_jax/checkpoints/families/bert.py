@@ -1,0 +1,242 @@
+"""BERT (arXiv 1810.04805), RoBERTa (1907.11692) and XLM-RoBERTa (1911.02116), and what sentence-transformers adds.
+
+A sentence-transformers folder says how tokens become one vector: `modules.json` names a pooling module and perhaps a
+dense module after it, an affine map that is our head. Source: `sentence_transformers/models/{Pooling,Dense}.py`.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, text_config
+from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
+from rococo_jax.checkpoints.name_table import NameTable, Row, linear_rows, norm_rows, without_first
+from rococo_jax.checkpoints.tensors import TensorSource, write_safetensors
+from rococo_jax.errors import InputError
+from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.storage import read_json, write_json
+
+if TYPE_CHECKING:
+    from rococo_jax.data.tokenizers import Tokenizer
+
+SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
+_CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
+# BERT's first checkpoints call the parameters of a norm gamma and beta.
+_ALIASES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+_POOLINGS = {"cls": "cls", "cls_token": "cls", "mean": "mean", "mean_tokens": "mean"}
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+_IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+class Bert(Family):
+    """`unused_positions`: the first rows of its table of positions that no token has."""
+
+    name = "bert"
+    model_types = ("bert",)
+    prefixes = ("", "bert.")
+    poolings = ("cls", "mean")
+    tokenizer_class = "BertTokenizer"
+    end_token = "sep_token"
+    unused_positions = 0
+
+    def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
+        return ModelSpec(vision=None, text=self.text_spec(Section(path, "", config, {}), pooling))
+
+    def text_spec(self, section: Section, pooling: str) -> TextSpec:
+        """The text tower of a `config.json`, which may be a part of another model's.
+
+        Raises:
+            InputError: the tower here cannot follow a value.
+        """
+        defaults = library_defaults(_CLASSES[section.values["model_type"]])
+        # Fields that not every release of `transformers` has.
+        older = {"position_embedding_type": "absolute", "is_decoder": False}
+        section = Section(section.source, section.name, section.values, {**older, **defaults})
+        if section.values["position_embedding_type"] not in ("absolute", None):
+            raise section.refuse("position_embedding_type", "absolute")
+        if section.flag("is_decoder"):
+            raise section.refuse("is_decoder", "false")
+        self.check_padding(section)
+        sizes = section.text_sizes()
+        sizes["context_length"] -= self.unused_positions
+        return TextSpec(
+            attention="masked",
+            norm_after_blocks=True,
+            pooling=pooling,
+            token_types=section.integer("type_vocab_size"),
+            **sizes,
+        )
+
+    def check_padding(self, section: Section) -> None:
+        """Refuse a padding id under which the positions would be counted otherwise."""
+
+    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
+        return NameTable(tuple(self.text_rows(text_prefix)), IGNORED, _ALIASES)
+
+    def text_rows(self, prefix: str, types: bool = True) -> list[Row]:
+        """Of the text tower; `types` is false for a BERT without token types."""
+        ours, theirs = "text.blocks.block", f"{prefix}encoder.layer.{{layer}}"
+        qkv = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
+        positions = f"{prefix}embeddings.position_embeddings.weight"
+        return [
+            Row("text.words", f"{prefix}embeddings.word_embeddings.weight"),
+            Row("text.positions", positions, without_first(self.unused_positions)),
+            *([Row("text.types", f"{prefix}embeddings.token_type_embeddings.weight")] if types else []),
+            *norm_rows("text.norm", f"{prefix}embeddings.LayerNorm"),
+            *linear_rows(f"{ours}.attention.qkv", *qkv),
+            *linear_rows(f"{ours}.attention.out", f"{theirs}.attention.output.dense"),
+            *norm_rows(f"{ours}.norm1", f"{theirs}.attention.output.LayerNorm"),
+            *linear_rows(f"{ours}.mlp.up", f"{theirs}.intermediate.dense"),
+            *linear_rows(f"{ours}.mlp.down", f"{theirs}.output.dense"),
+            *norm_rows(f"{ours}.norm2", f"{theirs}.output.LayerNorm"),
+        ]
+
+    def read(
+        self, folder: Path, config: Mapping[str, Any], pooling: str | None
+    ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
+        spec, parameters = super().read(folder, config, pooling or sentence_pooling(folder))
+        head, dense = _read_dense(folder, spec.text)
+        return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
+
+    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+        return isinstance(tower, TextSpec) and tower.attention == "masked"
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        types = {"type_vocab_size": spec.text.token_types}
+        return {"model_type": "bert", "architectures": ["BertModel"], **text_config(spec.text), **types}
+
+    def spec_of_export(self, config: Mapping[str, Any], spec: ModelSpec, path: Path) -> ModelSpec:
+        pooling = spec.text.pooling if spec.text.pooling in self.poolings else None
+        back = self.spec_from_config(config, path, (), pooling)
+        dense = (spec.text_head.kind, spec.text_head.hidden) == ("linear", None)
+        return dataclasses.replace(back, text_head=spec.text_head) if dense else back
+
+    def write_more(self, folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
+        kinds = ["Transformer", "Pooling", *(["Dense"] if spec.text_head.kind == "linear" else []), "Normalize"]
+        paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], start=1))]
+        modules = [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+        ]
+        if "Dense" in kinds:
+            _write_dense(folder / paths[kinds.index("Dense")], spec, parameters)
+        write_json(folder / "modules.json", modules)
+        pooling = {"word_embedding_dimension": spec.text.width}
+        for mode, name in (("cls", "cls_token"), ("mean", "mean_tokens")):
+            pooling[f"pooling_mode_{name}"] = spec.text.pooling == mode
+        write_json(folder / "1_Pooling" / "config.json", pooling)
+
+
+class Roberta(Bert):
+    """Positions are counted from after the padding id, 1; the special tokens are those of `tokenizer.json`."""
+
+    name = "roberta"
+    model_types = ("roberta", "xlm-roberta")
+    prefixes = ("", "roberta.")
+    unused_positions = 2
+
+    def check_padding(self, section: Section) -> None:
+        last = self.unused_positions - 1
+        if section.values["pad_token_id"] != last:
+            raise section.refuse("pad_token_id", f"{last}, after which RoBERTa counts its positions")
+
+    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+        return False  # exported as a BERT, which is the same tower
+
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
+        from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
+
+        folder = find_folder(source, TOKENIZER_FILES, "tokenizer", "a folder, or a name on the Hugging Face hub")
+        rust = read_rust_tokenizer(folder / "tokenizer.json")
+        ends = {token: rust.token_to_id(token) for token in ("</s>", "<pad>")}
+        if None in ends.values():
+            raise InputError(folder, "tokenizer", "no </s> or <pad>", "the special tokens of a RoBERTa")
+        if "text_config" in config:  # the tower's own limit
+            length = int(config["text_config"]["max_position_embeddings"])
+        else:
+            whole = Section(source, "", config, library_defaults(_CLASSES[config["model_type"]]))
+            length = whole.integer("max_position_embeddings") - self.unused_positions
+        return Tokenizer(rust, TokenizerSpec("roberta", "none", length, pad_id=ends["<pad>"], eos_id=ends["</s>"]))
+
+
+BERT, ROBERTA = Bert(), Roberta()
+
+
+def sentence_pooling(folder: Path) -> str | None:
+    """How a sentence-transformers folder pools its tokens: `cls`, `mean`, or None where nothing says it.
+
+    Raises:
+        InputError: it pools in another way, or adds a module that changes the vectors.
+    """
+    path = folder / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
+    if not path.is_file():
+        return None
+    config = read_json(path, "a pooling configuration")
+    modes: list[str] = []
+    if isinstance(config, dict):  # `pooling_mode` of newer releases, else the flags that are true
+        flag = "pooling_mode_"
+        named, flags = config.get("pooling_mode"), [k for k, v in config.items() if k.startswith(flag) and v is True]
+        modes = [named] if isinstance(named, str) else [key.removeprefix(flag) for key in flags]
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InputError(path, "pooling", ", ".join(modes) or "none", "either cls or mean")
+    return _POOLINGS[modes[0]]
+
+
+def _module_paths(folder: Path) -> dict[str, str]:
+    """Where each module lies in the folder, by its kind; empty without `modules.json`.
+
+    Raises:
+        InputError: `modules.json` cannot be read, or names a module that is not known here, or one twice.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return {}
+    modules = read_json(path, "the modules of a sentence-transformers model")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise InputError(path, "modules", type(modules).__name__, "a list of objects")
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    other = [kind for kind in kinds if kind not in _MODULES or kinds.count(kind) > 1]
+    places = {kind: str(module.get("path", "")) for kind, module in zip(kinds, modules, strict=True)}
+    if other or any(Path(place).is_absolute() or ".." in Path(place).parts for place in places.values()):
+        found = ", ".join(other or places.values())
+        raise InputError(path, "modules", found, f"only {', '.join(_MODULES)}, once each, inside the folder")
+    return places
+
+
+def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.ndarray]]:
+    """The head of a dense module and its parameters by dotted path; no head where the folder has no such module.
+
+    Raises:
+        InputError: the module has an activation, so that it is no affine map, or does not fit the tower.
+    """
+    path = _module_paths(folder).get("Dense")
+    if path is None:
+        return HeadSpec(), {}
+    dense = folder / path
+    config = read_json(dense / "config.json", "a dense module")
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    if activation != _IDENTITY:
+        raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)
+    with TensorSource(dense) as tensors:
+        if not {"linear.weight"} <= set(tensors.names) <= {"linear.weight", "linear.bias"}:
+            raise InputError(dense, "tensors", ", ".join(tensors.names), "linear.weight, with linear.bias or without")
+        weight = tensors.read("linear.weight")
+        if weight.ndim != 2 or weight.shape[1] != text.features:
+            raise InputError(dense, "linear.weight", weight.shape, f"(outputs, {text.features})")
+        parameters = {"text_head.kernel": np.ascontiguousarray(weight.T)}
+        if "linear.bias" in tensors.names:
+            parameters["text_head.bias"] = tensors.read("linear.bias")
+    return HeadSpec("linear", weight.shape[0], bias="text_head.bias" in parameters), parameters
+
+
+def _write_dense(folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
+    head = spec.text_head
+    config = {"in_features": spec.text.features, "out_features": head.dim, "bias": head.bias}
+    write_json(folder / "config.json", {**config, "activation_function": _IDENTITY})
+    tensors = {"linear.weight": parameters["text_head.kernel"].T}
+    if head.bias:
+        tensors["linear.bias"] = parameters["text_head.bias"]
+    write_safetensors(folder / "model.safetensors", tensors)

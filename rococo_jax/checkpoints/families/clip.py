@@ -1,0 +1,135 @@
+"""CLIP (arXiv 2103.00020): both towers or one, with projections or without."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rococo_jax.checkpoints.families.base import (
+    IGNORED,
+    Family,
+    Section,
+    library_defaults,
+    text_config,
+    tower_section,
+    vision_config,
+)
+from rococo_jax.checkpoints.name_table import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+
+
+class Clip(Family):
+    name = "clip"
+    model_types = ("clip", "clip_vision_model", "clip_text_model")
+    prefixes = ("vision_model.", "text_model.")
+    processor: ClassVar = {"image_processor_type": "CLIPImageProcessor"}
+    lower_case = True
+    tokenizer_class = "CLIPTokenizer"
+
+    def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
+        vision = tower_section(config, path, "vision", "CLIPVisionConfig")
+        text = tower_section(config, path, "text", "CLIPTextConfig")
+        head = HeadSpec("linear", Section(path, "", config, library_defaults("CLIPConfig")).integer("projection_dim"))
+        lone = vision is None or text is None
+        return ModelSpec(
+            vision=vision and _vision(vision),
+            text=text and _text(text),
+            vision_head=head if vision and (not lone or "visual_projection.weight" in names) else HeadSpec(),
+            text_head=head if text and (not lone or "text_projection.weight" in names) else HeadSpec(),
+        )
+
+    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
+        rows: list[Row] = []
+        if spec.vision is not None:
+            rows += vision_rows(vision_prefix)
+            rows.append(Row("vision.class_token", f"{vision_prefix}embeddings.class_embedding"))
+            rows += norm_rows("vision.norm_before", f"{vision_prefix}pre_layrnorm")
+            if spec.vision_head.kind != "none":
+                rows += linear_rows("vision_head", "visual_projection", bias=False)
+        if spec.text is not None:
+            rows += text_rows(text_prefix)
+            if spec.text_head.kind != "none":
+                rows += linear_rows("text_head", "text_projection", bias=False)
+        if spec.vision is not None and spec.text is not None:
+            rows.append(Row("logit_scale", "logit_scale", leading_ones(0)))
+        return NameTable(tuple(rows), IGNORED)
+
+    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+        if isinstance(tower, TextSpec):
+            return tower.attention == "causal"
+        return isinstance(tower, VisionSpec) and tower.pooling != "attention" and not tower.layer_scale
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        dim = {"projection_dim": spec.dim}
+        vision = spec.vision and {**vision_config(spec.vision), **dim}
+        # The id 2 is how configurations say that the highest id of a text ends it.
+        eos = spec.text and {"eos_token_id": 2 if spec.text.pooling == "highest_id" else spec.text.eos_id}
+        text = spec.text and {**text_config(spec.text), **eos, **dim}
+        if vision and text:
+            parts = {"vision_config": vision, "text_config": text, **dim}
+            return {"model_type": "clip", "architectures": ["CLIPModel"], **parts}
+        part, name, head = ("vision", "Vision", spec.vision_head) if vision else ("text", "Text", spec.text_head)
+        suffix = "" if head.kind == "none" else "WithProjection"
+        return {"model_type": f"clip_{part}_model", "architectures": [f"CLIP{name}Model{suffix}"], **(vision or text)}
+
+    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
+        bare = (spec.vision is None or spec.text is None) and spec.vision_head.kind == spec.text_head.kind == "none"
+        return ("", "") if bare else self.prefixes
+
+
+CLIP = Clip()
+
+
+def _vision(section: Section) -> VisionSpec:
+    return VisionSpec(
+        mlp_width=section.integer("intermediate_size"),
+        class_token=True,
+        patch_bias=False,
+        norm_before_blocks=True,
+        layer_scale=False,
+        pooling="cls",
+        **section.image_sizes(),
+    )
+
+
+def _text(section: Section) -> TextSpec:
+    # Configurations written before July 2023 all say 2; the reference then takes the highest id of a text.
+    eos = section.integer("eos_token_id")
+    return TextSpec(
+        attention="causal",
+        norm_after_blocks=False,
+        pooling="highest_id" if eos == 2 else "first_eos",
+        eos_id=None if eos == 2 else eos,
+        **section.text_sizes(),
+    )
+
+
+def vision_rows(prefix: str) -> list[Row]:
+    """Of what the image towers of CLIP and SigLIP share."""
+    return [
+        Row("vision.patch.kernel", f"{prefix}embeddings.patch_embedding.weight", PATCH),
+        Row("vision.positions", f"{prefix}embeddings.position_embedding.weight"),
+        *_block_rows("vision", prefix),
+        *norm_rows("vision.norm", f"{prefix}post_layernorm"),
+    ]
+
+
+def text_rows(prefix: str) -> list[Row]:
+    """Of a text tower of CLIP or SigLIP."""
+    return [
+        Row("text.words", f"{prefix}embeddings.token_embedding.weight"),
+        Row("text.positions", f"{prefix}embeddings.position_embedding.weight"),
+        *_block_rows("text", prefix),
+        *norm_rows("text.norm", f"{prefix}final_layer_norm"),
+    ]
+
+
+def _block_rows(tower: str, prefix: str) -> list[Row]:
+    ours, theirs = f"{tower}.blocks.block", f"{prefix}encoder.layers.{{layer}}"
+    return [
+        *norm_rows(f"{ours}.norm1", f"{theirs}.layer_norm1"),
+        *linear_rows(f"{ours}.attention.qkv", *(f"{theirs}.self_attn.{name}_proj" for name in "qkv")),
+        *linear_rows(f"{ours}.attention.out", f"{theirs}.self_attn.out_proj"),
+        *norm_rows(f"{ours}.norm2", f"{theirs}.layer_norm2"),
+        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
+        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
+    ]

@@ -1,0 +1,181 @@
+"""Hugging Face folders and hub names, in and out: configuration, weights, image processor, tokenizer.
+
+What only one family has is in `families`. An export is exact, or refused: what a family's files cannot express
+(pooling of both kinds, a residual head, towers of two families) is refused before anything is written, and what was
+written is read back and compared before it gets its name.
+"""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from rococo_jax.checkpoints.families import family_of_config, family_of_spec
+from rococo_jax.checkpoints.families.base import Family
+from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
+from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder, has_tokenizer
+from rococo_jax.checkpoints.name_table import write_tensors
+from rococo_jax.checkpoints.parameters import (
+    HasModelParts,
+    ModelParts,
+    assemble_parts,
+    hash_parameters,
+    parameters_of,
+)
+from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors
+from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec
+from rococo_jax.models.positions import resize_positions
+from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
+
+if TYPE_CHECKING:
+    from rococo_jax.data.preprocessing import Preprocessing
+
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
+
+
+def convert_huggingface(
+    source: str | Path,
+    *,
+    pooling: str | None = None,
+    tokenizer: str | None = None,
+    dtype: DTypeLike = jnp.float32,
+    image_size: int | None = None,
+) -> ModelParts:
+    """The model, its preprocessing (image towers), its tokenizer (text towers), and where it came from.
+
+    The tokenizer is None too where the folder has no file for it; preprocessing is then the family's default, and
+    `provenance["preprocessing"]` tells so.
+
+    Args:
+        source: a folder with `config.json` and safetensors, or a name on the hub.
+        pooling: one of the family's `poolings`; by default what a sentence-transformers folder names, else the first.
+        tokenizer: a folder or hub name, `none`, or None for the folder's own.
+        dtype: of the compute; parameters are float32 whatever the checkpoint holds.
+        image_size: for images of another size than the checkpoint's.
+
+    Raises:
+        InputError: anything about the source that is missing, unknown, broken or does not fit together.
+    """
+    folder = find_folder(source, _FILES)
+    path = folder / "config.json"
+    config = read_json(path, "a Hugging Face config.json")
+    family = family_of_config(config, path)
+    spec, parameters = family.read(folder, config, pooling)
+    provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
+    provenance |= family.notes(spec)
+    preprocessing, chosen = None, None
+    if spec.vision is not None:
+        preprocessing, provenance["preprocessing"] = _read_preprocessing(folder, family, spec.vision.image_size)
+        image_size = image_size or preprocessing.image_size[0]
+    if spec.text is not None and (tokenizer or has_tokenizer(folder)):
+        read = functools.partial(family.read_tokenizer, config=config)
+        chosen, provenance["tokenizer"] = choose_tokenizer(source, tokenizer, folder, str(folder), read)
+    if preprocessing is not None and preprocessing.image_size[0] != spec.vision.image_size:
+        preprocessing = preprocessing.with_image_size(image_size)
+    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+
+
+def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple["Preprocessing", str]:
+    """The preprocessing, and where it was read from: the family's own where the folder has no file for it.
+
+    Raises:
+        InputError: the file is unusable, or it makes images of another size than the tower reads.
+    """
+    from rococo_jax.data.preprocessing import Preprocessing
+
+    for name in _PROCESSOR_FILES:
+        if (folder / name).is_file():
+            config = family.processor_settings(read_json(folder / name, "an image processor"))
+            read = Preprocessing.from_huggingface(config, folder / name)
+            if read.image_size != (image_size, image_size) and not family.interpolates_positions:
+                found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
+                raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
+            return read, name
+    return Preprocessing.from_huggingface(family.processor).with_image_size(image_size), "the family's default"
+
+
+def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
+    """Write the folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the family's name.
+
+    A model that is used at another size than it was stored for gets its position embeddings interpolated, unless
+    `transformers` does so on reading it; every other export converts back to the same bits.
+
+    Raises:
+        InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
+    """
+    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    family = family_of_spec(spec, name)
+    parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
+    if spec.vision is not None and spec.vision.position_grid is not None and not family.interpolates_positions:
+        spec, parameters = _interpolated(spec, parameters)
+    config = {**family.config(spec), "dtype": "float32"}
+    if lost := _first_difference(spec, family.spec_of_export(config, spec, Path(name)), family):
+        raise InputError(name, *lost)
+    tensors = write_tensors(parameters, family.table(spec, *family.export_prefixes(spec)))
+    check_free_space(out, sum(array.nbytes for array in tensors.values()))
+    with atomic_directory(out) as folder:
+        write_json(folder / "config.json", config)
+        write_safetensors(folder / "model.safetensors", tensors)
+        if encoder.preprocessing is not None and spec.vision is not None:
+            family.write_processor(folder, encoder.preprocessing)
+        if encoder.tokenizer is not None and spec.text is not None:
+            family.write_tokenizer(folder, encoder.tokenizer)
+        family.write_more(folder, spec, parameters)
+        wanted = "what the Hugging Face form can express"
+        refuse_another_model(convert_huggingface(folder), encoder, spec, parameters, wanted)
+    return family.name
+
+
+def _interpolated(spec: ModelSpec, parameters: dict[str, np.ndarray]) -> tuple[ModelSpec, dict[str, np.ndarray]]:
+    vision = dataclasses.replace(spec.vision, position_grid=None)
+    positions = resize_positions(parameters["vision.positions"], vision.grid, vision.class_token)
+    return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
+
+
+def _first_difference(spec: ModelSpec, back: ModelSpec, family: Family) -> tuple[str, str, str] | None:
+    """(field, what the spec has, what the family's files can express), or None where nothing is lost."""
+    for part in ("vision_head", "text_head", "vision", "text", "logit_bias"):
+        ours, theirs = getattr(spec, part), getattr(back, part)
+        if part == "vision" and family.interpolates_positions:
+            # Its size is that of the stored positions; the image processor tells at which size it is used.
+            ours, theirs = (dataclasses.replace(each, image_size=1, position_grid=None) for each in (ours, theirs))
+        if ours == theirs:
+            continue
+        wanted = f"only what the Hugging Face form of {family.name} can express"
+        if not dataclasses.is_dataclass(ours) or not dataclasses.is_dataclass(theirs):
+            return part, repr(ours), f"{theirs!r}: {wanted}"
+        name = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
+        return f"{part}.{name}", repr(getattr(ours, name)), f"{getattr(theirs, name)!r}: {wanted}"
+    return None
+
+
+def refuse_another_model(
+    back: ModelParts, encoder: HasModelParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
+) -> None:
+    """Compare an export that was read back with the model that was exported.
+
+    Args:
+        back: what was read back.
+        encoder: what was exported.
+        spec, parameters: as they were written.
+        wanted: for the error line.
+
+    Raises:
+        InputError: they differ.
+    """
+    same = {
+        "specification": back.model.spec == spec,
+        "weights": back.provenance["weights_sha256"] == hash_parameters(parameters),
+        "preprocessing": encoder.preprocessing is None or back.preprocessing == encoder.preprocessing,
+        "tokenizer": (back.tokenizer and back.tokenizer.hash()) == (encoder.tokenizer and encoder.tokenizer.hash()),
+    }
+    if wrong := [what for what, agrees in same.items() if not agrees]:
+        found = f"{', '.join(wrong)} that would not come back the same"
+        raise InputError(getattr(encoder, "name", "model"), "export", found, wanted)
