@@ -81,7 +81,7 @@ def loss_by(route: str, mesh, tile_rows: int | None):
     import jax.numpy as jnp
 
     from rococo_jax.losses import softmax_contrastive
-    from rococo_jax.similarity.logsumexp import ShardedLogits
+    from rococo_jax.similarity import ShardedLogits
 
     def dense(images, texts, scale):
         logits = scale * jnp.matmul(images, texts.T, precision=jax.lax.Precision.HIGHEST)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import flattened, valid_mask
 from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
-from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
 def semantic_contrastive(

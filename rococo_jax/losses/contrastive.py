@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
-from rococo_jax.similarity.logsumexp import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
 def softmax_contrastive(

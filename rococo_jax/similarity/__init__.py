@@ -1,8 +1,16 @@
-"""Similarities between two sets of embeddings, block by block and never held whole: what ranking and losses need."""
+"""Similarities between two sets of embeddings, in blocks: sharded reductions of logits for losses, and rank counts."""
 
-from rococo_jax.similarity.logsumexp import Items, ShardedLogits
 from rococo_jax.similarity.matrix import rank_statistics_of_matrix
 from rococo_jax.similarity.ranks import rank_statistics
+from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, Items, ShardedLogits
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
-__all__ = ["KINDS", "Items", "RankStatistics", "ShardedLogits", "rank_statistics", "rank_statistics_of_matrix"]
+__all__ = [
+    "KINDS",
+    "ON_ONE_DEVICE",
+    "Items",
+    "RankStatistics",
+    "ShardedLogits",
+    "rank_statistics",
+    "rank_statistics_of_matrix",
+]

@@ -1,21 +1,29 @@
-"""One device's queries against one block of keys, a tile of logits at a time: the only place where logits exist.
+"""Blockwise reduction of logits: one device's queries against one block of keys, a tile of logits at a time.
 
 A tile is `rows x keys` logits `z = logit_scale * q . k + logit_bias`, in float32 from products at the highest
-precision. The forward sweep takes one product a tile. The backward sweep computes the tile again and takes two more:
+precision; logits exist nowhere else. A reduction turns each row (and each column) of logits into one number:
+
+    LogSumExp    log sum_j exp(z_j)        derivative exp(z_j - result)
+    SoftplusSum  sum_j log(1 + exp(z_j))   derivative 1 / (1 + exp(-z_j))
+
+The online log-sum-exp keeps the highest logit so far and the sum of exponentials relative to it (Milakov and
+Gimelshein, arXiv 1805.02867). The forward sweep takes one product a tile. The backward sweep computes the tile again
+and takes two more:
 
     W = dL/dz,    dL/dq = logit_scale * W k,    dL/dk = logit_scale * W^T q,
     dL/dlogit_scale = sum q . (W k),            dL/dlogit_bias = sum W
 
-Gradients of embeddings are accumulated without the factor `logit_scale`, so that the third line costs no product.
+Gradients of embeddings are accumulated without the factor `logit_scale`, so that the third line needs no product.
 """
 
+import abc
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from rococo_jax.similarity.reductions import Reduction, State
+State = tuple[Array, ...]
 
 
 class Items(NamedTuple):
@@ -52,6 +60,98 @@ class Gradients(NamedTuple):
     queries: Float[Array, "tiles rows width"]
     keys: Float[Array, "keys width"]
     logit_bias: Float[Array, ""] | None
+
+
+class Reduction(abc.ABC):
+    """Reduces rows or columns of logits, in any number of pieces on any number of devices, to one number each.
+
+    Logits of pairs that do not count are -inf. A row without any pair that counts reduces to -inf, or to 0.
+    """
+
+    @staticmethod
+    @abc.abstractmethod
+    def start(shape: tuple[int, ...]) -> State:
+        """The state before any logit, for items of this shape."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
+        """The state after the logits of one tile, reduced over `axis`."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def merge(states: State) -> State:
+        """One state from several, stacked along the first axis."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def finish(state: State) -> Array:
+        """The result."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
+        """d result / d logit; 0 where the logit is -inf."""
+
+
+class LogSumExp(Reduction):
+    """log sum_j exp(z_j)."""
+
+    @staticmethod
+    def start(shape: tuple[int, ...]) -> State:
+        return jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.float32)
+
+    @staticmethod
+    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
+        highest, total = state
+        raised = jnp.maximum(highest, logits.max(axis))
+        shift = _finite(raised)
+        tile_total = jnp.exp(logits - jnp.expand_dims(shift, axis)).sum(axis)
+        return raised, total * jnp.exp(highest - shift) + tile_total
+
+    @staticmethod
+    def merge(states: State) -> State:
+        highest, total = states
+        raised = highest.max(0)
+        return raised, (total * jnp.exp(highest - _finite(raised)[None])).sum(0)
+
+    @staticmethod
+    def finish(state: State) -> Array:
+        highest, total = state
+        return highest + jnp.log(jnp.where(total > 0, total, 1.0))
+
+    @staticmethod
+    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
+        return jnp.exp(logits - _finite(result))
+
+
+class SoftplusSum(Reduction):
+    """sum_j log(1 + exp(z_j)), the negatives of the pairwise sigmoid loss."""
+
+    @staticmethod
+    def start(shape: tuple[int, ...]) -> State:
+        return (jnp.zeros(shape, jnp.float32),)
+
+    @staticmethod
+    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
+        return (state[0] + jax.nn.softplus(logits).sum(axis),)
+
+    @staticmethod
+    def merge(states: State) -> State:
+        return (states[0].sum(0),)
+
+    @staticmethod
+    def finish(state: State) -> Array:
+        return state[0]
+
+    @staticmethod
+    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
+        return jax.nn.sigmoid(logits)
+
+
+def _finite(highest: Array) -> Array:
+    """0 in place of -inf: subtracting it from logits that are all -inf then leaves -inf, not NaN."""
+    return jnp.where(highest == -jnp.inf, 0.0, highest)
 
 
 def into_tiles(items: PyTree[Array], tile_rows: int) -> PyTree[Array]:

@@ -20,7 +20,7 @@ from rococo_jax.losses import (
     softmax_contrastive,
     visual_contrastive,
 )
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.forward import Batch, Embedded
 
 Parts = Mapping[str, Float[Array, ""]]

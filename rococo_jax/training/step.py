@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.forward import Batch, Embedded, embed_batch
 from rococo_jax.training.freezing import SIDES, join_parameters, stop_at_frozen
 from rococo_jax.training.fsdp import make_blocks_whole, make_whole

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rococo_jax import losses
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 
 SCALE = jnp.float32(10)
 

@@ -14,7 +14,7 @@ import scipy.special
 
 from rococo_jax import losses
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
 
 TOLERANCE = 2e-6
@@ -88,7 +88,7 @@ def wanted(name):
 @pytest.mark.parametrize(("name", "route"), ROADS)
 def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, name, route):
     function, embeddings, masks, settings = case(name)
-    similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), route, tile_rows=2)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), route, block_rows=2)
 
     def loss(embeddings, masks):
         return getattr(losses, function)(**embeddings, **masks, **settings, similarities=similarities)

@@ -12,7 +12,7 @@ import transformers
 
 from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax_contrastive
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
 
 torch = pytest.importorskip("torch", reason="the losses of transformers run on torch")

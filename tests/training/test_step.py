@@ -15,7 +15,7 @@ import pytest
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.abstract_step import lower_step
 from rococo_jax.training.config import default_config
 from rococo_jax.training.forward import embed_batch

@@ -1,4 +1,4 @@
-"""Log-sum-exp over sharded similarities: the same values and gradients on every road, and those of a dense float64 one.
+"""Log-sum-exp over sharded similarities: the same values and gradients for every strategy, and those of a dense float64 reference.
 
 The tolerance, 2e-6 of the largest element, is 17 float32 roundings of that element: products of 16 terms, sums of a
 few dozen exponentials, and a logit scale of 14 that turns the rounding of a cosine into 14 times as much in a logit.
@@ -14,8 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import Items, ShardedLogits
-from rococo_jax.similarity.reductions import LogSumExp
+from rococo_jax.similarity import Items, ShardedLogits
+from rococo_jax.similarity.blockwise import LogSumExp
 from tests.support import dense_reference as dense
 
 TOLERANCE = 2e-6
@@ -86,13 +86,13 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit):
 
 
 @pytest.mark.parametrize("tile_rows", [None, 3])
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
     mesh = make_mesh(jax.devices()[:device_count])
     check(ShardedLogits(mesh, route, tile_rows), 37, 45)
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 @pytest.mark.parametrize("tile_rows", [1, 2, 4, 5, 6, 7, 100])
 def test_the_size_of_a_tile_changes_nothing(route, tile_rows):
     check(ShardedLogits(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
@@ -102,7 +102,7 @@ def test_arrays_on_one_device_need_no_mesh():
     check(ShardedLogits(), 37, 45)
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 @pytest.mark.parametrize("counts", [(40, 48), (37, 45)])
 def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(AxisType.Explicit,) * 2)
@@ -145,7 +145,7 @@ def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
         check(ShardedLogits(mesh, "ring"), 40, 48, (*sharded, jnp.asarray(SCALE), jnp.asarray(BIAS)), run)
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
     queries = jnp.eye(3, 8)
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route)
@@ -160,7 +160,7 @@ def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
     assert (np.asarray(gradient) == 0).all()
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 def test_what_a_masked_item_holds_is_never_seen(route):
     (queries, *_), (keys, *_) = example(13, 11)
     mask = np.arange(11) != 4
@@ -179,7 +179,7 @@ def test_what_a_masked_item_holds_is_never_seen(route):
     assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
+@pytest.mark.parametrize("route", ["all_gather", "ring"])
 def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
     """exp(100) is beyond float32 and exp(-100) below it; a row of each kind comes out finite and right."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
@@ -203,10 +203,10 @@ def test_no_tile_holds_all_logits_of_a_device():
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(InputError, match="route: found 'star'; wanted 'auto', 'gather' or 'ring'"):
-        ShardedLogits(route="star")
-    with pytest.raises(InputError, match="tile_rows: found 0; wanted at least 1"):
-        ShardedLogits(tile_rows=0)
+    with pytest.raises(InputError, match="strategy: found 'star'; wanted 'auto', 'all_gather' or 'ring'"):
+        ShardedLogits(strategy="star")
+    with pytest.raises(InputError, match="block_rows: found 0; wanted at least 1"):
+        ShardedLogits(block_rows=0)
     items = Items(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
         ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))

@@ -17,7 +17,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from rococo_jax import losses
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.logsumexp import ShardedLogits
+from rococo_jax.similarity import ShardedLogits
 
 def compiled(devices, altered):
     mesh = make_mesh(jax.devices()[:devices], fsdp=2)
