@@ -1,4 +1,4 @@
-"""The quickstart notebook: kept without outputs, and running from its first cell to its last."""
+"""The quickstart notebook is stored without outputs and runs from the first cell to the last."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import CHECKOUT
 
 NOTEBOOK = CHECKOUT / "notebooks" / "quickstart.ipynb"
-# What a run of some seconds takes in place of the notebook's own parameters.
+# Parameters for a run of a few seconds, in place of the notebook's own.
 SMALL = {"SCENES": 8, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
 
 
@@ -31,11 +31,11 @@ def test_every_cell_of_the_notebook_runs(tmp_path):
     (parameters,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
     assert all(re.search(rf"\b{name}\b", parameters.source) for name in SMALL)
     parameters.source += "".join(f"\n{name} = {value}" for name, value in SMALL.items())
-    # As a user has it: one device, not the tests' eight.
+    # One device, as users have, instead of the tests' eight.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment)
     shown = [kind for cell in notebook.cells for output in cell.get("outputs", ()) for kind in output.get("data", ())]
-    # A caption, mixed pictures, false recall, losses, false recall again; and the last table.
+    # An altered caption, mixed pictures, false recall, losses, false recall again; and the last table.
     assert shown.count("image/png") == 5 and "text/markdown" in shown
     assert (tmp_path / "quickstart" / "sc-vc-2-steps" / "model" / "model.json").is_file()

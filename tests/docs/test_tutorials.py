@@ -1,7 +1,7 @@
-"""Every command and every line of Python of the tutorials runs as it stands, and so do the README's lines of Python.
+"""Every command and Python block of the tutorials runs as written, and so do the Python blocks of the README.
 
-One process runs them all, in one folder: what a tutorial begins with ("a folder to practise in") the next finds done,
-as a reader does. `rococo` is called without a shell, anything else with one.
+One process runs them all in one folder, so that tutorials share their practice folders. `rococo` is called in the
+process, other commands in a shell.
 """
 
 import json
@@ -36,7 +36,7 @@ for page, kind, text in json.load(sys.stdin):
 
 
 def commands_of(block: str) -> list[str]:
-    """The commands of a block; a line that ends in a backslash goes on in the next."""
+    """The commands of a block; a backslash at the end of a line joins it with the next."""
     return [line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()]
 
 
@@ -63,7 +63,7 @@ def test_every_command_of_the_tutorials_runs(tmp_path):
         (tmp_path / name).symlink_to(CHECKOUT / name)
     steps = [step for page in TUTORIALS for step in steps_of(page)] + steps_of(CHECKOUT / "README.md", ("python",))
     assert len(steps) > 30
-    # As a user has it: one device, and this Python's programs first.
+    # One device, as users have, and this Python's programs first.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     done = subprocess.run(
@@ -83,7 +83,7 @@ def test_every_command_of_the_tutorials_runs(tmp_path):
         "out/compared.html",
     ):
         assert (tmp_path / written).is_file(), written
-    # Three models of a list, each under a name of its own.
+    # The results of the listed models, each under its own name.
     assert {
         "plain",
         "sc-vc",
