@@ -1,9 +1,9 @@
 """Time the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
 
     python perf/loss.py --pairs 8192 --width 512
-    python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to check that the routes run; no timing
+    python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to check that they run; no timing
 
-Prints one JSON object: device, versions, and for each route the seconds per step (median of the repeats, without
+Prints one JSON object: device, versions, and for each strategy the seconds per step (median of the repeats, without
 compilation), pairs/s, TFLOP/s counted as 8 B^2 d (one product forward and three backward; the dense matrix takes 6),
 and temporary memory per device as compiled. Products are float32 at the highest precision.
 """
@@ -21,8 +21,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4096, help="global batch size")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tile-rows", type=int, help="rows of a block of logits (default: by platform)")
-    parser.add_argument("--routes", default="gather,ring,dense")
+    parser.add_argument(
+        "--block-rows", "--tile-rows", type=int, help="rows of a block of logits (default: per platform)"
+    )
+    parser.add_argument("--strategies", "--routes", default="all_gather,ring,dense")
     parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")
     arguments = parser.parse_args()
     if arguments.virtual_devices:
@@ -43,11 +45,11 @@ def measure(arguments: argparse.Namespace) -> dict:
         "jax": jax.__version__,
         "pairs": arguments.pairs,
         "width": arguments.width,
-        "routes": {route: measure_route(route, mesh, arguments) for route in arguments.routes.split(",")},
+        "strategies": {name: measure_strategy(name, mesh, arguments) for name in arguments.strategies.split(",")},
     }
 
 
-def measure_route(route: str, mesh, arguments: argparse.Namespace) -> dict:
+def measure_strategy(strategy: str, mesh, arguments: argparse.Namespace) -> dict:
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
@@ -56,7 +58,7 @@ def measure_route(route: str, mesh, arguments: argparse.Namespace) -> dict:
     keys = jax.random.split(jax.random.key(0))
     sides = [jax.random.normal(key, (arguments.pairs, arguments.width)) for key in keys]
     images, texts = (jax.device_put(side / jnp.linalg.norm(side, axis=1, keepdims=True), sharding) for side in sides)
-    step = jax.jit(jax.value_and_grad(loss_by(route, mesh, arguments.tile_rows), (0, 1, 2)))
+    step = jax.jit(jax.value_and_grad(loss_by(strategy, mesh, arguments.block_rows), (0, 1, 2)))
     scale = jax.device_put(jnp.float32(14.3), NamedSharding(mesh, PartitionSpec()))
     program = step.lower(images, texts, scale).compile()
     value, _ = jax.block_until_ready(program(images, texts, scale))
@@ -66,7 +68,7 @@ def measure_route(route: str, mesh, arguments: argparse.Namespace) -> dict:
         jax.block_until_ready(program(images, texts, scale))
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
-    products = 6 if route == "dense" else 8
+    products = 6 if strategy == "dense" else 8
     return {
         "loss": float(value),
         "seconds": median,
@@ -76,7 +78,7 @@ def measure_route(route: str, mesh, arguments: argparse.Namespace) -> dict:
     }
 
 
-def loss_by(route: str, mesh, tile_rows: int | None):
+def loss_by(strategy: str, mesh, block_rows: int | None):
     import jax
     import jax.numpy as jnp
 
@@ -89,9 +91,10 @@ def loss_by(route: str, mesh, tile_rows: int | None):
         return (0.5 * both - jnp.diag(logits)).mean()
 
     def ours(images, texts, scale):
-        return softmax_contrastive(images, texts, logit_scale=scale, similarities=ShardedLogits(mesh, route, tile_rows))
+        logits = ShardedLogits(mesh, strategy, block_rows)
+        return softmax_contrastive(images, texts, logit_scale=scale, similarities=logits)
 
-    return dense if route == "dense" else ours
+    return dense if strategy == "dense" else ours
 
 
 if __name__ == "__main__":
