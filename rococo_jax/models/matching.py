@@ -17,8 +17,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.attention import AttentionMask, attend
-from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.layers import AttentionMask, LayerNorm, Linear, attend
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.transformer import Block

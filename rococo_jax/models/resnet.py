@@ -18,10 +18,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import Linear, precision_of
-from rococo_jax.models.positions import positions_on_grid
+from rococo_jax.models.layers import Linear, attend, precision_of
 from rococo_jax.models.spec import ResNetSpec
+from rococo_jax.models.vision import positions_on_grid
 
 _EPS = 1e-5
 _EXPANSION = 4

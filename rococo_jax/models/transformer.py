@@ -9,8 +9,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import AttentionMask, SelfAttention
-from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, along_last_axis
+from rococo_jax.models.layers import (
+    ACTIVATIONS,
+    AttentionMask,
+    LayerNorm,
+    Linear,
+    SelfAttention,
+    along_last_axis,
+)
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
 

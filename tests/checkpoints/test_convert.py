@@ -61,6 +61,6 @@ def test_the_convert_command_refuses_before_it_works(tmp_path):
         run_convert(folder, tmp_path / "out", "--activation", "gelu")
     with pytest.raises(InputError, match="something already there"):
         run_convert(tmp_path / "absent", folder)
-    with pytest.raises(InputError, match="^pooling: "):
+    with pytest.raises(InputError, match=r"^pooling: "):
         run_convert(folder, tmp_path / "out", "--pooling", "mean")
     assert {path.name for path in tmp_path.iterdir()} == {"clip"}

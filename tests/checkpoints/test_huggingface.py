@@ -246,7 +246,7 @@ def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
     assert convert_huggingface(folders["dinov2"])[0].spec.vision.pooling == "cls"
     assert convert_huggingface(folders["bert"])[0].spec.text.pooling == "cls"
     for family, pooling in (("clip", "mean"), ("siglip", "cls"), ("bert", "cls+mean"), ("dinov2", "attention")):
-        with pytest.raises(InputError, match="^pooling: "):
+        with pytest.raises(InputError, match=r"^pooling: "):
             convert_huggingface(folders[family], pooling=pooling)
 
 

@@ -128,7 +128,7 @@ def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
     # It matters, or the cases here would show nothing.
     other = load_model(folder, mesh=MESH, tokenizer="none", activation="quick_gelu")
     assert np.abs(other.encode_image(pixels_for(32)) - np.array(record["images"])).max() > 1e-3
-    with pytest.raises(InputError, match="^activation: "):
+    with pytest.raises(InputError, match=r"^activation: "):
         load_model(folder, mesh=MESH, tokenizer="none", activation="relu")
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
-from rococo_jax.models.positions import bicubic_matrix, resize_positions
+from rococo_jax.models.vision import bicubic_matrix, resize_positions
 from tests.support.random_inputs import random_pixels, random_texts
 
 VISION = VisionSpec(

@@ -30,7 +30,7 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.models.positions import resize_positions
+from rococo_jax.models.vision import resize_positions
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 
 if TYPE_CHECKING:
