@@ -5,7 +5,7 @@
         --config.losses.sc.weight=1 --config.losses.vc.weight=1
 """
 
-from rococo_jax.demo.model import demo_preprocessing, demo_spec
+from rococo_jax.demo.training_scenes import demo_preprocessing, demo_spec
 from rococo_jax.training.config import default_config
 
 

@@ -7,7 +7,7 @@ full stop come and go. Sentences agree in number and article.
 
 from dataclasses import dataclass
 
-from rococo_jax.demo.rng import Dice
+from rococo_jax.demo.rng import RandomStream
 from rococo_jax.demo.scenes import Item, Scene
 
 _NUMBERS = ("", "one", "two", "three", "four")
@@ -61,106 +61,106 @@ def article_of(word: str) -> str:
 
 def captions_of(scene: Scene) -> list[str]:
     """Five different captions, in an order that says nothing about their kind."""
-    dice = Dice("captions", *scene.key)
-    writer = _Writer(scene, dice)
+    rng = RandomStream("captions", *scene.key)
+    writer = _Writer(scene, rng)
     if scene.other is None:
         writers = [writer.plain_alone, writer.detailed_alone, writer.place_first_alone, writer.left_out, writer.loose]
     else:
         writers = [writer.plain, writer.detailed, writer.other_first, writer.left_out, writer.loose]
     captions = []
-    for write in dice.shuffled(writers):
-        while (caption := _finish(write(), dice)) in captions:
+    for write in rng.shuffled(writers):
+        while (caption := _finish(write(), rng)) in captions:
             pass
         captions.append(caption)
     return captions
 
 
-def _finish(text: str, dice: Dice) -> str:
-    return text[0].upper() + text[1:] + ("." if dice.chance(0.75) else "")
+def _finish(text: str, rng: RandomStream) -> str:
+    return text[0].upper() + text[1:] + ("." if rng.chance(0.75) else "")
 
 
 @dataclass
 class _Writer:
     scene: Scene
-    dice: Dice
+    rng: RandomStream
 
     def plain(self) -> str:
-        scene, dice = self.scene, self.dice
+        scene, rng = self.scene, self.rng
         main, other = self._phrase(scene.main, colour=0.5), self._phrase(scene.other, colour=0.5)
-        verb = dice.choose((f" {self._be(scene.main)}", f" {self._pose(scene.main)}", ""))
-        return f"{main}{verb} {dice.choose(_TO[scene.relation])} {other}{self._where(0.4)}"
+        verb = rng.choose((f" {self._be(scene.main)}", f" {self._pose(scene.main)}", ""))
+        return f"{main}{verb} {rng.choose(_TO[scene.relation])} {other}{self._where(0.4)}"
 
     def detailed(self) -> str:
-        scene, dice = self.scene, self.dice
+        scene, rng = self.scene, self.rng
         main, other = self._phrase(scene.main, 1.0, 1.0), self._phrase(scene.other, 1.0, 1.0)
-        relation = _TO[scene.relation][0 if dice.chance(0.6) else 1]
+        relation = _TO[scene.relation][0 if rng.chance(0.6) else 1]
         extra = self._extra()
-        if dice.chance(0.3):
+        if rng.chance(0.3):
             return f"{self._place()}, {main} {self._pose(scene.main)} {relation} {other}{extra}"
         return f"{main} {self._pose(scene.main)} {relation} {other}{self._where(1.0)}{extra}"
 
     def other_first(self) -> str:
-        scene, dice = self.scene, self.dice
+        scene, rng = self.scene, self.rng
         main, other = self._phrase(scene.main, colour=0.6), self._phrase(scene.other, colour=0.6)
-        if dice.chance(0.5):
+        if rng.chance(0.5):
             start = "there is" if scene.other.count == 1 else "there are"
-            return f"{start} {other} {dice.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
+            return f"{start} {other} {rng.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
         if scene.relation in ("on", "above"):
             words = {"on": ("with {} on top", "carrying {}"), "above": ("with {} overhead", "with {} in the air")}
-            return f"{other} {dice.choose(words[scene.relation]).format(main)}{self._where(0.7)}"
-        return f"{other} {self._be(scene.other)} {dice.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
+            return f"{other} {rng.choose(words[scene.relation]).format(main)}{self._where(0.7)}"
+        return f"{other} {self._be(scene.other)} {rng.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
 
     def plain_alone(self) -> str:
         main = self._phrase(self.scene.main, colour=0.7)
         return f"{main} {self._pose(self.scene.main)}{self._where(1.0)}"
 
     def detailed_alone(self) -> str:
-        scene, dice = self.scene, self.dice
+        scene, rng = self.scene, self.rng
         main = self._phrase(scene.main, 1.0, 1.0)
-        alone = dice.choose((" all alone", " alone", " and nothing else")) if scene.main.count == 1 else " in a row"
-        return f"{main} {self._pose(scene.main)}{self._where(1.0)}{alone if dice.chance(0.6) else ''}"
+        alone = rng.choose((" all alone", " alone", " and nothing else")) if scene.main.count == 1 else " in a row"
+        return f"{main} {self._pose(scene.main)}{self._where(1.0)}{alone if rng.chance(0.6) else ''}"
 
     def place_first_alone(self) -> str:
-        main, verb = self.scene.main, self.dice.choose(("there {}", "we see", "you can see"))
+        main, verb = self.scene.main, self.rng.choose(("there {}", "we see", "you can see"))
         return f"{self._place()} {verb.format(self._be(main))} {self._phrase(main, colour=0.7, size=0.6)}"
 
     def left_out(self) -> str:
         """The first thing alone, with its colour or place; or both things, and nothing about them."""
-        scene, dice = self.scene, self.dice
-        if scene.other is not None and dice.chance(0.5):
-            pair = dice.shuffled([scene.main, scene.other])
+        scene, rng = self.scene, self.rng
+        if scene.other is not None and rng.chance(0.5):
+            pair = rng.shuffled([scene.main, scene.other])
             return " and ".join(self._phrase(item, colour=0.35) for item in pair) + self._where(0.5)
         where = self._where(0.8)
         return f"{self._phrase(scene.main, colour=0.8 if where else 1.0, size=0.7)}{where}"
 
     def loose(self) -> str:
-        scene, dice = self.scene, self.dice
-        vague = [dice.chance(0.2), dice.chance(0.2)]
+        scene, rng = self.scene, self.rng
+        vague = [rng.chance(0.2), rng.chance(0.2)]
         main = self._vague(scene.main) if vague[0] else self._phrase(scene.main, colour=0.3)
-        if scene.other is None or dice.chance(0.15):
+        if scene.other is None or rng.chance(0.15):
             with_other = ""
         else:
             other = self._vague(scene.other) if vague[1] else self._phrase(scene.other, colour=0.3)
-            with_other = dice.choose((" and ", " with ", " near ")) + other
-        start = dice.choose(("", *_PICTURES))
+            with_other = rng.choose((" and ", " with ", " near ")) + other
+        start = rng.choose(("", *_PICTURES))
         if start == "here is" and (scene.main.count > 1 or with_other.startswith(" and")):
             start = "here are"
         where = self._where(1.0 if any(vague) or not with_other else 0.75)
-        extra = self._extra() if dice.chance(0.4) else ""
+        extra = self._extra() if rng.chance(0.4) else ""
         return f"{start} {main}{with_other}{where}{extra}".strip()
 
     def _phrase(self, item: Item, colour: int | float = 0.0, size: int | float = 0.25) -> str:
         """`two small red cats`; the colour and the size are told with the given probabilities."""
-        dice = self.dice
-        noun = item.kind.nouns[0] if dice.chance(0.6) else dice.choose(item.kind.nouns)
+        rng = self.rng
+        noun = item.kind.nouns[0] if rng.chance(0.6) else rng.choose(item.kind.nouns)
         words = [noun if item.count == 1 else plural_of(noun)]
-        told = dice.chance(colour)
+        told = rng.chance(colour)
         if told and item.kind.group == "person":
             words.append(f"in {item.colour}")
         elif told:
             words.insert(0, item.colour)
-        if item.size and dice.chance(size):
-            words.insert(0, dice.choose(_SIZES[item.size]))
+        if item.size and rng.chance(size):
+            words.insert(0, rng.choose(_SIZES[item.size]))
         if item.count == 1:
             return " ".join([article_of(words[0]), *words])
         return " ".join([_NUMBERS[item.count], *words])
@@ -180,17 +180,17 @@ class _Writer:
 
     def _pose(self, item: Item) -> str:
         poses = _POSES["flier"] if item.kind.flies else _POSES.get(item.kind.group, _POSES[""])
-        return self.dice.choose(poses)[item.count > 1]
+        return self.rng.choose(poses)[item.count > 1]
 
     def _place(self) -> str:
-        return self.dice.choose(self.scene.place.phrases)
+        return self.rng.choose(self.scene.place.phrases)
 
     def _where(self, probability: int | float) -> str:
-        return f" {self._place()}" if self.dice.chance(probability) else ""
+        return f" {self._place()}" if self.rng.chance(probability) else ""
 
     def _extra(self) -> str:
         extra = self.scene.extra
         if extra is None:
             return ""
         words = (", with {} in the sky", " while {} is in the air", ", and {} above", ", with {} overhead")
-        return self.dice.choose(words).format(self._phrase(extra, colour=1.0))
+        return self.rng.choose(words).format(self._phrase(extra, colour=1.0))

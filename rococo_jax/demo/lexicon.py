@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rococo_jax.demo.captions import plural_of
-from rococo_jax.demo.objects import KINDS, PLACES
+from rococo_jax.demo.objects import OBJECTS, PLACES
 
 # Further nouns, so that a group is larger than what the scenes show, and has words for either article.
 _FURTHER = {
@@ -80,7 +80,7 @@ class Noun:
 @functools.cache
 def nouns() -> Mapping[str, Noun]:
     """Every noun of the lexicon by its word, in both numbers. A word that is the same in both is held as singular."""
-    singular = [(word, kind.name, kind.group) for kind in KINDS for word in kind.nouns]
+    singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
     singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
     singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
     found: dict[str, Noun] = {}

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rococo_jax.demo.drawing import animals, food, household, outdoors, people, places, vehicles
+from rococo_jax.demo.drawing import household, living, outdoors, places
 from rococo_jax.demo.drawing.brush import Brush, Colour
-from rococo_jax.demo.rng import Dice
+from rococo_jax.demo.rng import RandomStream
 
 ANY = ("red", "orange", "yellow", "green", "blue", "purple", "pink")
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectKind:
     """A kind of thing.
 
     Attributes:
@@ -41,57 +41,57 @@ class Kind:
         return self.nouns[0]
 
 
-def _animal(draw, nouns, colours, size, **more) -> Kind:
-    return Kind(draw, "animal", tuple(nouns.split()), tuple(colours.split()), size, **more)
+def _animal(draw, nouns, colours, size, **more) -> ObjectKind:
+    return ObjectKind(draw, "animal", tuple(nouns.split()), tuple(colours.split()), size, **more)
 
 
-def _vehicle(draw, nouns, size, **more) -> Kind:
-    return Kind(draw, "vehicle", tuple(nouns.split()), (*ANY, "black"), size, **more)
+def _vehicle(draw, nouns, size, **more) -> ObjectKind:
+    return ObjectKind(draw, "vehicle", tuple(nouns.split()), (*ANY, "black"), size, **more)
 
 
-def _food(draw, nouns, colours, size=0.32) -> Kind:
-    return Kind(draw, "food", tuple(nouns.split()), tuple(colours.split()), size, perches=True)
+def _food(draw, nouns, colours, size=0.32) -> ObjectKind:
+    return ObjectKind(draw, "food", tuple(nouns.split()), tuple(colours.split()), size, perches=True)
 
 
-def _kind(group, draw, nouns, size, colours=ANY, **more) -> Kind:
-    return Kind(draw, group, tuple(nouns.split()), colours, size, **more)
+def _kind(group, draw, nouns, size, colours=ANY, **more) -> ObjectKind:
+    return ObjectKind(draw, group, tuple(nouns.split()), colours, size, **more)
 
 
-KINDS: tuple[Kind, ...] = (
-    _animal(animals.cat, "cat kitten", "black white gray orange brown", 0.38, perches=True),
-    _animal(animals.dog, "dog puppy", "brown black white orange gray", 0.4, perches=True),
-    _animal(animals.rabbit, "rabbit bunny", "white gray brown orange", 0.36, perches=True),
-    _animal(animals.horse, "horse pony", "brown black white gray", 0.52, seat=0.58),
-    _animal(animals.cow, "cow", "white brown black", 0.5, seat=0.63),
-    _animal(animals.sheep, "sheep lamb", "white black gray", 0.44),
-    _animal(animals.elephant, "elephant", "gray pink blue", 0.56, seat=0.72),
-    _animal(animals.duck, "duck", "yellow white brown", 0.36, perches=True),
-    _animal(animals.pig, "pig piglet", "pink brown black", 0.44),
-    _animal(animals.penguin, "penguin", "black blue", 0.38, perches=True),
-    _animal(animals.owl, "owl", "brown gray white", 0.36, perches=True),
-    _animal(animals.fish, "fish", "orange blue red yellow", 0.36, perches=True),
-    _animal(animals.bird, "bird", "red blue yellow green", 0.34, flies=True),
-    _animal(animals.butterfly, "butterfly", "orange blue purple pink yellow", 0.3, flies=True),
-    _vehicle(vehicles.car, "car automobile", 0.48, seat=0.59),
-    _vehicle(vehicles.bus, "bus coach", 0.46, seat=0.77, backdrop=True),
-    _vehicle(vehicles.truck, "truck lorry", 0.46, seat=0.77, backdrop=True),
-    _vehicle(vehicles.bicycle, "bicycle bike", 0.46),
-    _vehicle(vehicles.boat, "boat sailboat ship", 0.52),
-    _vehicle(vehicles.train, "train locomotive", 0.5),
-    _vehicle(vehicles.tractor, "tractor", 0.46),
-    _vehicle(vehicles.airplane, "airplane plane jet", 0.46, flies=True),
-    _kind("person", people.man, "man gentleman", 0.54),
-    _kind("person", people.woman, "woman lady", 0.54),
-    _kind("person", people.boy, "boy", 0.44),
-    _kind("person", people.girl, "girl", 0.44),
-    _food(food.apple, "apple", "red green yellow"),
-    _food(food.banana, "banana", "yellow green"),
-    _food(food.pear, "pear", "green yellow red"),
-    _food(food.strawberry, "strawberry", "red pink"),
-    _food(food.watermelon, "watermelon melon", "green"),
-    _food(food.cherry, "cherry", "red purple"),
-    _food(food.cake, "cake", "pink white blue purple brown", 0.38),
-    _food(food.mushroom, "mushroom", "red brown white orange"),
+OBJECTS: tuple[ObjectKind, ...] = (
+    _animal(living.cat, "cat kitten", "black white gray orange brown", 0.38, perches=True),
+    _animal(living.dog, "dog puppy", "brown black white orange gray", 0.4, perches=True),
+    _animal(living.rabbit, "rabbit bunny", "white gray brown orange", 0.36, perches=True),
+    _animal(living.horse, "horse pony", "brown black white gray", 0.52, seat=0.58),
+    _animal(living.cow, "cow", "white brown black", 0.5, seat=0.63),
+    _animal(living.sheep, "sheep lamb", "white black gray", 0.44),
+    _animal(living.elephant, "elephant", "gray pink blue", 0.56, seat=0.72),
+    _animal(living.duck, "duck", "yellow white brown", 0.36, perches=True),
+    _animal(living.pig, "pig piglet", "pink brown black", 0.44),
+    _animal(living.penguin, "penguin", "black blue", 0.38, perches=True),
+    _animal(living.owl, "owl", "brown gray white", 0.36, perches=True),
+    _animal(living.fish, "fish", "orange blue red yellow", 0.36, perches=True),
+    _animal(living.bird, "bird", "red blue yellow green", 0.34, flies=True),
+    _animal(living.butterfly, "butterfly", "orange blue purple pink yellow", 0.3, flies=True),
+    _vehicle(outdoors.car, "car automobile", 0.48, seat=0.59),
+    _vehicle(outdoors.bus, "bus coach", 0.46, seat=0.77, backdrop=True),
+    _vehicle(outdoors.truck, "truck lorry", 0.46, seat=0.77, backdrop=True),
+    _vehicle(outdoors.bicycle, "bicycle bike", 0.46),
+    _vehicle(outdoors.boat, "boat sailboat ship", 0.52),
+    _vehicle(outdoors.train, "train locomotive", 0.5),
+    _vehicle(outdoors.tractor, "tractor", 0.46),
+    _vehicle(outdoors.airplane, "airplane plane jet", 0.46, flies=True),
+    _kind("person", living.man, "man gentleman", 0.54),
+    _kind("person", living.woman, "woman lady", 0.54),
+    _kind("person", living.boy, "boy", 0.44),
+    _kind("person", living.girl, "girl", 0.44),
+    _food(household.apple, "apple", "red green yellow"),
+    _food(household.banana, "banana", "yellow green"),
+    _food(household.pear, "pear", "green yellow red"),
+    _food(household.strawberry, "strawberry", "red pink"),
+    _food(household.watermelon, "watermelon melon", "green"),
+    _food(household.cherry, "cherry", "red purple"),
+    _food(household.cake, "cake", "pink white blue purple brown", 0.38),
+    _food(household.mushroom, "mushroom", "red brown white orange"),
     _kind("furniture", household.chair, "chair", 0.44, (*ANY, "brown", "white"), seat=0.48),
     _kind(
         "furniture", household.table, "table desk", 0.46, ("brown", "white", "red", "green", "blue", "yellow"), seat=0.6
@@ -124,13 +124,13 @@ class Place:
     """A place.
 
     Attributes:
-        draw: fills a picture, with the dice of the scene.
+        draw: fills a picture, with the scene's random stream.
         phrases: ways to say where something is; each holds one of `nouns`.
         nouns: singular nouns for the place, as they stand in the phrases.
         is_dark: things are outlined in a light colour.
     """
 
-    draw: Callable[[Brush, Dice], None]
+    draw: Callable[[Brush, RandomStream], None]
     nouns: tuple[str, ...]
     phrases: tuple[str, ...]
     is_dark: bool = False

@@ -11,7 +11,7 @@ from typing import TypeVar
 Thing = TypeVar("Thing")
 
 
-class Dice:
+class RandomStream:
     """A stream of choices. Streams made from the same names agree; any other name gives another stream.
 
     Args:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from PIL import Image
 
 from rococo_jax.demo.drawing.brush import COLOURS, Brush, blend, dark, light
-from rococo_jax.demo.objects import KINDS, PLACES, Kind, Place
-from rococo_jax.demo.rng import Dice
+from rococo_jax.demo.objects import OBJECTS, PLACES, ObjectKind, Place
+from rococo_jax.demo.rng import RandomStream
 from rococo_jax.storage import hash_json
 
 SPLITS = ("train", "validation", "test")
@@ -30,7 +30,7 @@ _SIZES = {"small": 0.74, "": 1.0, "big": 1.24}
 class Item:
     """Things of one kind, colour and size. `size` is `small`, `big` or empty."""
 
-    kind: Kind
+    kind: ObjectKind
     colour: str
     count: int = 1
     size: str = ""
@@ -82,50 +82,50 @@ def make_scene(split: str, seed: int, index: int) -> Scene:
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
-    dice = Dice("scene", split, seed, index)
+    rng = RandomStream("scene", split, seed, index)
     while True:
-        scene = _compose((split, seed, index), dice)
+        scene = _compose((split, seed, index), rng)
         if scene.split == split:
             return scene
 
 
-def _compose(key: tuple[str, int, int], dice: Dice) -> Scene:
-    place = dice.choose(PLACES)
-    roll = dice.between(0, 1)
+def _compose(key: tuple[str, int, int], rng: RandomStream) -> Scene:
+    place = rng.choose(PLACES)
+    roll = rng.between(0, 1)
     if roll < 0.2:
-        main, other, relation = _item(dice, KINDS, most=4), None, "alone"
+        main, other, relation = _item(rng, OBJECTS, most=4), None, "alone"
     elif roll < 0.58:
-        grounded = [kind for kind in KINDS if not kind.flies]
-        main, relation = _item(dice, grounded, most=2), dice.choose(("left of", "right of"))
-        other = _item(dice, _others(grounded, main))
+        grounded = [kind for kind in OBJECTS if not kind.flies]
+        main, relation = _item(rng, grounded, most=2), rng.choose(("left of", "right of"))
+        other = _item(rng, _others(grounded, main))
     elif roll < 0.73:
-        main, relation = _item(dice, [kind for kind in KINDS if kind.perches]), "on"
-        other = _item(dice, _others([kind for kind in KINDS if kind.seat is not None], main))
+        main, relation = _item(rng, [kind for kind in OBJECTS if kind.perches]), "on"
+        other = _item(rng, _others([kind for kind in OBJECTS if kind.seat is not None], main))
     elif roll < 0.86:
-        main, relation = _item(dice, [kind for kind in KINDS if kind.flies], most=2), "above"
-        other = _item(dice, [kind for kind in KINDS if not kind.flies])
+        main, relation = _item(rng, [kind for kind in OBJECTS if kind.flies], most=2), "above"
+        other = _item(rng, [kind for kind in OBJECTS if not kind.flies])
     else:
-        small = [kind for kind in KINDS if not kind.flies and not kind.backdrop and kind.size < 0.5]
-        main, relation = _item(dice, small), "in front of"
-        other = _item(dice, _others([kind for kind in KINDS if kind.backdrop], main))
+        small = [kind for kind in OBJECTS if not kind.flies and not kind.backdrop and kind.size < 0.5]
+        main, relation = _item(rng, small), "in front of"
+        other = _item(rng, _others([kind for kind in OBJECTS if kind.backdrop], main))
     extra = None
-    if relation not in ("above", "alone") and dice.chance(0.3):
-        fliers = [kind for kind in KINDS if kind.flies]
-        extra = Item(kind := dice.choose(fliers), dice.choose(kind.colours), size="small")
+    if relation not in ("above", "alone") and rng.chance(0.3):
+        fliers = [kind for kind in OBJECTS if kind.flies]
+        extra = Item(kind := rng.choose(fliers), rng.choose(kind.colours), size="small")
     return Scene(key, place, main, relation, other, extra)
 
 
-def _others(kinds: list[Kind], main: Item) -> list[Kind]:
+def _others(kinds: list[ObjectKind], main: Item) -> list[ObjectKind]:
     return [kind for kind in kinds if kind is not main.kind]
 
 
-def _item(dice: Dice, kinds, most: int = 1) -> Item:
-    kind = dice.choose(kinds)
+def _item(rng: RandomStream, kinds, most: int = 1) -> Item:
+    kind = rng.choose(kinds)
     count = 1
-    if most > 1 and dice.chance(0.4):
-        count = 2 + int(dice.between(0, most - 1))
-    size = dice.choose(("small", "big")) if count == 1 and dice.chance(0.35) else ""
-    return Item(kind, dice.choose(kind.colours), count, size)
+    if most > 1 and rng.chance(0.4):
+        count = 2 + int(rng.between(0, most - 1))
+    size = rng.choose(("small", "big")) if count == 1 and rng.chance(0.35) else ""
+    return Item(kind, rng.choose(kind.colours), count, size)
 
 
 def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
@@ -139,9 +139,9 @@ def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
     side = size * fineness
     picture = Image.new("RGB", (side, side))
     # The look of the place varies with the scene, not with how it was asked for.
-    dice = Dice("look", *scene.key)
-    scene.place.draw(Brush(picture, 0, side, side), dice)
-    for placed in _arrange(scene, dice):
+    rng = RandomStream("look", *scene.key)
+    scene.place.draw(Brush(picture, 0, side, side), rng)
+    for placed in _arrange(scene, rng):
         _draw_thing(picture, placed, scene.place.is_dark)
     return picture.reduce(fineness)
 
@@ -157,54 +157,54 @@ class _Placed:
     flip: bool
 
 
-def _arrange(scene: Scene, dice: Dice) -> list[_Placed]:
+def _arrange(scene: Scene, rng: RandomStream) -> list[_Placed]:
     """Every single thing of the scene, from back to front."""
     main, other = scene.main, scene.other
-    ground = dice.between(0.09, 0.16)
-    flip = dice.chance(0.5)
+    ground = rng.between(0.09, 0.16)
+    flip = rng.chance(0.5)
     things = []
     if scene.extra is not None:
-        things += [_Placed(scene.extra, dice.between(0.15, 0.85), 0.7, scene.extra.height * 0.85, not flip)]
+        things += [_Placed(scene.extra, rng.between(0.15, 0.85), 0.7, scene.extra.height * 0.85, not flip)]
     if scene.relation == "alone":
         height = main.height * (1.3 if main.count == 1 else 1.1)
-        foot = dice.between(0.38, 0.5) if main.kind.flies else dice.between(0.1, 0.2)
-        things += _row(main, 0.5, 0.92, max(min(foot, 0.96 - height), 0.05), height, dice)
+        foot = rng.between(0.38, 0.5) if main.kind.flies else rng.between(0.1, 0.2)
+        things += _row(main, 0.5, 0.92, max(min(foot, 0.96 - height), 0.05), height, rng)
     elif scene.relation in ("left of", "right of"):
         x, away = (0.27, 0.74) if scene.relation == "left of" else (0.73, 0.26)
-        away, foot = away + dice.between(-0.03, 0.03), ground + dice.between(0, 0.06)
+        away, foot = away + rng.between(-0.03, 0.03), ground + rng.between(0, 0.06)
         things += [_Placed(other, away, foot, other.height * 0.95, flip)]
-        things += _row(main, x, 0.46, ground, main.height * 0.95, dice)
+        things += _row(main, x, 0.46, ground, main.height * 0.95, rng)
     elif scene.relation == "on":
-        x, under = dice.between(0.4, 0.6), other.height * 1.05
+        x, under = rng.between(0.4, 0.6), other.height * 1.05
         things += [_Placed(other, x, ground, under, flip)]
         # A rider sits behind the head of an animal, which looks to the right unless it is flipped.
-        aside = (0.13 if flip else -0.13) * under if other.kind.group == "animal" else dice.between(-0.06, 0.06)
+        aside = (0.13 if flip else -0.13) * under if other.kind.group == "animal" else rng.between(-0.06, 0.06)
         top = ground + other.kind.seat * under
         things += [_Placed(main, x + aside, top, min(main.height * 0.85, 0.97 - top), flip)]
     elif scene.relation == "above":
         foot, below = ground - 0.03, min(other.height, 0.5)
-        things += [_Placed(other, dice.between(0.36, 0.64), foot, below, flip)]
+        things += [_Placed(other, rng.between(0.36, 0.64), foot, below, flip)]
         height = min(main.height, max(0.99 - foot - below, 0.3))
-        things += _row(main, 0.5 + dice.between(-0.12, 0.12), 0.6, 0.95 - height, height, dice)
+        things += _row(main, 0.5 + rng.between(-0.12, 0.12), 0.6, 0.95 - height, height, rng)
     else:
-        x, side = dice.between(0.42, 0.58), dice.choose((-1, 1))
+        x, side = rng.between(0.42, 0.58), rng.choose((-1, 1))
         things += [_Placed(other, x, ground + 0.1, other.height, flip)]
-        things += [_Placed(main, x + side * dice.between(0.14, 0.22), ground - 0.05, main.height * 0.85, not flip)]
+        things += [_Placed(main, x + side * rng.between(0.14, 0.22), ground - 0.05, main.height * 0.85, not flip)]
     return things
 
 
 def _row(
-    item: Item, x: int | float, width: int | float, y: int | float, height: int | float, dice: Dice
+    item: Item, x: int | float, width: int | float, y: int | float, height: int | float, rng: RandomStream
 ) -> list[_Placed]:
     """`item.count` things side by side around `x`, over `width` at most, each a little up or down."""
     if item.count == 1:
-        return [_Placed(item, x + dice.between(-0.04, 0.04), y, height, dice.chance(0.5))]
+        return [_Placed(item, x + rng.between(-0.04, 0.04), y, height, rng.chance(0.5))]
     apart = min(width / item.count, height * 1.05)
     # They may overlap a little, not so much that they cannot be counted.
     height = min(height, apart * 1.15)
     start = x - apart * (item.count - 1) / 2
-    flip = dice.chance(0.5)
-    row = [_Placed(item, start + apart * k, y + dice.between(-0.02, 0.05), height, flip) for k in range(item.count)]
+    flip = rng.chance(0.5)
+    row = [_Placed(item, start + apart * k, y + rng.between(-0.02, 0.05), height, flip) for k in range(item.count)]
     return sorted(row, key=lambda placed: -placed.y)
 
 

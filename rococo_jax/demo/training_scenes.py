@@ -1,4 +1,8 @@
-"""Drawn scenes as training data: `scenes:20000`, drawn once and kept as shards in the cache folder."""
+"""What the demo's models are trained on, and their architecture.
+
+The data is `scenes:20000`: scenes drawn once and kept in the cache folder. The models are two small transformers that
+average their tokens, of a million parameters together.
+"""
 
 import io
 from pathlib import Path
@@ -9,35 +13,75 @@ from PIL import Image
 
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.demo.benchmark import map_in_processes
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.demo.workers import map_in_processes
 from rococo_jax.errors import InputError
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier, cache_folder
 from rococo_jax.storage import atomic_directory, hash_json
 
-# The demo's tower sees 96 pixels. Half the benchmark's fineness: what is lost is lost again in the resize.
-_DRAWN, _KEPT, _FINENESS = 192, 96, 2
+IMAGE_SIZE, DIM, CONTEXT_LENGTH = 96, 96, 48
+# Drawn at twice the size that is kept, and less finely than the benchmark: the resize loses the difference.
+_DRAWN, _FINENESS = 192, 2
+
+
+def demo_preprocessing() -> Preprocessing:
+    """Resize to 96 x 96 pixels."""
+    return Preprocessing(exact_size=(IMAGE_SIZE, IMAGE_SIZE), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+
+def demo_spec() -> ModelSpec:
+    """The towers and heads; the vocabulary is left to the tokenizer."""
+    vision = VisionSpec(
+        image_size=IMAGE_SIZE,
+        patch_size=16,
+        width=128,
+        layers=4,
+        heads=4,
+        mlp_width=256,
+        activation="gelu",
+        norm_eps=1e-6,
+        class_token=False,
+        patch_bias=True,
+        norm_before_blocks=False,
+        layer_scale=False,
+        pooling="mean",
+    )
+    text = TextSpec(
+        vocabulary_size=0,
+        context_length=CONTEXT_LENGTH,
+        width=96,
+        layers=3,
+        heads=4,
+        mlp_width=192,
+        activation="gelu",
+        norm_eps=1e-6,
+        attention="masked",
+        norm_after_blocks=False,
+        pooling="mean",
+    )
+    return ModelSpec(vision, text, HeadSpec("linear", DIM), HeadSpec("linear", DIM))
 
 
 def open_scenes(name: str) -> PairSource:
-    """Training scenes 0 to COUNT of `scenes:COUNT`; their compositions occur in no test scene.
+    """Opens `scenes:COUNT`: the first COUNT training scenes. Their compositions occur in no test scene.
 
     Raises:
         InputError: no number, or fewer than two.
     """
     count = name.removeprefix("scenes:")
     if not count.isdecimal() or int(count) < 2:
-        raise InputError("config", "data.images", repr(name), "scenes:COUNT, as scenes:20000")
+        raise InputError("training data", "images", repr(name), "scenes:COUNT, as scenes:20000")
     if jax.process_index() == 0:
-        ScenePairs(int(count))  # draws, so that the other processes of this machine find them drawn
+        ScenePairs(int(count))  # draws the scenes, which the other processes then find
     barrier("scenes")
     return ScenePairs(int(count))
 
 
 class ScenePairs:
-    """Scenes by number, as the bytes of a small PNG with five captions. Drawn when first asked for, and kept.
+    """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder.
 
     Args:
         count: how many.
@@ -45,7 +89,7 @@ class ScenePairs:
 
     def __init__(self, count: int):
         self.count = count
-        self.folder = cache_folder() / f"scenes_{_KEPT}_{count}"
+        self.folder = cache_folder() / f"scenes_{IMAGE_SIZE}_{count}"
         if not self.folder.exists():
             _draw_all(count, self.folder)
         self._open()
@@ -67,8 +111,8 @@ class ScenePairs:
         return PairSample(png, scene.name, tuple(captions_of(scene)))
 
     def hash(self) -> str:
-        """Of the pictures and what they are made from."""
-        return hash_json({"scenes": self.count, "side": _KEPT, "bytes": int(self.ends[-1])})
+        """Hash of the number of pictures, their size, and the bytes that they take."""
+        return hash_json({"scenes": self.count, "side": IMAGE_SIZE, "bytes": int(self.ends[-1])})
 
 
 def _draw_all(count: int, folder: Path) -> None:
@@ -84,7 +128,7 @@ def _draw_all(count: int, folder: Path) -> None:
 
 def _png_of(index: int) -> bytes:
     picture = draw_scene(make_scene("train", 0, index), size=_DRAWN, fineness=_FINENESS)
-    small = Image.fromarray(Preprocessing(exact_size=(_KEPT, _KEPT), mean=(0.5,) * 3, std=(0.25,) * 3).resize(picture))
+    small = Image.fromarray(demo_preprocessing().resize(picture))
     file = io.BytesIO()
     small.save(file, "PNG", compress_level=3)
     return file.getvalue()

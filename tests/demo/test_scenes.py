@@ -17,7 +17,7 @@ from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, plural_of
 from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush
 from rococo_jax.demo.lexicon import demo_lexicon, nouns
-from rococo_jax.demo.objects import KINDS, PLACES
+from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text import VARIANTS
@@ -123,9 +123,9 @@ def test_splits_share_no_composition():
 
 def test_training_meets_every_kind_and_place_of_the_test_scenes(scenes):
     train = [make_scene("train", 0, index) for index in range(2000)]
-    assert {kind.name for kind in KINDS} == {scene.main.kind.name for scene in train}
+    assert {kind.name for kind in OBJECTS} == {scene.main.kind.name for scene in train}
     assert {place.name for place in PLACES} == {scene.place.name for scene in train}
-    assert len(KINDS) >= 50
+    assert len(OBJECTS) >= 50
 
 
 @pytest.mark.parametrize(("old", "new"), [("duck", "bird"), ("owl", "bird"), ("fir", "tree"), ("boat", "ship")])
@@ -144,7 +144,7 @@ def test_an_unknown_split_is_refused():
         make_scene("holdout", 0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", OBJECTS, ids=lambda kind: kind.name)
 def test_every_thing_is_drawn_large_in_its_colour_and_with_an_outline(kind):
     picture = Image.new("RGB", (192, 192), BACKGROUND)
     outlined = Image.new("RGB", (192, 192), BACKGROUND)
@@ -163,7 +163,7 @@ def test_every_thing_is_drawn_large_in_its_colour_and_with_an_outline(kind):
 def test_flipping_a_thing_mirrors_it():
     def drawn(flip):
         picture = Image.new("RGB", (201, 201), BACKGROUND)
-        KINDS[1].draw(Brush(picture, 100, 180, 150, flip), COLOURS["brown"])
+        OBJECTS[1].draw(Brush(picture, 100, 180, 150, flip), COLOURS["brown"])
         return np.asarray(picture).astype(np.int32)
 
     # Rasterised edges may differ by a pixel between the two directions.
@@ -293,6 +293,31 @@ def test_the_benchmark_is_the_same_bytes_twice_and_with_more_processes(benchmark
     for name in sorted(path.name for path in (benchmark / "images").iterdir()):
         assert (tmp_path / "images" / name).read_bytes() == (benchmark / "images" / name).read_bytes()
     assert len(list((tmp_path / "images").iterdir())) == 70
+
+
+def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_path):
+    # Without `if __name__ == "__main__":`, and with an argument, output and a failure that the workers must not touch.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "print('started', sys.argv[1:])\n"
+        "from rococo_jax.demo import workers\n"
+        "workers._usable_cores = lambda: 2\n"
+        "sys.argv[1:] = ['--changed']\n"
+        "import rococo_jax\n"
+        f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=100, seed=3)\n"
+        "import functools\n"
+        "print('done', list(workers.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
+        "list(workers.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
+    )
+    ran = subprocess.run([sys.executable, str(script), "--once"], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["started ['--once']", "done True"], ran.stderr
+    assert ran.returncode == 1 and ran.stderr.splitlines()[-1].startswith("ZeroDivisionError")
+    drawn = sorted((tmp_path / "100-scenes-seed-3" / "benchmark" / "images").iterdir())
+    assert len(drawn) == 100
+    for index in (0, 17, 99):
+        with Image.open(drawn[index]) as picture:
+            assert np.array_equal(picture, draw_scene(make_scene("test", 3, index), 256))
 
 
 def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captioned, alterations):
