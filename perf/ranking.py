@@ -28,7 +28,7 @@ from jax import lax
 
 from rococo_jax.progress import progress
 from rococo_jax.similarity import rank_statistics
-from rococo_jax.similarity.tiles import tile_shape
+from rococo_jax.similarity.ranks import tile_shape
 
 
 def make_embeddings(count: int, width: int, seed: int) -> np.ndarray:

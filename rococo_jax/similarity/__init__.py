@@ -1,6 +1,6 @@
 """Similarities between two sets of embeddings, in blocks: sharded reductions of logits for losses, and rank counts."""
 
-from rococo_jax.similarity.matrix import rank_statistics_of_matrix
+from rococo_jax.similarity.matrix import rank_statistics_of_matrix, score_blocks, top_k_mask
 from rococo_jax.similarity.ranks import rank_statistics
 from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, Items, ShardedLogits
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
@@ -13,4 +13,6 @@ __all__ = [
     "ShardedLogits",
     "rank_statistics",
     "rank_statistics_of_matrix",
+    "score_blocks",
+    "top_k_mask",
 ]

@@ -1,7 +1,7 @@
-"""The device side of ranking: one gallery tile against all query tiles, scores counted and dropped.
+"""Ranking on devices: scores of one gallery tile with all query tiles, counted at once and not kept.
 
-Everything here is per shard of queries and needs no communication. Reductions are plain maxima and sums, because those
-are what every XLA backend vectorises; an arg-max is a maximum of indices where the score is the maximum.
+Each device counts for its shard of the queries, without communication. Reductions are plain maxima and sums, which
+every XLA backend vectorises; an arg-max is a maximum of indices where the score is the maximum.
 """
 
 import functools
@@ -14,12 +14,12 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED
+from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, ranks_before
 
-# What a pair of tiles needs.
+# What to do with a pair of tiles: nothing; find positives; count, knowing that no item is the query's own; count all.
 SKIP, POSITIVES, PLAIN, CAREFUL = range(4)
-# Gallery items of a strip, and queries at a time in the careful path; tiles are whole numbers of both.
-_STRIP, _FEW = 64, 128
+# Gallery items of a strip, and queries at a time in the careful path; tile sizes are multiples of both.
+_STRIP, _QUERIES_AT_ONCE = 64, 128
 _OWN, _ALTERED = (OWN, OWN_ALTERED), (OWN_ALTERED, OTHER_ALTERED)
 
 
@@ -31,7 +31,7 @@ class Queries(NamedTuple):
 
 
 class GalleryTiles(NamedTuple):
-    """Gallery tiles of one step. `index` is the item's place in the gallery as given; `filled` False does not count."""
+    """Gallery tiles of one step. `index` is the item's place in the gallery as given; `filled` is False for padding."""
 
     embeddings: Float[Array, "step size width"]
     group: Int[Array, "step size"]
@@ -41,7 +41,7 @@ class GalleryTiles(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What is known of each query so far; see `RankStatistics`."""
+    """Counts of each query so far; see `RankStatistics`."""
 
     higher: Int[Array, "tiles size"]
     ties: Int[Array, "tiles size"]
@@ -50,8 +50,8 @@ class Counts(NamedTuple):
     best_indices: Int[Array, "tiles 4 size"]
 
 
-class Seen(NamedTuple):
-    """What one gallery tile adds. A tile has items of one kind of own and one kind of others: altered or not."""
+class TileCounts(NamedTuple):
+    """Counts of one gallery tile, whose items are all altered or all unaltered."""
 
     higher: Int[Array, "size"]
     ties: Int[Array, "size"]
@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 
 
 def no_counts(tiles: int, size: int) -> Counts:
-    """Before anything was seen."""
+    """Counts before the first tile."""
     zero = jnp.zeros((tiles, size), jnp.int32)
     scores = jnp.full((tiles, 4, size), -jnp.inf, jnp.float32)
     return Counts(zero, zero, zero, scores, jnp.full((tiles, 4, size), -1, jnp.int32))
@@ -73,7 +73,7 @@ def no_counts(tiles: int, size: int) -> Counts:
 def compiled_step(
     mesh: jax.sharding.Mesh,
 ) -> Callable[[Counts, Queries, GalleryTiles, Int[Array, "tiles step"]], Counts]:
-    """`step(counts, queries, gallery, needs) -> counts`, jitted.
+    """Compiles `step(counts, queries, gallery, needs) -> counts`.
 
     `needs` has one of SKIP, POSITIVES, PLAIN, CAREFUL for each query tile and gallery tile of the step. Queries are
     sharded over all devices of `mesh`, a tile never over two; the gallery is replicated.
@@ -84,7 +84,7 @@ def compiled_step(
 
 
 def query_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Whole query tiles over all devices."""
+    """Shards query tiles over all devices."""
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
 
@@ -93,7 +93,7 @@ def _step(counts: Counts, queries: Queries, gallery: GalleryTiles, needs: Int[Ar
         tile, needs = tile_and_needs
 
         def one_pair(_, pair):
-            return None, _visit(*pair, tile)
+            return None, _count_pair(*pair, tile)
 
         return lax.scan(one_pair, None, (needs, counts, queries))[1], None
 
@@ -106,24 +106,25 @@ def _scores(
     return lax.dot_general(queries, gallery, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
-def _visit(need: Int[Array, ""], counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
-    """One pair of tiles. There is one product for both passes, so that all scores come from the same instructions."""
+def _count_pair(need: Int[Array, ""], counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
+    """Counts one pair of tiles. Both passes share the product, so that all scores come from the same instructions."""
 
-    def look():
+    def count():
         scores = _scores(queries.embeddings, tile.embeddings)
-        plain, something_ties = _look_plainly(scores, counts, tile)
-        careful = functools.partial(_look_carefully, need == POSITIVES, scores, counts, queries, tile)
-        return _add(counts, lax.cond((need != PLAIN) | something_ties, careful, lambda: plain), tile.altered)
+        plain, ties = _count_plain(scores, counts, tile)
+        careful = functools.partial(_count_careful, need == POSITIVES, scores, counts, queries, tile)
+        return _add(counts, lax.cond((need != PLAIN) | ties, careful, lambda: plain), tile.altered)
 
-    return lax.cond(need == SKIP, lambda: counts, look)
+    return lax.cond(need == SKIP, lambda: counts, count)
 
 
-def _look_plainly(
+def _count_plain(
     scores: Float[Array, "queries gallery"], counts: Counts, tile: GalleryTiles
-) -> tuple[Seen, Bool[Array, ""]]:
-    """The common case, in two sweeps over the scores: every item is a distractor of every query and nothing ties.
+) -> tuple[TileCounts, Bool[Array, ""]]:
+    """Counts in two sweeps over the scores, where every item is a distractor of every query and nothing ties.
 
-    Also returns whether something ties with a positive, or for the first place in different strips of the tile.
+    Also returns whether something ties, with a positive or for the first place in different strips of the tile; then
+    `_count_careful` has to count.
     """
     positive = counts.best_scores[OWN][:, None]
     # Both counts in one sweep: a tile has fewer than 2^15 items.
@@ -141,28 +142,28 @@ def _look_plainly(
     index = jnp.max(jnp.where(inside == best[:, None], tile.index.reshape(-1, _STRIP)[strip], -1), axis=1)
 
     zero, no_score = jnp.zeros_like(higher), jnp.full_like(best, -jnp.inf)
-    seen = Seen(higher, zero, zero, no_score, zero - 1, best, index)
-    return seen, jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
+    found = TileCounts(higher, zero, zero, no_score, zero - 1, best, index)
+    return found, jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
 
 
-def _look_carefully(
+def _count_careful(
     only_positives: Bool[Array, ""],
     scores: Float[Array, "queries gallery"],
     counts: Counts,
     queries: Queries,
     tile: GalleryTiles,
-) -> Seen:
-    """The general case: own items, ties, and places that only fill up. The first pass counts no distractors yet.
+) -> TileCounts:
+    """Counts in general: with own items, ties and padding. The first pass counts no distractors.
 
-    It is rare and needs masks as large as the scores, so it goes over a few queries at a time to keep memory small.
+    It is rarely needed, and takes masks as large as the scores: some queries at a time, to keep memory small.
     """
 
-    def look(scores, group, positive, positive_index):
+    def count(scores, group, positive, positive_index):
         own = (group[:, None] == tile.group[None, :]) & tile.filled[None, :]
         other = tile.filled[None, :] & ~own
         distractor = (other | (own & tile.altered)) & ~only_positives
         tie = distractor & (scores == positive[:, None])
-        return Seen(
+        return TileCounts(
             _count(distractor & (scores > positive[:, None])),
             _count(tie),
             _count(tie & (tile.index[None, :] > positive_index[:, None])),
@@ -171,9 +172,9 @@ def _look_carefully(
         )
 
     of_queries = (scores, queries.group, counts.best_scores[OWN], counts.best_indices[OWN])
-    few_at_a_time = [part.reshape(-1, _FEW, *part.shape[1:]) for part in of_queries]
-    seen = lax.map(lambda few: look(*few), few_at_a_time)
-    return jax.tree.map(lambda part: part.reshape(-1), seen)
+    chunks = [part.reshape(-1, _QUERIES_AT_ONCE, *part.shape[1:]) for part in of_queries]
+    found = lax.map(lambda chunk: count(*chunk), chunks)
+    return jax.tree.map(lambda part: part.reshape(-1), found)
 
 
 def _count(mask: Bool[Array, "queries gallery"]) -> Int[Array, "queries"]:
@@ -188,21 +189,21 @@ def _best_of(
     return best, jnp.max(jnp.where(mask & (scores == best[:, None]), index[None, :], -1), axis=1)
 
 
-def _add(counts: Counts, seen: Seen, altered: Bool[Array, ""]) -> Counts:
-    """Merges a tile. Sums of whole numbers and maxima of (score, index) pairs: the order of tiles is irrelevant.
+def _add(counts: Counts, found: TileCounts, altered: Bool[Array, ""]) -> Counts:
+    """Adds a tile. Integer sums and maxima of (score, index) pairs do not depend on the order of tiles.
 
-    For the same reason it does no harm that both passes see the own originals.
+    Nor do the maxima change when both passes see the own originals.
     """
     is_own, is_altered = (jnp.isin(jnp.arange(len(KINDS)), jnp.array(kinds))[:, None] for kinds in (_OWN, _ALTERED))
-    score = jnp.where(is_own, seen.own_score[None, :], seen.other_score[None, :])
+    score = jnp.where(is_own, found.own_score[None, :], found.other_score[None, :])
     score = jnp.where(is_altered == altered, score, -jnp.inf)
-    index = jnp.where(is_own, seen.own_index[None, :], seen.other_index[None, :])
+    index = jnp.where(is_own, found.own_index[None, :], found.other_index[None, :])
     old_score, old_index = counts.best_scores, counts.best_indices
-    better = (score > old_score) | ((score == old_score) & (score > -jnp.inf) & (index > old_index))
+    better = ranks_before(score, index, old_score, old_index)
     return Counts(
-        higher=counts.higher + seen.higher,
-        ties=counts.ties + seen.ties,
-        ties_after=counts.ties_after + seen.ties_after,
+        higher=counts.higher + found.higher,
+        ties=counts.ties + found.ties,
+        ties_after=counts.ties_after + found.ties_after,
         best_scores=jnp.where(better, score, old_score),
         best_indices=jnp.where(better, index, old_index),
     )

@@ -1,20 +1,36 @@
-"""Rank statistics of similarities that somebody else computed, read from memory or a memory map block by block.
+"""Rank statistics from a matrix of similarities, read from memory or a memory map in blocks; and such blocks from
+embeddings, for scores that are changed before they are ranked.
 
-Scores are compared in the precision in which they are given: two float16 numbers that are equal in the file tie, and
-float64 numbers that differ only beyond float32 do not. (float16 is widened to float32, which is exact.)
+Scores are compared in the precision in which they are given, float64 included, hence in NumPy: two float16 numbers that
+are equal in the file tie, and float64 numbers that differ only beyond float32 do not. (float16 is widened to float32,
+which is exact.)
 """
 
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.similarity.groups import check_groups, same_group_pairs
-from rococo_jax.similarity.statistics import KINDS, OTHER, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
+from rococo_jax.similarity.statistics import (
+    KINDS,
+    OTHER,
+    OTHER_ALTERED,
+    OWN,
+    OWN_ALTERED,
+    RankStatistics,
+    check_groups,
+    ranks_before,
+    same_group_pairs,
+)
 
 _BLOCK_BYTES = 16 * 2**20
+# Queries of each product of `score_blocks`, and the multiple to which columns are padded: a matrix product has the same
+# bits in every column only where none is in a remainder.
+_QUERIES_AT_ONCE, _COLUMNS = 128, 512
 
 
 def rank_statistics_of_matrix(
@@ -27,7 +43,7 @@ def rank_statistics_of_matrix(
     gallery_columns: Int[np.ndarray, "gallery"] | None = None,
     source: str = "similarities",
 ) -> RankStatistics:
-    """Counts ranks in a matrix of similarities, one row a query, without sorting and without copying it.
+    """Counts ranks in a matrix of similarities, one row a query, without sorting or copying it.
 
     Memory is a few blocks of 16 MiB beside the statistics, whatever the matrix holds; pass a memory map (or its
     transpose: blocks follow the layout in memory).
@@ -39,7 +55,7 @@ def rank_statistics_of_matrix(
         gallery_altered: True for altered captions and mixed images.
         query_rows: the row of each query; all rows in order by default.
         gallery_columns: the column of each gallery item; all columns in order by default.
-        source: what to call the matrix in an error.
+        source: the matrix's name in an error.
 
     Raises:
         InputError: a score that is used is NaN or infinite, or a query has no unaltered item of its group.
@@ -52,7 +68,7 @@ def rank_statistics_of_matrix(
     own = same_group_pairs(query_group, gallery_group)
     own_scores = similarities[rows[own[0]], columns[own[1]]].astype(precision)
     _refuse_nonfinite(own_scores, source)
-    tally = _Tally(len(rows), own, own_scores, gallery_altered)
+    counts = _Counts(len(rows), own, own_scores, gallery_altered)
     own_of_query = np.searchsorted(own[0], np.arange(len(rows) + 1))
     with progress("ranking", len(rows) * len(columns), "similarities") as advance:
         for block, queries, items in _blocks(similarities, rows, columns, precision):
@@ -60,15 +76,15 @@ def rank_statistics_of_matrix(
             pairs = slice(own_of_query[queries.start], own_of_query[queries.stop])
             inside = (own[1][pairs] >= items.start) & (own[1][pairs] < items.stop)
             block[own[0][pairs][inside] - queries.start, own[1][pairs][inside] - items.start] = -np.inf
-            tally.add_others(block, queries, items)
+            counts.add_others(block, queries, items)
             advance(block.size)
-    return tally.statistics()
+    return counts.statistics()
 
 
 def _blocks(
     similarities: np.ndarray, rows: np.ndarray, columns: np.ndarray, precision: type
 ) -> Iterator[tuple[np.ndarray, slice, slice]]:
-    """Copies of parts of the matrix, whole rows of memory at a time, with the queries and gallery items they hold."""
+    """Copies the matrix in parts, contiguous in memory, and gives the queries and gallery items of each."""
     by_column = similarities.flags.f_contiguous and not similarities.flags.c_contiguous
     length, across = (len(columns), len(rows)) if by_column else (len(rows), len(columns))
     step = max(1, _BLOCK_BYTES // (np.dtype(precision).itemsize * max(across, 1)))
@@ -83,7 +99,7 @@ def _blocks(
 
 
 def _as_slice(indices: np.ndarray) -> np.ndarray | slice:
-    """The same selection as a slice where it is one, because a slice reads a memory map without copying twice."""
+    """Converts consecutive indices to a slice, which reads a memory map without copying twice."""
     if len(indices) and np.array_equal(indices, np.arange(indices[0], indices[0] + len(indices))):
         return slice(int(indices[0]), int(indices[0]) + len(indices))
     return indices
@@ -94,8 +110,8 @@ def _refuse_nonfinite(scores: np.ndarray, source: str) -> None:
         raise InputError(source, "scores", "NaN or infinite values", "finite numbers")
 
 
-class _Tally:
-    """Counts that grow block by block. Pairs of one group are counted at once; blocks bring the others."""
+class _Counts:
+    """Counts so far. Pairs of one group are counted at the start, all others block by block."""
 
     def __init__(self, queries: int, own: tuple[np.ndarray, np.ndarray], own_scores: np.ndarray, altered: np.ndarray):
         self.altered = altered
@@ -106,8 +122,8 @@ class _Tally:
             np.maximum.at(self.best[:, kind], query, score)
             on_top = score == self.best[query, kind]
             np.maximum.at(self.index[:, kind], query[on_top], item[on_top])
-        rival = altered[own[1]]
-        query, item, score = own[0][rival], own[1][rival], own_scores[rival]
+        distractor = altered[own[1]]
+        query, item, score = own[0][distractor], own[1][distractor], own_scores[distractor]
         self.positive, self.positive_index = self.best[:, OWN].copy(), self.index[:, OWN].copy()
         tie = score == self.positive[query]
         after = tie & (item > self.positive_index[query])
@@ -135,7 +151,7 @@ class _Tally:
         score = block[np.arange(len(block)), last]
         index = items[last]
         best, place = self.best[queries, kind], self.index[queries, kind]
-        better = (score > best) | ((score == best) & (index > place) & (score > -np.inf))
+        better = ranks_before(score, index, best, place)
         best[better], place[better] = score[better], index[better]
 
     def statistics(self) -> RankStatistics:
@@ -146,3 +162,42 @@ class _Tally:
             best_scores=self.best,
             best_indices=self.index,
         )
+
+
+def score_blocks(
+    queries: Float[np.ndarray, "query_rows width"],
+    gallery: Float[np.ndarray, "gallery_rows width"],
+    *,
+    query_rows: Int[np.ndarray, "queries"],
+    gallery_rows: Int[np.ndarray, "gallery"],
+) -> Iterator[tuple[slice, Float[np.ndarray, "block gallery"]]]:
+    """Yields scores of some queries with the whole gallery, in turn, each block with the slice of its queries.
+
+    Scores are float32 products. Gallery items of one row have scores of the same bits, so that they tie.
+
+    Args:
+        queries, gallery: embeddings; unit vectors for cosines.
+        query_rows, gallery_rows: the row of each query and of each gallery item.
+    """
+    rows, place = np.unique(gallery_rows, return_inverse=True)
+    columns = jnp.asarray(np.pad(gallery[rows], ((0, -len(rows) % _COLUMNS), (0, 0))))
+    for start in range(0, len(query_rows), _QUERIES_AT_ONCE):
+        block = slice(start, min(start + _QUERIES_AT_ONCE, len(query_rows)))
+        vectors = queries[query_rows[block]]
+        padded = np.pad(vectors, ((0, _QUERIES_AT_ONCE - len(vectors)), (0, 0)))
+        yield block, np.asarray(_products(padded, columns))[: len(vectors), place]
+
+
+@jax.jit
+def _products(queries: Float[Array, "queries width"], gallery: Float[Array, "gallery width"]) -> Array:
+    return jnp.dot(queries, gallery.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def top_k_mask(scores: Float[np.ndarray, "queries gallery"], count: int) -> Bool[np.ndarray, "queries gallery"]:
+    """Marks the `count` highest scores of each row, and those that tie with the last of them.
+
+    >>> top_k_mask(np.array([[0.5, 0.25, 0.5, 0.0]]), 1).tolist()
+    [[True, False, True, False]]
+    """
+    place = max(scores.shape[1] - count, 0)
+    return scores >= np.partition(scores, place, axis=1)[:, place : place + 1]

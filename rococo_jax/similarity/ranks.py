@@ -1,18 +1,27 @@
-"""Rank statistics from embeddings: scores `S = Q K^T` counted tile by tile, never held whole, never sorted.
+"""Rank statistics from embeddings: scores `S = Q K^T` counted tile by tile, never sorted.
 
 Two passes. The first computes only the pairs of tiles in which queries can meet their own originals and keeps the best,
 `s_pos`; it comes from the same tile product as every other score, so an equal caption ties exactly. The second counts
 what scores higher than, or as high as, `s_pos`, and keeps the best score of each kind (see `RankStatistics`).
 
 Products are float32 at the highest precision. Beside the embeddings, memory is the query side once and a few tiles.
+
+A float32 product has the same bits wherever in the operands its row and column are, as long as the operands have the
+same shape, and other bits for other shapes. So every product is one tile of one shape for each kind of device; the last
+tile, and small inputs, are padded. Scores, and with them exact ties between captions that occur twice, then do not
+depend on how much is ranked, in which order, or on how many devices.
+
+Items are sorted by group first, so that the few pairs of tiles in which a query can meet its own items lie near the
+diagonal, and altered items have tiles of their own; all other pairs take a cheaper path.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
@@ -29,10 +38,13 @@ from rococo_jax.similarity.counting import (
     no_counts,
     query_sharding,
 )
-from rococo_jax.similarity.groups import check_groups
-from rococo_jax.similarity.statistics import RankStatistics
-from rococo_jax.similarity.tiles import Rows, Tiles, cut_into_tiles, may_share_group, tile_shape
+from rococo_jax.similarity.statistics import RankStatistics, check_groups
 
+# Queries and gallery items of a tile. On CPU a tile of scores (2 MiB) stays in the cache between product and counting.
+_TILE_SHAPES = {"cpu": (512, 1024)}
+_TILE_SHAPE_OF_ACCELERATORS = (2048, 8192)
+# Scores are sums of products: no partial sum can leave float32 while the product of the norms stays below this.
+_LARGEST_SCORE = 1e38
 _NO_GROUP = -1
 
 
@@ -49,13 +61,13 @@ def rank_statistics(
     tiles_per_step: int = 1,
     source: str = "embeddings",
 ) -> RankStatistics:
-    """Ranks each query's best own original among all that is not its own original.
+    """Ranks each query's best own original among all gallery items but its own originals.
 
     The result has the same bits for any order of queries and gallery (indices, and what `published` makes of ties,
     follow the gallery's order), any `tiles_per_step`, and any number of devices of one kind.
 
     Args:
-        queries: embeddings, in memory or a memory map. Scores are their dot products; hand in unit vectors for cosines.
+        queries: embeddings, in memory or a memory map. Scores are their dot products; give unit vectors for cosines.
         gallery: the same for the gallery.
         query_group: the group (image) of each query.
         gallery_group: the group of each gallery item; those of the query's group are its own.
@@ -64,7 +76,7 @@ def rank_statistics(
         gallery_rows: the row in `gallery` of each gallery item; all rows in order by default.
         mesh: queries are sharded over all its devices, the gallery is replicated; the first device alone by default.
         tiles_per_step: how many gallery tiles go to the devices at once.
-        source: what to call the embeddings in an error.
+        source: their name in an error.
 
     Raises:
         InputError: widths differ; an embedding is NaN, infinite or so large that a score would be; a query has no
@@ -91,13 +103,107 @@ def rank_statistics(
             for tiles in _in_steps(wanted, tiles_per_step):
                 block = _gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
                 query_table.check_scores_with(gallery_table)
-                ranking.advance(block, needs[:, tiles])
+                ranking.count(block, needs[:, tiles])
                 advance(int(np.count_nonzero(needs[:, tiles])))
     return ranking.statistics(len(query_group))
 
 
+def tile_shape(platform: str) -> tuple[int, int]:
+    """Queries and gallery items of a tile on `cpu`, `gpu` or `tpu`."""
+    return _TILE_SHAPES.get(platform, _TILE_SHAPE_OF_ACCELERATORS)
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Queries or gallery items, sorted by group and cut into tiles.
+
+    Attributes:
+        items: the item at each place; copies of the last item pad the last tile of a run.
+        filled: False for padding.
+        altered: whether the tile's items are altered; a tile never has both kinds.
+        first_group: the lowest group in each tile.
+        last_group: the highest.
+    """
+
+    items: Int[np.ndarray, "tiles size"]
+    filled: Bool[np.ndarray, "tiles size"]
+    altered: Bool[np.ndarray, "tiles"]
+    first_group: Int[np.ndarray, "tiles"]
+    last_group: Int[np.ndarray, "tiles"]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "items"], size: int) -> Tiles:
+    """Sorts items by (altered, group) and cuts each of the two runs into tiles of `size`."""
+    runs = []
+    for kind in (False, True):
+        of_kind = np.flatnonzero(altered == kind)
+        if len(of_kind):
+            run = of_kind[np.argsort(group[of_kind], kind="stable")]
+            missing = -len(run) % size
+            filled = np.arange(len(run) + missing) < len(run)
+            runs.append((np.pad(run, (0, missing), mode="edge"), filled, np.full(len(filled) // size, kind)))
+    items, filled = (np.concatenate([run[part] for run in runs]).reshape(-1, size) for part in (0, 1))
+    return Tiles(
+        items=items,
+        filled=filled,
+        altered=np.concatenate([run[2] for run in runs]),
+        first_group=group[items[:, 0]],
+        last_group=group[items[:, -1]],
+    )
+
+
+def may_share_group(queries: Tiles, gallery: Tiles) -> Bool[np.ndarray, "query_tiles gallery_tiles"]:
+    """Pairs of tiles that can hold a query and an item of its group: their ranges of groups overlap."""
+    starts_before_end = queries.first_group[:, None] <= gallery.last_group
+    ends_after_start = queries.last_group[:, None] >= gallery.first_group
+    return starts_before_end & ends_after_start
+
+
+class Rows:
+    """Rows of a table of embeddings, read a tile at a time as float32 and checked.
+
+    Args:
+        table: embeddings, in memory or a memory map; other precisions are rounded to float32.
+        rows: the row of each item; all in order by default.
+        source: their name in an error.
+    """
+
+    def __init__(self, table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, "items"] | None, source: str):
+        self.table, self.rows, self.source = table, rows, source
+        self.largest_norm = 0.0
+
+    def __len__(self) -> int:
+        return len(self.table) if self.rows is None else len(self.rows)
+
+    def take(self, items: Shaped[np.ndarray, "*tile"]) -> Float[np.ndarray, "*tile width"]:
+        """The embeddings of some items.
+
+        Raises:
+            InputError: one of them is NaN, infinite, or so large that a score would not be a float32 number.
+        """
+        taken = self.table[items if self.rows is None else self.rows[items]].astype(np.float32, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = np.sqrt(np.einsum("...e,...e->...", taken, taken).max(initial=0.0))
+        if not np.isfinite(norm):
+            large = np.isfinite(taken).all()
+            raise InputError(
+                self.source, "embeddings", "huge values" if large else "NaN or infinite values", "unit vectors"
+            )
+        self.largest_norm = max(self.largest_norm, float(norm))
+        return taken
+
+    def check_scores_with(self, other: "Rows") -> None:
+        """Raises InputError where a score between rows taken so far could overflow."""
+        if self.largest_norm * other.largest_norm > _LARGEST_SCORE:
+            found = f"vectors of length {self.largest_norm:.3g} and {other.largest_norm:.3g}"
+            raise InputError(self.source, "embeddings", found, "unit vectors")
+
+
 def _needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """What each pair of tiles needs in the first and in the second pass."""
+    """What to do with each pair of tiles in the first and in the second pass."""
     own = may_share_group(queries, gallery)
     positives = np.where(own & ~gallery.altered, POSITIVES, SKIP)
     distractors = np.where(own | ~gallery.filled.all(axis=1), CAREFUL, PLAIN)
@@ -110,7 +216,7 @@ def _in_steps(tiles: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
 
 
 def _gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray, at_once: int) -> GalleryTiles:
-    """Some tiles of the gallery; the last block is filled up with tiles that are skipped."""
+    """Reads some tiles of the gallery; the last block is padded with tiles that are skipped."""
     which = np.pad(which, (0, at_once - len(which)), mode="edge")
     items, filled = tiles.items[which], tiles.filled[which]
     return GalleryTiles(
@@ -123,34 +229,34 @@ def _gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarr
 
 
 class _Ranking:
-    """The query side on the devices, and the counts as they grow."""
+    """Queries and counts on the devices."""
 
     def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: Rows, group: np.ndarray):
         self.mesh, self.tiles = mesh, tiles
         self.sharding = query_sharding(mesh)
-        self.count = len(tiles) + -len(tiles) % mesh.size
-        # Tiles that only make the number whole for the devices repeat the last one, and are skipped.
-        which = np.minimum(np.arange(self.count), len(tiles) - 1)
+        self.tile_count = len(tiles) + -len(tiles) % mesh.size
+        # Copies of the last tile make the number a multiple of the devices; they are skipped.
+        which = np.minimum(np.arange(self.tile_count), len(tiles) - 1)
         items, width = tiles.items[which], table.table.shape[1]
         self.queries = Queries(
             embeddings=self._shard((*items.shape, width), lambda part: table.take(items[part[0]])),
             group=self._shard(items.shape, lambda part: group[items[part]].astype(np.int32)),
         )
         self.counts = jax.tree.map(
-            lambda whole: self._shard(whole.shape, whole.__getitem__), _as_numpy(no_counts(*items.shape))
+            lambda array: self._shard(array.shape, array.__getitem__), _as_numpy(no_counts(*items.shape))
         )
         self.step = compiled_step(mesh)
 
     def _shard(self, shape: tuple[int, ...], part) -> jax.Array:
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def advance(self, block: GalleryTiles, needs: np.ndarray) -> None:
-        """Counts a block. The next may be taken out meanwhile, but one at a time is on the devices: memory is small."""
-        whole = np.full((self.count, len(block.altered)), SKIP, np.int32)
-        whole[: len(needs), : needs.shape[1]] = needs
+    def count(self, block: GalleryTiles, needs: np.ndarray) -> None:
+        """Counts a block. The host reads the next meanwhile; the devices hold one at a time, to keep memory small."""
+        all_needs = np.full((self.tile_count, len(block.altered)), SKIP, np.int32)
+        all_needs[: len(needs), : needs.shape[1]] = needs
         block = jax.device_put(block, NamedSharding(self.mesh, PartitionSpec()))
         jax.block_until_ready(self.counts)
-        self.counts = self.step(self.counts, self.queries, block, self._shard(whole.shape, whole.__getitem__))
+        self.counts = self.step(self.counts, self.queries, block, self._shard(all_needs.shape, all_needs.__getitem__))
 
     def statistics(self, queries: int) -> RankStatistics:
         counts = _as_numpy(jax.device_put(self.counts, NamedSharding(self.mesh, PartitionSpec())))
@@ -162,7 +268,7 @@ class _Ranking:
             higher=back.higher.astype(np.int64),
             ties=back.ties.astype(np.int64),
             ties_after=back.ties_after.astype(np.int64),
-            # Adding 0 makes -0.0, which equals 0.0 and so may stand in its place, the same bits.
+            # -0.0 equals 0.0 and may be found in its place; adding 0 makes their bits the same.
             best_scores=back.best_scores + np.float32(0),
             best_indices=back.best_indices.astype(np.int64),
         )
@@ -173,5 +279,5 @@ def _as_numpy(counts: Counts) -> Counts:
 
 
 def _flat(part: np.ndarray) -> np.ndarray:
-    """(tiles, size) and (tiles, kinds, size) by query: (queries,) and (queries, kinds)."""
+    """Reshapes (tiles, size) and (tiles, kinds, size) to (queries,) and (queries, kinds)."""
     return part.reshape(-1) if part.ndim == 2 else part.transpose(0, 2, 1).reshape(-1, part.shape[1])

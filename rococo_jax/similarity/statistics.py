@@ -1,4 +1,4 @@
-"""What ranking one set of queries against a gallery leaves behind: one entry per query, never a sorted list.
+"""The statistics that ranking a gallery gives for each query, and the rules that all ways of ranking share.
 
 For a query with group `g`, the *positives* ("own originals") are the unaltered gallery items of group `g`, and
 `s_pos` is the score of the best of them. *Distractors* are all gallery items but the own originals. With ties counted
@@ -16,7 +16,9 @@ too, but none of them is ahead of the best own original, so its rank is the same
 from dataclasses import dataclass, fields
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+from rococo_jax.errors import InputError
 
 # What a gallery item is to a query; the columns of `RankStatistics.best_scores`, in this order.
 KINDS = ("own", "own_altered", "other_altered", "other")
@@ -25,7 +27,7 @@ OWN, OWN_ALTERED, OTHER_ALTERED, OTHER = range(4)
 
 @dataclass(frozen=True, eq=False)
 class RankStatistics:
-    """Per query: where the best positive stands, and the best item of each kind.
+    """Rank of the best positive and best item of each kind, one entry a query.
 
     Scores have the precision in which they were compared: float32 from embeddings, that of the file from a matrix.
 
@@ -70,13 +72,13 @@ class RankStatistics:
 
     @property
     def top_kind_published(self) -> Int[np.ndarray, "queries"]:
-        """The kind of the item on top, the higher gallery index first among equals (places in `KINDS`)."""
+        """Kind of the top item (its place in `KINDS`); among equals the higher gallery index comes first."""
         on_top = self.best_scores == self.best_scores.max(axis=1, keepdims=True)
         return np.where(on_top, self.best_indices, -1).argmax(axis=1)
 
     @property
     def top_kind_against_the_model(self) -> Int[np.ndarray, "queries"]:
-        """The same where ties are lost by the model: other altered, own altered, other, and only then own."""
+        """Kind of the top item where the model loses ties: other altered, own altered, other, then own."""
         order = np.array([OTHER_ALTERED, OWN_ALTERED, OTHER, OWN])
         return order[self.best_scores[:, order].argmax(axis=1)]
 
@@ -86,3 +88,52 @@ class RankStatistics:
     def __getitem__(self, rows: slice | np.ndarray) -> "RankStatistics":
         """The statistics of some of the queries."""
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def ranks_before(
+    score: np.ndarray | Array,
+    index: np.ndarray | Array,
+    other_score: np.ndarray | Array,
+    other_index: np.ndarray | Array,
+) -> Bool[np.ndarray, "..."] | Bool[Array, "..."]:
+    """Whether an item comes before another: by score, and among equals by gallery index, the higher first.
+
+    Elementwise, for arrays of NumPy or JAX. A score of -inf is no item, and comes before none.
+    """
+    return (score > other_score) | ((score == other_score) & (score > -np.inf) & (index > other_index))
+
+
+def same_group_pairs(
+    query_group: Int[np.ndarray, "queries"], gallery_group: Int[np.ndarray, "gallery"]
+) -> tuple[Int[np.ndarray, "pairs"], Int[np.ndarray, "pairs"]]:
+    """Lists all pairs (query, gallery item) of the same group, ordered by query, then by gallery index.
+
+    >>> same_group_pairs(np.array([7, 3]), np.array([3, 7, 7]))
+    (array([0, 0, 1]), array([1, 2, 0]))
+    """
+    by_group = np.argsort(gallery_group, kind="stable")
+    ordered = gallery_group[by_group]
+    first = np.searchsorted(ordered, query_group, side="left")
+    counts = np.searchsorted(ordered, query_group, side="right") - first
+    queries = np.repeat(np.arange(len(query_group)), counts)
+    within = np.arange(len(queries)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return queries, by_group[np.repeat(first, counts) + within]
+
+
+def check_groups(
+    query_group: Int[np.ndarray, "queries"],
+    gallery_group: Int[np.ndarray, "gallery"],
+    gallery_altered: Bool[np.ndarray, "gallery"],
+    source: str,
+) -> None:
+    """Checks that there are queries and that each has a positive.
+
+    Raises:
+        InputError: there are no queries, or a query's group has no unaltered gallery item.
+    """
+    if not len(query_group):
+        raise InputError(source, "queries", "none", "at least one")
+    without = np.flatnonzero(~np.isin(query_group, gallery_group[~gallery_altered]))
+    if len(without):
+        found = f"{len(without)} queries without one (the first is query {without[0]})"
+        raise InputError(source, "unaltered gallery items of the same group", found, "at least one for each query")

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
-from rococo_jax.similarity import RankStatistics, matrix, rank_statistics, rank_statistics_of_matrix
+from rococo_jax.similarity import (
+    RankStatistics,
+    matrix,
+    rank_statistics,
+    rank_statistics_of_matrix,
+    score_blocks,
+    top_k_mask,
+)
 
 
 def make_case(queries=60, gallery=900, seed=0):
@@ -95,3 +102,21 @@ def test_scores_that_are_no_numbers_are_refused(value):
         scores[7, np.flatnonzero((groups["gallery_group"] == 7) == own)[0]] = value
         with pytest.raises(InputError, match=r"S\.npy: scores: found NaN or infinite values; wanted finite numbers"):
             rank_statistics_of_matrix(scores, **groups, source="S.npy")
+
+
+def test_blocks_of_scores_are_products_and_items_of_one_row_tie():
+    queries, gallery, _ = make_case(queries=300)
+    generator = np.random.default_rng(3)
+    query_rows, gallery_rows = generator.permutation(300), generator.integers(0, 900, 1100)
+    blocks = list(score_blocks(queries, gallery, query_rows=query_rows, gallery_rows=gallery_rows))
+    assert [block.start for block, _ in blocks] == [0, 128, 256] and blocks[-1][0].stop == 300
+    scores = np.concatenate([scores for _, scores in blocks])
+    np.testing.assert_array_equal(scores, (queries @ gallery.T)[query_rows][:, gallery_rows])
+
+
+def test_the_highest_scores_are_marked_with_those_that_tie_with_the_last():
+    generator = np.random.default_rng(4)
+    scores = generator.integers(0, 30, (40, 90)).astype(np.float32)
+    for count in (1, 7, 90, 200):
+        expected = [row >= np.sort(row)[::-1][: min(count, 90)].min() for row in scores]
+        np.testing.assert_array_equal(top_k_mask(scores, count), expected)

@@ -12,7 +12,7 @@ import pytest
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import KINDS, RankStatistics, rank_statistics
-from rococo_jax.similarity.tiles import tile_shape
+from rococo_jax.similarity.ranks import tile_shape
 
 QUERIES, GALLERY, WIDTH = 700, 5000, 48
 
