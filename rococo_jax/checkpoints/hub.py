@@ -44,7 +44,7 @@ def find_folder(source: str | Path, files: Sequence[str], field: str = "model", 
     try:
         return Path(snapshot_download(name[1], allow_patterns=list(files)))
     except Exception as error:  # no network, no such name, no right to read it
-        found = f"no such folder, and the hub says: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        found = f"no such folder, and the hub answers: {(str(error).splitlines() or [type(error).__name__])[0]}"
         raise InputError(source, field, found, wanted) from None
 
 

@@ -1,4 +1,4 @@
-"""The model directory: a model with all that surrounds it, written whole or not at all.
+"""The model directory: a model with its preprocessing, tokenizer and provenance. It appears by rename, complete.
 
 model.json       format, version, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
 params/          parameters by dotted path, float32 (Orbax)
@@ -47,7 +47,7 @@ def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
     with atomic_directory(path) as folder:
-        # One process writes; the others need not be there.
+        # One process writes; the others need not take part.
         alone = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="model"
         )
@@ -56,7 +56,7 @@ def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
             parameters = jax.device_get(parameters)
         with quiet_orbax(), ocp.StandardCheckpointer(**options) as checkpointer:
             checkpointer.save((folder / PARAMETERS).absolute(), parameters)
-        # It names the temporary folder; the rename says that the model is whole.
+        # It names the temporary folder; the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
         if encoder.tokenizer is not None:
             encoder.tokenizer.save(folder / TOKENIZER_FILE)
@@ -89,7 +89,7 @@ def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
 def restore_parameters(
     folder: Path, spec: ModelSpec, mesh: Mesh, partitions: dict[str, PartitionSpec] | None = None
 ) -> dict[str, jax.Array]:
-    """Parameters by dotted path, read straight to where they belong.
+    """Parameters by dotted path, read straight to their devices.
 
     Args:
         folder: the model directory.
@@ -129,7 +129,7 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
 
 
 class quiet_orbax:
-    """Orbax logs its every step; only what goes wrong is of interest here."""
+    """Hide what Orbax logs of its steps; errors still show."""
 
     def __enter__(self) -> None:
         self.logger = logging.getLogger("absl")

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from rococo_jax.errors import InputError
@@ -46,27 +47,6 @@ class ModelParts(NamedTuple):
     provenance: dict[str, Any]
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        flat.update(flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value})
-    return flat
-
-
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, last = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree
-
-
 @functools.lru_cache(maxsize=16)
 def _abstract_model(spec: ModelSpec, dtype: str) -> tuple[Any, Any]:
     """The graph of a model and its state as shapes. Tracing takes a third of a second, so it is done once a spec."""
@@ -76,7 +56,7 @@ def _abstract_model(spec: ModelSpec, dtype: str) -> tuple[Any, Any]:
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter by dotted path. A single tower has no logit scale to speak of, so none is listed."""
     _, state = _abstract_model(spec, "float32")
-    shapes = {path: tuple(leaf.shape) for path, leaf in flatten(nnx.to_pure_dict(state)).items()}
+    shapes = {path: tuple(leaf.shape) for path, leaf in flatten_dict(nnx.to_pure_dict(state), sep=".").items()}
     return {path: shape for path, shape in shapes.items() if _is_stored(path, spec)}
 
 
@@ -88,15 +68,15 @@ def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike
     """A model that holds `parameters` (arrays by dotted path, all that `parameter_shapes` lists)."""
     graph, abstract = _abstract_model(spec, jnp.dtype(dtype).name)
     state = jax.tree.map(lambda leaf: leaf, abstract)  # a copy to fill: the other one is kept
-    pure = flatten(nnx.to_pure_dict(state))
+    pure = flatten_dict(nnx.to_pure_dict(state), sep=".")
     single = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in pure.items() if not _is_stored(path, spec)}
-    nnx.replace_by_pure_dict(state, unflatten({**jax.tree.map(jnp.asarray, dict(parameters)), **single}))
+    nnx.replace_by_pure_dict(state, unflatten_dict({**jax.tree.map(jnp.asarray, dict(parameters)), **single}, sep="."))
     return nnx.merge(graph, state)
 
 
 def parameters_of(model: DualEncoder) -> dict[str, jax.Array]:
     """The inverse of `build_model`: arrays by dotted path, statistics of batch norms among them."""
-    flat = flatten(nnx.to_pure_dict(nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))))
+    flat = flatten_dict(nnx.to_pure_dict(nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))), sep=".")
     return {path: array for path, array in flat.items() if _is_stored(path, model.spec)}
 
 

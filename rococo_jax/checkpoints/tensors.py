@@ -1,11 +1,10 @@
-"""Named tensors of any file, as the tables of names read them; safetensors in and out."""
+"""Named tensors of a checkpoint, whatever file they come from; safetensors in and out."""
 
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-import ml_dtypes  # NumPy learns the name "bfloat16" by this import
+import ml_dtypes  # noqa: F401  NumPy learns the name "bfloat16" by this import
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -20,39 +19,26 @@ WEIGHT_FILES = ("model*.safetensors", _INDEX)
 _KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
 
 
-@runtime_checkable
-class Tensors(Protocol):
-    """What `read_parameters` needs of a checkpoint."""
-
-    path: Path
-
-    @property
-    def names(self) -> list[str]: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
-    def kind(self, name: str) -> str: ...
-    def read(self, name: str) -> np.ndarray: ...
-
-
-class ArraySource:
-    """Tensors that a function reads by name; a context manager that closes what they come from.
+class Tensors:
+    """Named tensors of a checkpoint, read one at a time; a context manager that closes what they come from.
 
     Args:
-        path: the file, for error lines.
-        shapes: shape and dtype of each.
-        read: its values, of any dtype.
+        path: the file or folder, for error lines.
+        about: shape and type of each, a NumPy dtype or its name in safetensors.
+        read: the values of one, of any dtype.
         close: called at the end.
     """
 
     def __init__(
         self,
         path: Path,
-        shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+        about: Mapping[str, tuple[tuple[int, ...], np.dtype | str]],
         read: Callable[[str], np.ndarray],
         close: Callable[[], None] = lambda: None,
     ):
-        self.path, self._shapes, self._read, self._close = path, dict(shapes), read, close
+        self.path, self._about, self._read, self._close = path, dict(about), read, close
 
-    def __enter__(self) -> "ArraySource":
+    def __enter__(self) -> "Tensors":
         return self
 
     def __exit__(self, *_) -> None:
@@ -61,76 +47,51 @@ class ArraySource:
     @property
     def names(self) -> list[str]:
         """All tensors there are."""
-        return sorted(self._shapes)
+        return sorted(self._about)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Its shape, without reading it."""
-        return self._shapes[name][0]
+        return self._about[name][0]
 
     def kind(self, name: str) -> str:
-        """Its type as safetensors spells it."""
-        dtype = self._shapes[name][1]
-        dtype = "bfloat16" if dtype == ml_dtypes.bfloat16 else np.dtype(dtype).name
-        return _KINDS.get(dtype, dtype)
+        """Its type as safetensors spells it: F32, BF16, I64..."""
+        kind = self._about[name][1]
+        kind = kind if isinstance(kind, str) else np.dtype(kind).name
+        return _KINDS.get(kind, kind)
 
     def read(self, name: str) -> np.ndarray:
         """Its values as float32."""
         return self._read(name).astype(np.float32)
 
 
-class TensorSource:
-    """Tensors by name, read one at a time; a context manager that keeps the files open.
+def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
+    """The tensors of a folder: of `model.safetensors`, or of the files that an index names.
 
     Args:
         folder: where the files are.
-        single: the one file to read, where it is not `model.safetensors` or those that an index names.
+        single: another file to read instead.
 
     Raises:
         InputError: there are no safetensors files, or one is missing, cut short or otherwise unreadable.
     """
-
-    def __init__(self, folder: Path, single: str | None = None):
-        self.path = folder
-        self._files: dict[str, safe_open] = {}
-        self._stack = contextlib.ExitStack()
-        weight_map = None if single else _weight_map(folder)
-        for file in sorted(set(weight_map.values()) if weight_map else {single or _SINGLE}):
-            opened = self._open(folder / file)
-            names = set(opened.keys())
-            if weight_map and (absent := {n for n, f in weight_map.items() if f == file} - names):
-                raise InputError(folder / file, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
-            self._files.update(dict.fromkeys(names, opened))
-
-    def __enter__(self) -> "TensorSource":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._stack.close()
-
-    def _open(self, path: Path) -> safe_open:
-        if not path.is_file():
-            raise InputError(path, "file", "nothing there", "a safetensors file")
-        try:
-            return self._stack.enter_context(safe_open(path, framework="np"))
-        except SafetensorError as error:
-            raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
-
-    @property
-    def names(self) -> list[str]:
-        """All tensors there are."""
-        return sorted(self._files)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Its shape, without reading it."""
-        return tuple(self._files[name].get_slice(name).get_shape())
-
-    def kind(self, name: str) -> str:
-        """Its type as safetensors spells it: F32, BF16, I64..."""
-        return self._files[name].get_slice(name).get_dtype()
-
-    def read(self, name: str) -> np.ndarray:
-        """Its values as float32."""
-        return self._files[name].get_tensor(name).astype(np.float32)
+    files, about = {}, {}
+    weight_map = None if single else _weight_map(folder)
+    with contextlib.ExitStack() as stack:
+        for name in sorted(set(weight_map.values()) if weight_map else {single or _SINGLE}):
+            path = folder / name
+            if not path.is_file():
+                raise InputError(path, "file", "nothing there", "a safetensors file")
+            try:
+                file = stack.enter_context(safe_open(path, framework="np"))
+            except SafetensorError as error:
+                raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
+            found = set(file.keys())
+            if weight_map and (absent := {n for n, f in weight_map.items() if f == name} - found):
+                raise InputError(path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
+            files |= dict.fromkeys(found, file)
+            slices = {tensor: file.get_slice(tensor) for tensor in found}
+            about |= {tensor: (tuple(part.get_shape()), part.get_dtype()) for tensor, part in slices.items()}
+        return Tensors(folder, about, lambda tensor: files[tensor].get_tensor(tensor), stack.pop_all().close)
 
 
 def _weight_map(folder: Path) -> dict[str, str] | None:

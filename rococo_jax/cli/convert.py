@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a checkpoint of another project may leave open."""
+    """Add the options for what a checkpoint of another project may leave open."""
     parser.add_argument(
         "--source-format",
         choices=("auto", "huggingface", "openai", "open_clip", "big_vision"),
@@ -29,12 +29,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pooling",
         choices=("cls", "mean", "cls+mean"),
-        help="how a DINOv2 or BERT tower is pooled (default: what the checkpoint says, else cls)",
+        help="how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)",
     )
     parser.add_argument(
         "--activation",
         choices=("quick_gelu", "gelu"),
-        help="of an OpenAI or open_clip checkpoint that does not say which it was trained with",
+        help="of an OpenAI or open_clip checkpoint, where it is not in the file",
     )
     parser.add_argument(
         "--tokenizer",
@@ -44,7 +44,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The same, as `load_model` takes them."""
+    """Those options as arguments of `load_model`."""
     return {name: getattr(arguments, name) for name in ("source_format", "pooling", "activation", "tokenizer")}
 
 
@@ -74,7 +74,7 @@ def _first_device() -> list:
 
 
 def describe(encoder) -> list[str]:
-    """What a person wants to see of a model that was just read."""
+    """A summary of a model that was just read, one line an item."""
     from rococo_jax.models import parameter_counts
 
     spec, lines = encoder.spec, []

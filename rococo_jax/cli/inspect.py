@@ -1,11 +1,11 @@
-"""`rococo inspect`: what is known of a model."""
+"""`rococo inspect`: facts about a model."""
 
 import argparse
 from typing import Any
 
 from rococo_jax.cli.convert import add_source_arguments, source_options, tower_in_words
 
-HELP = "Print where a model came from, how it is built, what it costs, and which known traps it may be in."
+HELP = "Print where a model came from, how it is built, what it costs, and warnings of known pitfalls."
 EXAMPLES = """\
   rococo inspect models/clip_b32
   rococo inspect RN50.pt --tokenizer tokenizers/clip --json
@@ -69,7 +69,7 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """One line of what may be a whole record of an earlier step."""
+    """One line for a value that may be a whole record of an earlier step."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list))
     return str(value)

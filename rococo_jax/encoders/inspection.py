@@ -1,4 +1,4 @@
-"""What is known of a model: where it came from, how it is built, what it costs, and which known traps it may be in."""
+"""Facts about a model: origin, architecture, cost, and warnings of known pitfalls."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def inspect_model(encoder: "Encoder") -> dict[str, Any]:
     return {
         "name": encoder.name,
         "provenance": encoder.provenance,
-        # Worked out from what was loaded, not copied from what the files say.
+        # Computed from the loaded weights, not copied from the files.
         "weights_sha256": hash_parameters(parameters_of(encoder.model)),
         "embedding_dimensions": spec.dim,
         "parameters": {**counts, "total": sum(counts.values())},
@@ -46,7 +46,7 @@ def inspect_model(encoder: "Encoder") -> dict[str, Any]:
 
 
 def warnings_of(encoder: "Encoder") -> list[str]:
-    """What a careful person would look at twice; empty for a model in order."""
+    """Warnings of known pitfalls; empty for a model without any."""
     found = _activation_warnings(encoder)
     if encoder.spec.vision is not None:
         found += _image_warnings(encoder)

@@ -2,7 +2,7 @@
 
     e(x) = head(tower(x)) / |head(tower(x))|,        logits = exp(logit_scale) e(image) . e(text) + logit_bias
 
-Towers compute in `dtype`; heads and norms are float32 at full precision, so that near ties are not made by rounding.
+Towers compute in `dtype`; heads and norms are float32 at full precision, so that rounding makes no near ties.
 """
 
 import math
@@ -33,7 +33,7 @@ class DualEncoder(nnx.Module):
         vision_head, text_head: maps into the shared space, affine mostly, None where the features are the embedding.
         logit_scale: logarithm of the factor on cosines, shape ().
         logit_bias: what is added to scaled cosines, shape (), or None.
-        matching: what judges pairs, None in most models.
+        matching: the head that scores pairs, None in most models.
     """
 
     def __init__(self, spec: ModelSpec, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
@@ -69,7 +69,7 @@ class DualEncoder(nnx.Module):
         return self.project_text(self.text_features(ids, mask, positions))
 
     def project_image(self, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
-        """Unit vectors from pooled features of the image tower: what is left to do where those were kept."""
+        """Unit vectors from pooled features of the image tower."""
         return _unit(self.vision_head, features)
 
     def project_text(self, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
@@ -146,7 +146,7 @@ def _unit(head: Head | None, features: Float[Array, "b features"]) -> Float[Arra
 
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
     """How many numbers each part of a model holds: keys among `vision`, `text`, `vision_head`, `text_head`, `logits`,
-    `matching`. Nothing is allocated.
+    `matching`. No memory is allocated.
     """
     shapes = nnx.eval_shape(lambda: nnx.state(DualEncoder(spec, rngs=nnx.Rngs(0)), nnx.Param))
     counts: dict[str, int] = {}

@@ -4,7 +4,7 @@
     attention of q over k tokens     4 q k width              (scores, and the mix of the values)
     a 3 x 3 convolution              2 taps inputs outputs   (taps on the padding, which is zero, left out)
 
-Norms, activations, softmax and the look-up of words are left out: under one per cent of towers of usual widths.
+Norms, activations, softmax and word look-up are left out, under one per cent of towers of usual widths.
 """
 
 from rococo_jax.models.spec import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from rococo_jax.models.spec import Activation
 
-# True where a query may look at a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
+# True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
 AttentionMask = Bool[Array, "#b #h #q k"]
 
 
@@ -91,7 +91,7 @@ def attend(
     value: Float[Array, "b k h d"],
     mask: AttentionMask | None,
 ) -> tuple[Float[Array, "b q h d"], Float[Array, "b h q k"]]:
-    """The mixed values and the attention weights (float32). A query that may look nowhere looks everywhere alike."""
+    """The mixed values and the attention weights (float32). A query with no visible key attends to all keys equally."""
     precision = precision_of(query.dtype)
     scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqhd,bkhd->bhqk", query * scale, key, precision=precision, preferred_element_type=jnp.float32)

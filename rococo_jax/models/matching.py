@@ -1,12 +1,12 @@
-"""Does this text tell of this image? BLIP's image-text matching head (arXiv 2201.12086, section 3.2).
+"""BLIP's image-text matching head: does a text describe an image? (arXiv 2201.12086, section 3.2)
 
-The text tower runs once more, and in every block its tokens look at those of the image, too:
+The text tower runs once more, and in every block its tokens also attend to those of the image:
 
     x = norm1(x + attention(x, x));   x = norm(x + attention(x, image));   x = norm2(x + mlp(x))
-    logits = W x[0] + b               0: it does not, 1: it does
+    logits = W x[0] + b               0: no match, 1: a match
 
 All but the attention to the image, its norm, and `W` and `b` are the text tower's own parameters. The keys and values
-of an image are worked out once for all texts that it meets at a time.
+of an image are computed once for all texts that it is scored with at a time.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
     stem                 three 3 x 3 convolutions (the first with stride 2), then a 2 x 2 average
     strides              a 2 x 2 average before a convolution of stride 1, in the block and in its shortcut
-    pooling              the mean of the last map, put before its cells as a token, asks all of them in one attention
+    pooling              the mean of the last map, put before its cells as a token, is the query of one attention
 
 Batch norm is frozen, in training too: its running mean and variance are statistics, not parameters, and no gradient
 reaches them, so that neither the batch size nor the number of devices changes what the tower computes.
@@ -124,7 +124,7 @@ class Stage(nnx.Module):
 
 
 class MeanQueryPooling(nnx.Module):
-    """One attention asked by the first token. The product that usually follows it is the model's head."""
+    """One attention whose query is the first token. The product that usually follows it is the model's head."""
 
     def __init__(self, width: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads = heads
@@ -168,7 +168,7 @@ class ResNetTower(nnx.Module):
         return self.pool(self.tokens(pixels))
 
     def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """What the pooling looks at, positions added, float32.
+        """The tokens that are pooled, positions added, float32.
 
         Raises:
             ValueError: the pixels are not of the size that the tower was built for.
@@ -189,7 +189,7 @@ class ResNetTower(nnx.Module):
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads 1 tokens"]]:
-        """`tokens` and the weights of the only attention there is, the pooling's."""
+        """`tokens` and the weights of the only attention, the pooling's."""
         tokens = self.tokens(pixels)
         return tokens, self.pooling.weights(tokens)[:, :, None]
 

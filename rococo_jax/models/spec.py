@@ -1,6 +1,6 @@
 """What a model is, as plain data: enough to build its towers, small enough to read in `model.json`.
 
-The families differ in a handful of choices, and each choice is a field here, so that nothing is guessed from a name:
+The families differ in a handful of choices, and each choice is a field here:
 
     ============  ===========  ==========  ===========  ===========  =========  ==============
     image tower   class token  patch bias  norm before  layer scale  pooling    activation
@@ -215,7 +215,7 @@ class TextSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class HeadSpec(CheckedSpec):
-    """What turns pooled features into an embedding: nothing, an affine map into `dim` dimensions, or an MLP.
+    """From pooled features to an embedding: no map, an affine map into `dim` dimensions, or an MLP.
 
     With `hidden`, a residual MLP of that width stands beside the affine map: `x A + a + mlp(norm(x))`.
     The kind `mlp` is `gelu(x A) B` with `hidden` channels between and no biases (open_clip's, for text towers).
@@ -239,7 +239,7 @@ class HeadSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSpec(CheckedSpec):
-    """A head that judges pairs of an image and a text (`models.matching`); its sizes are those of the towers.
+    """A head that scores pairs of an image and a text (`models.matching`); its sizes are those of the towers.
 
     `first_id` is the token that begins a text for it, where that is not the one which begins a text for the tower.
     """
@@ -273,7 +273,7 @@ class ModelSpec(CheckedSpec):
             raise InputError("model spec", "heads", found, "embeddings of one length")
 
     def to_json(self) -> dict[str, Any]:
-        """As of any spec. Models without a matching head are written as before there was one, and hash alike."""
+        """As of any spec; models without a matching head lack its key, so that their hashes stay the same."""
         value = super().to_json()
         return {key: item for key, item in value.items() if key != "matching" or item is not None}
 

@@ -1,10 +1,10 @@
-"""Text towers: CLIP, SigLIP and BERT, told apart by `TextSpec` alone.
+"""Text towers: CLIP, SigLIP and BERT, configured by `TextSpec`.
 
     ids -> tokens + positions [+ types, norm] -> blocks -> [norm] -> pooling
 
-Under a causal mask nothing before the end-of-text token sees what follows it; under a padding mask nothing sees the
-padding. So CLIP and BERT give the same vector however far a text is padded. SigLIP looks at its padding and was trained
-on one length only, so its tower refuses any other.
+Under a causal mask no token before the end of the text attends to what follows it; under a padding mask none attends to
+the padding. So CLIP and BERT give the same vector for any amount of padding. SigLIP attends to its padding and was
+trained on one length only, so its tower refuses any other.
 
 Sources: CLIP (arXiv 2103.00020), SigLIP (2303.15343), BERT (1810.04805), Sentence-BERT's pooling (1908.10084).
 """
@@ -31,7 +31,7 @@ class TextTower(nnx.Module):
         types = spec.token_types
         self.types = nnx.Param(normal(rngs.params(), (types, spec.width), jnp.float32)) if types else None
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
-        # BERT norms the embeddings, the others what leaves the last block.
+        # BERT norms the embeddings, the others the output of the last block.
         self.norm = LayerNorm(spec.width, spec.norm_eps)
 
     def __call__(
@@ -63,7 +63,7 @@ class TextTower(nnx.Module):
         return self._finish(x), weights
 
     def embed(self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None) -> Float[Array, "b t width"]:
-        """What enters the first block.
+        """The input of the first block.
 
         Raises:
             ValueError: more tokens than positions, or (SigLIP) another length than the one it was trained on.

@@ -76,9 +76,9 @@ def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Arra
 class Blocks(nnx.Module):
     """A stack of blocks; every parameter has a leading layer axis.
 
-    `rematerialise` (off) makes the backward pass compute each block again instead of keeping what it made on the way.
-    No gradient goes through the first `frozen_layers` blocks (0). `prepare_layer` (None) is applied to the parameters
-    of a block when its turn comes; training has it make them whole where they lie in parts over devices.
+    `rematerialise` (off): the backward pass computes each block again instead of keeping its activations.
+    `frozen_layers` (0): no gradient goes through this many first blocks.
+    `prepare_layer` (None): applied to the parameters of a block just before use; FSDP all-gathers them there.
     """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):

@@ -1,4 +1,4 @@
-"""Image towers: CLIP ViT, SigLIP ViT and DINOv2-style ViT, told apart by `VisionSpec` alone.
+"""Image towers: CLIP ViT, SigLIP ViT and DINOv2-style ViT, configured by `VisionSpec`.
 
     pixels -> patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
 
@@ -40,7 +40,7 @@ def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b pa
 
 
 class AttentionPooling(nnx.Module):
-    """SigLIP's head: a learnt probe, mapped to a query, looks at all tokens; then a residual MLP."""
+    """SigLIP's head: a learnt probe, mapped to a query, attends to all tokens; then a residual MLP."""
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads, self.dtype = spec.heads, dtype
@@ -101,7 +101,7 @@ class VisionTower(nnx.Module):
         return self.norm(x), weights
 
     def embed(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """What enters the first block.
+        """The input of the first block.
 
         Raises:
             ValueError: the pixels are not of the size that the tower was built for.
@@ -165,7 +165,7 @@ def resize_positions(
 def positions_on_grid(
     positions: Float[Array, "tokens width"], grid: int, class_token: bool
 ) -> Float[Array, "new_tokens width"]:
-    """`resize_positions` on the device, float32, for a tower that keeps the positions it was stored with."""
+    """`resize_positions` on the device, float32, for a tower that keeps its stored positions."""
     first, patches = positions[: int(class_token)], positions[int(class_token) :]
     old = round(len(patches) ** 0.5)
     if old == grid:

@@ -1,5 +1,6 @@
 """BLIP, RoBERTa, sentence towers with a dense module, SigLIP 2 and big_vision's SigLIP beside `transformers`."""
 
+import ast
 import json
 
 import jax
@@ -8,9 +9,11 @@ import pytest
 import tokenizers
 from flax import nnx
 
+from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
+from tests.support.paths import CHECKOUT
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
     TEXT,
@@ -232,3 +235,32 @@ def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_pa
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match=r"a whole \.npz file of numbers"):
         load_model(path, mesh=MESH)
+
+
+def test_a_roberta_with_its_tokenizer_reads_as_many_tokens_as_it_has_positions_for(tmp_path):
+    sizes = {key: value for key, value in TEXT.items() if not key.endswith("_token_id")}
+    config = transformers.RobertaConfig(**sizes, pad_token_id=1, type_vocab_size=1)
+    folder = saved(perturbed(transformers.RobertaModel(config)), tmp_path / "theirs")
+    words = {word: number for number, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", "a", "dog"])}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    rust.save(str(folder / "tokenizer.json"))
+    encoder = load_model(folder, mesh=MESH)
+    assert encoder.tokenizer.spec.context_length == encoder.spec.text.context_length == 11
+    assert (encoder.tokenizer.spec.eos_id, encoder.tokenizer.spec.pad_id) == (2, 1)
+    assert encoder.encode_text(["a dog", "a dog " * 20]).shape == (2, 32)
+
+
+def test_no_file_outside_the_families_compares_with_the_name_of_a_family():
+    """Families of tokenizers, which `data` names alike, aside."""
+    names = {*FAMILIES, *(family.name for family in FAMILIES.values())}
+    found = []
+    for path in sorted((CHECKOUT / "rococo_jax").rglob("*.py")):
+        room = path.relative_to(CHECKOUT / "rococo_jax").parts
+        if room[:2] == ("checkpoints", "families") or room[0] == "data":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+                found += [f"{path.name}:{node.lineno}"] if constants & names else []
+    assert not found

@@ -203,7 +203,7 @@ def test_what_is_no_folder_and_no_hub_name_is_refused(tmp_path):
     for source in (tmp_path / "absent", tmp_path / "file", "no such model"):
         with pytest.raises(InputError, match="a model directory, a checkpoint's folder or file, or a hub name"):
             convert_huggingface(source)
-    with pytest.raises(InputError, match="the hub says"):
+    with pytest.raises(InputError, match="the hub answers"):
         convert_huggingface("nobody/nothing")  # tests run offline
 
 
@@ -266,6 +266,7 @@ CONFIGS = {
 
 
 def test_what_a_configuration_leaves_out_is_the_default_of_the_reference(tmp_path):
+    """An empty configuration gives the spec of an instance that the library makes without arguments."""
     assert CONFIGS.keys() == FAMILIES.keys()
     for kind, config in CONFIGS.items():
         names = ("vision_proj.weight", "text_proj.weight")  # what BLIP's retrieval form is known by

@@ -19,7 +19,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.formats.open_clip_config import spec_from_open_clip
 from rococo_jax.checkpoints.formats.openai import activation_of_open_clip
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
-from rococo_jax.checkpoints.tensors import ArraySource
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts
@@ -179,7 +179,7 @@ def test_published_shapes_have_their_published_sizes(name):
     vision = {"width": width, "layers": layers, "head_width": head, "mlp_ratio": ratio, "patch_size": patch}
     config = {"embed_dim": dim, "vision_cfg": vision, "text_cfg": {"width": text_width, "heads": heads}}
     config["text_cfg"]["layers"] = text_layers
-    spec = spec_from_open_clip(config, Path(name), ArraySource(Path(name), {}, dict), lambda: "gelu", None)
+    spec = spec_from_open_clip(config, Path(name), Tensors(Path(name), {}, dict), lambda: "gelu", None)
     assert spec.vision.heads == width // head
     assert sum(parameter_counts(spec).values()) / 1e6 == pytest.approx(millions, abs=0.01 * millions**0.5)
 

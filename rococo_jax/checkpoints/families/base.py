@@ -9,7 +9,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.name_table import NameTable, read_parameters
 from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors, TensorSource
+from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
@@ -106,7 +106,7 @@ class Family:
         Raises:
             InputError: as `spec_from_config`, or the tensors do not fit the spec.
         """
-        with TensorSource(folder) as tensors:
+        with open_safetensors(folder) as tensors:
             spec = self.spec_from_config(config, folder / "config.json", tensors.names, pooling)
             return spec, self.read_parameters(tensors, spec)
 
@@ -135,7 +135,7 @@ class Family:
         return False
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """What `config.json` says of a model; the exporter reads it back and compares."""
+        """The `config.json` of a model; the exporter reads it back and compares."""
         raise NotImplementedError
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
@@ -210,7 +210,7 @@ class Section:
     Args:
         source: the file, for error lines.
         name: the part, empty for the whole file.
-        given: what the file says.
+        given: the values in the file.
         defaults: for fields that it leaves out.
     """
 

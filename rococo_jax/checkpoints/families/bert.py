@@ -1,7 +1,7 @@
 """BERT (arXiv 1810.04805), RoBERTa (1907.11692) and XLM-RoBERTa (1911.02116), and what sentence-transformers adds.
 
-A sentence-transformers folder says how tokens become one vector: `modules.json` names a pooling module and perhaps a
-dense module after it, an affine map that is our head. Source: `sentence_transformers/models/{Pooling,Dense}.py`.
+A sentence-transformers folder describes how tokens become one vector: `modules.json` names a pooling module and perhaps
+a dense module after it, an affine map that is our head. Source: `sentence_transformers/models/{Pooling,Dense}.py`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, text_config
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
 from rococo_jax.checkpoints.name_table import NameTable, Row, linear_rows, norm_rows, without_first
-from rococo_jax.checkpoints.tensors import TensorSource, write_safetensors
+from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.storage import read_json, write_json
@@ -166,7 +166,7 @@ BERT, ROBERTA = Bert(), Roberta()
 
 
 def sentence_pooling(folder: Path) -> str | None:
-    """How a sentence-transformers folder pools its tokens: `cls`, `mean`, or None where nothing says it.
+    """How a sentence-transformers folder pools its tokens: `cls`, `mean`, or None without such a module.
 
     Raises:
         InputError: it pools in another way, or adds a module that changes the vectors.
@@ -220,7 +220,7 @@ def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.nd
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation != _IDENTITY:
         raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)
-    with TensorSource(dense) as tensors:
+    with open_safetensors(dense) as tensors:
         if not {"linear.weight"} <= set(tensors.names) <= {"linear.weight", "linear.bias"}:
             raise InputError(dense, "tensors", ", ".join(tensors.names), "linear.weight, with linear.bias or without")
         weight = tensors.read("linear.weight")

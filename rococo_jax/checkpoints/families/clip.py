@@ -16,6 +16,15 @@ from rococo_jax.checkpoints.families.base import (
 from rococo_jax.checkpoints.name_table import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
+# What distinguishes its image tower, whatever its sizes.
+CLIP_VISION = {
+    "class_token": True,
+    "patch_bias": False,
+    "norm_before_blocks": True,
+    "layer_scale": False,
+    "pooling": "cls",
+}
+
 
 class Clip(Family):
     name = "clip"
@@ -61,7 +70,7 @@ class Clip(Family):
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         dim = {"projection_dim": spec.dim}
         vision = spec.vision and {**vision_config(spec.vision), **dim}
-        # The id 2 is how configurations say that the highest id of a text ends it.
+        # In configurations the id 2 means that the highest id of a text ends it.
         eos = spec.text and {"eos_token_id": 2 if spec.text.pooling == "highest_id" else spec.text.eos_id}
         text = spec.text and {**text_config(spec.text), **eos, **dim}
         if vision and text:
@@ -82,17 +91,13 @@ CLIP = Clip()
 def _vision(section: Section) -> VisionSpec:
     return VisionSpec(
         mlp_width=section.integer("intermediate_size"),
-        class_token=True,
-        patch_bias=False,
-        norm_before_blocks=True,
-        layer_scale=False,
-        pooling="cls",
+        **CLIP_VISION,
         **section.image_sizes(),
     )
 
 
 def _text(section: Section) -> TextSpec:
-    # Configurations written before July 2023 all say 2; the reference then takes the highest id of a text.
+    # Configurations written before July 2023 all have 2; the reference then takes the highest id of a text.
     eos = section.integer("eos_token_id")
     return TextSpec(
         attention="causal",

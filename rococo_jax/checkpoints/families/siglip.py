@@ -16,6 +16,16 @@ from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
 from rococo_jax.checkpoints.name_table import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
+# What distinguishes its towers, whatever their sizes.
+SIGLIP_VISION = {
+    "class_token": False,
+    "patch_bias": True,
+    "norm_before_blocks": False,
+    "layer_scale": False,
+    "pooling": "attention",
+}
+SIGLIP_TEXT = {"attention": "full", "norm_after_blocks": False, "pooling": "last"}
+
 
 class Siglip(Family):
     name = "siglip"
@@ -73,17 +83,13 @@ def _vision(section: Section) -> VisionSpec:
         raise section.refuse("vision_use_head", "true: without its pooling head the tower gives no vector")
     return VisionSpec(
         mlp_width=section.integer("intermediate_size"),
-        class_token=False,
-        patch_bias=True,
-        norm_before_blocks=False,
-        layer_scale=False,
-        pooling="attention",
+        **SIGLIP_VISION,
         **section.image_sizes(),
     )
 
 
 def _text(section: Section) -> TextSpec:
-    return TextSpec(attention="full", norm_after_blocks=False, pooling="last", **section.text_sizes())
+    return TextSpec(**SIGLIP_TEXT, **section.text_sizes())
 
 
 def _pooling_rows(ours: str, theirs: str) -> list[Row]:

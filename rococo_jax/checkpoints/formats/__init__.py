@@ -1,4 +1,4 @@
-"""Any checkpoint of another project by its name: which form it has, and the converter of that form.
+"""Any checkpoint of another project: find its format and convert it.
 
 FILE.npz                               big_vision
 FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
@@ -41,15 +41,15 @@ def convert(
     Args:
         source: a file, a folder, or a hub name.
         source_format: one of `FORMATS`; `auto` finds out.
-        pooling: of a DINOv2 or BERT tower; see `spec_from_config`.
-        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms that do not say it.
+        pooling: of a DINOv2 or BERT tower; see `Family.poolings`.
+        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
         dtype: of the compute; parameters are float32 whatever the checkpoint holds.
         image_size: for images of another size than the checkpoint's.
 
     Raises:
-        InputError: the form is not known or not the one asked for, an option does not apply to it, or what the
-            converter of the form says.
+        InputError: the form is not known or not the one asked for, an option does not apply to it, or the
+            converter of the form refuses it.
     """
     found = find_format(source, source_format)
     for option, value, forms in (

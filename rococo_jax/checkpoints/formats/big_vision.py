@@ -1,6 +1,6 @@
 """SigLIP as big_vision stores it: one `.npz` of Flax parameters, `params/img/...`, `params/txt/...`, `params/t`, `b`.
 
-Shapes say everything but the activation (GELU by tanh, Flax's default) and the norms' epsilon (1e-6, Flax's default).
+Shapes tell all but the activation (GELU by tanh, Flax's default) and the norms' epsilon (1e-6, Flax's default).
 Layers are apart (`encoderblock_3/...`) or stacked (`encoderblock/...`). Images are prepared as the SigLIP processor of
 `transformers` does it. Source: `models/vit.py`, `models/proj/image_text/two_towers.py` of big_vision.
 """
@@ -15,11 +15,11 @@ import ml_dtypes
 import numpy as np
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.families.siglip import SIGLIP
+from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.name_table import NameTable, Row, Transform, leading_ones, read_parameters
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tensors import ArraySource, Tensors
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import hash_file
@@ -41,8 +41,7 @@ def convert_big_vision(
     Args:
         source: the file.
         tokenizer: a folder or hub name, `none`, or None for the one that fits the vocabulary, on the hub.
-        dtype: of the compute.
-        image_size: for images of another size than the checkpoint's.
+        dtype, image_size: see `convert`.
 
     Raises:
         InputError: the file cannot be read, holds anything but arrays, or is no SigLIP.
@@ -73,7 +72,7 @@ def convert_big_vision(
     return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
 
 
-def read_npz(path: Path) -> ArraySource:
+def read_npz(path: Path) -> Tensors:
     """The arrays by name without `params/`; stacked layers come apart.
 
     Raises:
@@ -87,14 +86,14 @@ def read_npz(path: Path) -> ArraySource:
         raise InputError(path, "arrays", found, "a whole .npz file of numbers") from None
     apart = {}
     for name, array in arrays.items():
-        # NumPy has no name for bfloat16 and stores two bytes of nothing.
+        # NumPy stores bfloat16 as an opaque type of two bytes.
         array = array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
         if "encoderblock/" not in name:
             apart[name] = array
             continue
         apart |= {name.replace("encoderblock/", f"encoderblock_{n}/"): layer for n, layer in enumerate(array)}
     shapes = {name: (array.shape, array.dtype) for name, array in apart.items()}
-    return ArraySource(path, shapes, apart.__getitem__)
+    return Tensors(path, shapes, apart.__getitem__)
 
 
 def _spec(tensors: Tensors) -> ModelSpec:
@@ -110,11 +109,7 @@ def _spec(tensors: Tensors) -> ModelSpec:
         image_size=patch * round(patches**0.5),
         patch_size=patch,
         width=width,
-        class_token=False,
-        patch_bias=True,
-        norm_before_blocks=False,
-        layer_scale=False,
-        pooling="attention",
+        **SIGLIP_VISION,
         **_blocks(tensors, "img/Transformer"),
         **common,
     )
@@ -122,9 +117,7 @@ def _spec(tensors: Tensors) -> ModelSpec:
         vocabulary_size=tensors.shape("txt/Embed_0/embedding")[0],
         context_length=context,
         width=text_width,
-        attention="full",
-        norm_after_blocks=False,
-        pooling="last",
+        **SIGLIP_TEXT,
         **_blocks(tensors, "txt/Encoder_0"),
         **common,
     )

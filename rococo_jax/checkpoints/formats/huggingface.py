@@ -57,8 +57,7 @@ def convert_huggingface(
         source: a folder with `config.json` and safetensors, or a name on the hub.
         pooling: one of the family's `poolings`; by default what a sentence-transformers folder names, else the first.
         tokenizer: a folder or hub name, `none`, or None for the folder's own.
-        dtype: of the compute; parameters are float32 whatever the checkpoint holds.
-        image_size: for images of another size than the checkpoint's.
+        dtype, image_size: see `convert`.
 
     Raises:
         InputError: anything about the source that is missing, unknown, broken or does not fit together.

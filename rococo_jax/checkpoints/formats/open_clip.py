@@ -37,7 +37,7 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
     parameters_of,
 )
-from rococo_jax.checkpoints.tensors import TensorSource, write_safetensors
+from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
@@ -65,10 +65,9 @@ def convert_open_clip(
     Args:
         source: the folder or hub name.
         folder: where the files are, if not there: `source` is then only the name of the checkpoint.
-        activation: `quick_gelu` or `gelu`, where neither the configuration nor the name says it.
-        tokenizer: a folder or hub name, `none`, or None for what the configuration says.
-        dtype: of the compute.
-        image_size: for images of another size than the checkpoint's.
+        activation: `quick_gelu` or `gelu`, where neither the configuration nor the name tells.
+        tokenizer: a folder or hub name, `none`, or None for the one in the configuration.
+        dtype, image_size: see `convert`.
 
     Raises:
         InputError: anything about the source that is missing, unknown, broken or does not fit together.
@@ -113,7 +112,7 @@ def convert_open_clip(
 def _tensors(folder: Path) -> contextlib.AbstractContextManager:
     for name in _SAFETENSORS:
         if (folder / name).is_file():
-            return TensorSource(folder, name)
+            return open_safetensors(folder, name)
     for name in _PICKLES:
         if (folder / name).is_file():
             return read_torch_archive(folder / name)[1]

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.families.clip import CLIP
+from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
@@ -70,11 +70,10 @@ def convert_openai(
 
     Args:
         source: the file.
-        declared: the user said that it is OpenAI's; see `activation_of_openai`.
-        activation: `quick_gelu` or `gelu`, where the file cannot say.
+        declared: the user named the format; see `activation_of_openai`.
+        activation: `quick_gelu` or `gelu`, where the file does not tell.
         tokenizer: a folder or hub name with CLIP's tokenizer, `none`, or None for OpenAI's on the hub.
-        dtype: of the compute.
-        image_size: for images of another size than the checkpoint's.
+        dtype, image_size: see `convert`.
 
     Raises:
         InputError: the file is no safe archive of tensors, not a CLIP, or its activation or tokenizer is not known.
@@ -115,7 +114,7 @@ def clip_preprocessing(size: int):
 
 
 def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
-    """The spec that the shapes say.
+    """The spec, read off the shapes.
 
     Raises:
         InputError: the tensors are not those of a CLIP.
@@ -172,11 +171,7 @@ def _vit(tensors: Tensors, shapes: dict[str, tuple[int, ...]], activation: Activ
         mlp_width=shapes["visual.transformer.resblocks.0.mlp.c_fc.weight"][0],
         activation=activation,
         norm_eps=1e-5,
-        class_token=True,
-        patch_bias=False,
-        norm_before_blocks=True,
-        layer_scale=False,
-        pooling="cls",
+        **CLIP_VISION,
     )
 
 
@@ -201,7 +196,7 @@ def activation_of_open_clip(
         asked: the argument `activation`.
 
     Raises:
-        InputError: neither the configuration nor the name says it, and it was not asked for.
+        InputError: neither the configuration nor the name tells it, and it was not asked for.
     """
     if asked is not None:
         return _checked(asked), "--activation"

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from rococo_jax.checkpoints.tensors import ArraySource
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.errors import InputError
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
@@ -139,7 +139,7 @@ class _Unpickler(pickle._Unpickler):
         return _Storage(key, _DTYPES[dtype], count)
 
 
-def read_torch_archive(path: Path) -> tuple[Any, ArraySource]:
+def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
     """What a torch archive holds, its tensors read one at a time.
 
     Returns:
@@ -172,7 +172,7 @@ def read_torch_archive(path: Path) -> tuple[Any, ArraySource]:
             return tensor.of(np.frombuffer(data, tensor.dtype, tensor.storage.count))
 
     shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    return value, ArraySource(path, shapes, read, archive.close)
+    return value, Tensors(path, shapes, read, archive.close)
 
 
 @contextlib.contextmanager
