@@ -65,7 +65,7 @@ def main() -> None:
     captions = sum(len(image.captions) for image in images)
     start = time.perf_counter()
     with progress("influence", captions, "captions") as advance:
-        made = alter_captions(encoder, [images[i] for i in order], advance=advance)
+        made = alter_captions(encoder, [images[i] for i in order], on_progress=advance)
     seconds = time.perf_counter() - start
     report = {"captions": captions, "seconds": round(seconds, 1)}
     for variant in VARIANTS:

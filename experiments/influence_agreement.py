@@ -37,8 +37,8 @@ from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotat
 from rococo_jax.benchmarks.rococo.caption_diff import common_change
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.ablated_text import WordTokenizer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.perturb.text.word_tokens import WordTokenizer
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import enable_compilation_cache

@@ -79,14 +79,14 @@ def main() -> None:
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
     """Tokens that each way computes: in prefix trees, in unpadded texts, in length buckets, padded to the context."""
     from rococo_jax.encoders.buckets import bucket_length
-    from rococo_jax.perturb.text.shared_prefix import plant
-    from rococo_jax.perturb.text.word_tokens import without_word
+    from rococo_jax.perturb.text.ablated_text import without_word
+    from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
     from rococo_jax.perturb.text.words import split_words
 
     texts = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
     ids = encoder.tokenizer.encode([text for group in texts for text in group])
     return {
-        "in trees": sum(len(tree.ids) for tree in plant(ids, 1024, CONTEXT)),
+        "in trees": sum(len(tree.ids) for tree in build_prefix_trees(ids, 1024, CONTEXT)),
         "in texts": sum(map(len, ids)),
         "in buckets": sum(bucket_length(len(row), CONTEXT) for row in ids),
         "padded to 77": CONTEXT * len(ids),
@@ -119,7 +119,7 @@ def shared(encoder, captions: list[str]) -> list[np.ndarray]:
 
 def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
     """The definition: encode every caption and every shortened caption as a text of its own."""
-    from rococo_jax.perturb.text.word_tokens import without_word
+    from rococo_jax.perturb.text.ablated_text import without_word
     from rococo_jax.perturb.text.words import split_words
 
     groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]

@@ -32,8 +32,7 @@ from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.transforms import AlterCaptions
+from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.progress import progress
 

@@ -18,8 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rococo_jax.perturb.text.nouns import PLURAL_ONLY, plural_of
-from rococo_jax.perturb.text.words import plain, split_words
+from rococo_jax.perturb.text.words import PLURAL_ONLY, plain, plural_of, split_words
 from rococo_jax.storage import read_json, write_json
 from tools.wordnet import WordNetNouns
 

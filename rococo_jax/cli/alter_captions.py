@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         altered = alter_captions(
-            encoder, images, [arguments.variant], lexicon=lexicon, influences=influences, advance=advance, **choices
+            encoder, images, [arguments.variant], lexicon=lexicon, influences=influences, on_progress=advance, **choices
         )[arguments.variant]
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
     write_altered(arguments.out, altered, made_by)

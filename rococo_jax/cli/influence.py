@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> None:
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         left = write_influence_table(
-            encoder, images, arguments.out, method=arguments.method, advance=advance, together=True
+            encoder, images, arguments.out, method=arguments.method, on_progress=advance, together=True
         )
     if jax.process_index() == 0:
         resumed = f", {left} of them by an earlier run" if left else ""

@@ -19,9 +19,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
 from rococo_jax.perturb.text.lexicon import open_lexicon
-from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.transforms import AlterCaptions
-from rococo_jax.perturb.text.vocabulary import vocabulary_words
+from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier, cache_folder
 from rococo_jax.training.feature_input import FeatureInput
@@ -133,7 +131,7 @@ def _influence(config: ConfigDict, encoder: Encoder, source: PairSource, folder:
         images = _captioned(source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
             lexicon = open_lexicon(config.losses.sc.lexicon)
-            write_influence_table(encoder, images, path, lexicon=lexicon, advance=advance)
+            write_influence_table(encoder, images, path, lexicon=lexicon, on_progress=advance)
     barrier("influence")
     return read_influence_table(path)
 

@@ -16,8 +16,7 @@ from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.shuffle import SampleOrder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.transforms import AlterCaptions
+from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
 from tests.support.training_pairs import (
     PREPROCESSING,
     assert_same_batches,

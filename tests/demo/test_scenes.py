@@ -21,9 +21,8 @@ from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.perturb.text import nouns as english
+from rococo_jax.perturb.text import words as english
 from rococo_jax.perturb.text.replacement import DANGER
-from rococo_jax.perturb.text.words import split_words
 from rococo_jax.storage import hash_bytes
 from tools.build_demo_tokenizer import make_tokenizer
 
@@ -225,7 +224,7 @@ def test_one_noun_is_replaced_by_a_word_that_no_caption_of_the_image_has(alterat
         for original, text, change in zip(item.originals, item.altered, changed, strict=True):
             if text is None:
                 continue
-            before, after = ([word.text for word in split_words(each)] for each in (original, text))
+            before, after = ([word.text for word in english.split_words(each)] for each in (original, text))
             differing = [k for k, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
             assert differing == [change["word_index"]] and change["influence"] is not None
             assert (before[differing[0]], after[differing[0]]) == (change["old"], change["new"])
@@ -245,7 +244,7 @@ def test_the_article_before_a_new_word_still_fits(alterations, variant):
     texts = [text for item in items for text in item.altered]
     for text, change in zip(texts, itertools.chain(*changes), strict=True):
         if text is not None and change["word_index"]:
-            words = [word.text for word in split_words(text)][change["word_index"] - 1 :]
+            words = [word.text for word in english.split_words(text)][change["word_index"] - 1 :]
             assert words[0].lower() not in ("a", "an") or words[0].lower() == english.article_of(words[1]), text
 
 

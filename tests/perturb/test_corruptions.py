@@ -54,7 +54,7 @@ def test_another_key_or_id_draws_anew():
 
 
 def test_the_draws_are_those_of_jax_random():
-    from rococo_jax.perturb.images.corruptions import draws
+    from rococo_jax.perturb.images.corruptions import primitives as draws
 
     key, shape = jax.random.key(7), (30, 41, 3)
     np.testing.assert_array_equal(draws.bits(key, shape), jax.random.bits(key, shape))

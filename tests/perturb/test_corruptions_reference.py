@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
-from rococo_jax.perturb.images.corruptions.filters import motion_offsets
+from rococo_jax.perturb.images.corruptions.primitives import motion_offsets
 from tests.support.corruption_oracle import reference
 
 # Both cut to whole numbers at the end; where a value is whole to within rounding (float32 here, float64 there), the cut

@@ -12,10 +12,10 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
-from rococo_jax.perturb.text.shared_prefix import plant
-from rococo_jax.perturb.text.word_tokens import WordTokenizer, without_word
+from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
 from rococo_jax.perturb.text.words import split_words
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
 
@@ -76,7 +76,7 @@ def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
     rng = np.random.default_rng(0)
     # Three different tokens, so that many texts begin alike; some are the same; some are longer than a step of depth.
     texts = [[*rng.integers(3, 6, rng.integers(0, 22)).tolist(), 1] for _ in range(300)]
-    trees = list(plant(texts, 256, 24))
+    trees = list(build_prefix_trees(texts, 256, 24))
     assert sorted(text for tree in trees for text in tree.texts) == list(range(300))
     for tree in trees:
         place = np.arange(len(tree.ids))
@@ -186,7 +186,7 @@ def test_an_interrupted_table_goes_on_and_is_the_same_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, advance=stop)
+        write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, on_progress=stop)
     partial = tmp_path / ".again.jsonl.partial"
     assert not (tmp_path / "again.jsonl").exists()
     lines = whole.splitlines(keepends=True)

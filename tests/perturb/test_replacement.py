@@ -14,11 +14,8 @@ from rococo_jax.data.captions import CaptionedImage, read_captions
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
-from rococo_jax.perturb.text.nouns import article_of
-from rococo_jax.perturb.text.replacement import DANGER, CaptionAlterer, find_candidates
-from rococo_jax.perturb.text.transforms import AlterCaptions
-from rococo_jax.perturb.text.vocabulary import vocabulary_words
-from rococo_jax.perturb.text.words import plain, split_words
+from rococo_jax.perturb.text.replacement import DANGER, AlterCaptions, CaptionAlterer, find_candidates, vocabulary_words
+from rococo_jax.perturb.text.words import article_of, plain, split_words
 from tests.support.tiny import tiny_encoder, tiny_tokenizer
 
 LEXICON = shipped_lexicon()

@@ -8,7 +8,7 @@ import pytest
 from rococo_jax.benchmarks.rococo.caption_diff import Change, common_change, recover_change
 from rococo_jax.benchmarks.rococo.generate import in_paper_style
 from rococo_jax.perturb.text import words as words_module
-from rococo_jax.perturb.text.words import like_case, plain, replace_word, split_words, word_texts
+from rococo_jax.perturb.text.words import like_case, plain, replace_word, split_words
 
 
 def texts(caption: str) -> list[str]:
@@ -55,7 +55,8 @@ def test_the_fast_way_through_ascii_finds_the_same_words():
         unicode = [(match.group(), match.span()) for match in words_module._WORD.finditer(text)]
         ascii = [(match.group(), match.span()) for match in words_module._ASCII_WORD.finditer(text)]
         assert ascii == unicode, text
-        assert word_texts(text) == [word.text for word in split_words(text)]
+        if "&" not in text:
+            assert [(word.text, (word.start, word.end)) for word in split_words(text)] == unicode
 
 
 def test_replacing_keeps_case_punctuation_and_other_occurrences():

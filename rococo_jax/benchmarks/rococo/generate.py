@@ -25,8 +25,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
-from rococo_jax.perturb.text.replacement import DANGER, Alteration, CaptionAlterer, find_candidates
-from rococo_jax.perturb.text.vocabulary import vocabulary_words
+from rococo_jax.perturb.text.replacement import DANGER, Alteration, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.version import __version__
 
@@ -38,8 +37,6 @@ NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is
 _CLITIC = regex.compile(r"(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))(?!\w)", regex.IGNORECASE)
 _PUNCTUATION = regex.compile(r"(?<!\d)[,:](?!\d)|(?<=\d)[,:](?!\d)|[;?!()\[\]{}\"“”]|\.(?=\s*$)")
 _FINAL_STOP = regex.compile(r"[\s.]+$")
-
-Advance = Callable[[int], None]
 
 
 def in_paper_style(caption: str, keep_case: bool) -> str:
@@ -122,13 +119,15 @@ def candidate_influence(
     lexicon: Lexicon,
     *,
     method: str = "remove",
-    advance: Advance | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
     """For every caption the influence of its candidates, NaN for the other words."""
     captions = [caption for image in images for caption in image.captions]
     wanted = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
     # Without shared prefixes: a caption's influence must not depend, in its last digit, on the captions beside it.
-    return list(word_influence(encoder, captions, method=method, wanted=wanted, share_prefix=False, advance=advance))
+    return list(
+        word_influence(encoder, captions, method=method, wanted=wanted, share_prefix=False, on_progress=on_progress)
+    )
 
 
 def alter_captions(
@@ -139,7 +138,7 @@ def alter_captions(
     lexicon: Lexicon | None = None,
     method: str = "remove",
     influences: Sequence[np.ndarray] | None = None,
-    advance: Advance | None = None,
+    on_progress: Callable[[int], None] | None = None,
     **choices: Any,
 ) -> dict[str, AlteredSet]:
     """Alter every caption in every variant; the influence of its words is computed once.
@@ -151,7 +150,7 @@ def alter_captions(
         lexicon: the concept groups; the shipped ones by default.
         method: how a word is removed; see `word_influence`.
         influences: the influence of every caption's words, where already known.
-        advance: called with the number of captions whose influence is done.
+        on_progress: called with the number of captions whose influence is done.
         choices: `style`, `plain` (default) or `paper`; `seed`, `select`, `any_number` and `fit_article` of
             `CaptionAlterer`.
 
@@ -165,7 +164,7 @@ def alter_captions(
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:
-        influences = candidate_influence(encoder, images, lexicon, method=method, advance=advance)
+        influences = candidate_influence(encoder, images, lexicon, method=method, on_progress=on_progress)
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 

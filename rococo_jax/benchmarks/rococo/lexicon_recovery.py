@@ -18,7 +18,7 @@ from rococo_jax.benchmarks.rococo.annotations import Annotation
 from rococo_jax.benchmarks.rococo.caption_diff import pair_counts
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
-from rococo_jax.perturb.text.nouns import plural_of
+from rococo_jax.perturb.text.words import plural_of
 
 Pairs = Mapping[tuple[str, str], int]
 # The replaced word of a published caption and its stand-in are seldom paired twice, so a pair that must not be in one

@@ -28,8 +28,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio
-from rococo_jax.perturb.images.mixing_draws import clip_boxes
+from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio, clip_boxes
 
 SIDE = 384
 BATCH = 64

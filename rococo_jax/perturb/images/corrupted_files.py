@@ -1,4 +1,4 @@
-"""Corrupted copies of all images below a folder, with a manifest, resumable."""
+"""Write corrupted copies of all images below a folder, with a manifest; resumable."""
 
 import functools
 import hashlib
@@ -32,7 +32,7 @@ _READ_AHEAD = 32
 
 
 def list_images(folder: str | os.PathLike) -> list[str]:
-    """Names, relative to `folder`, of all files below it with an image's suffix; hidden files and folders stay out.
+    """Names, relative to `folder`, of all files below it with an image suffix, hidden files and folders excluded.
 
     Raises:
         InputError: `folder` is missing, a file, or holds no images.
@@ -52,12 +52,12 @@ def list_images(folder: str | os.PathLike) -> list[str]:
 
 
 def image_id(name: str) -> int:
-    """A number from an image's name alone, so that its corruption does not depend on which others lie beside it."""
+    """A number from an image's name, so that its corruption does not depend on the other files."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
 
 
 def read_rgb(path: Path, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
-    """RGB pixels; with `size` the shorter side is resized to it (bicubic) and the centre cut to a square."""
+    """RGB pixels; with `size` the shorter side is resized to it (bicubic) and the centre square cropped."""
     image = open_image(path).convert("RGB")
     if size is not None:
         scale = size / min(image.size)
@@ -78,19 +78,21 @@ def write_corrupted(
     kind: str = "png",
     workers: int = 2,
 ) -> tuple[int, int]:
-    """Writes what is missing of the corrupted images, then the manifest. Returns (written, already there).
+    """Write the missing corrupted images, then the manifest. Returns (written, already there).
 
     Args:
         images: every image below this folder is corrupted.
         seed: of everything random.
-        size: resize and cut to a square of this side first; None leaves the size as it is.
-        kind: `png` (no loss) or `jpeg` (quality 95).
+        size: resize and crop to a square of this side first; None keeps the size.
+        kind: `png` (lossless) or `jpeg` (quality 95).
+        workers: threads that read and encode.
+
     Raises:
         InputError: an argument out of range, `out` inside `images` or holding another run, or a file that is no image.
     """
     check_severity(severity)
     if kind not in KINDS:
-        raise InputError("corruption", "format", repr(kind), " or ".join(KINDS))
+        raise InputError("corruption", "kind", repr(kind), " or ".join(KINDS))
     if not 0 <= seed < 2**32:
         raise InputError("corruption", "seed", seed, "a whole number from 0 to 4294967295")
     if size is not None and size < 32:
@@ -100,7 +102,7 @@ def write_corrupted(
     names = list_images(images)
     suffix = {"png": ".png", "jpeg": ".jpg"}[kind]
     files = [stem + suffix for stem in names_without_suffix(names)]
-    manifest = _describe(names, files, corruption, severity, seed, size)
+    manifest = _manifest(names, files, corruption, severity, seed, size)
     out = begin(out, manifest)
     missing = [(name, file) for name, file in zip(names, files, strict=True) if not (out / file).is_file()]
     encode = functools.partial(encode_image, kind="PNG", compress_level=1)
@@ -112,7 +114,7 @@ def write_corrupted(
         progress(f"corrupting images ({corruption.name} {severity})", len(names), "images") as advance,
     ):
         advance(len(names) - len(missing))
-        for run in _runs(missing, _READ_AHEAD):
+        for run in _chunks(missing, _READ_AHEAD):
             pixels = pool.map(lambda item: read_rgb(Path(images) / item[0], size), run)
             for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
@@ -125,7 +127,7 @@ def write_corrupted(
     return len(missing), len(names) - len(missing)
 
 
-def _describe(
+def _manifest(
     names: list[str], files: list[str], corruption: Corruption, severity: int, seed: int, size: int | None
 ) -> dict[str, Any]:
     return {
@@ -140,7 +142,7 @@ def _describe(
     }
 
 
-def _runs(items: Sequence, length: int) -> Iterator[Sequence]:
+def _chunks(items: Sequence, length: int) -> Iterator[Sequence]:
     return (items[start : start + length] for start in range(0, len(items), length))
 
 

@@ -1,15 +1,16 @@
-"""Mixed images: Mixup and CutMix of a batch with a permutation of itself, on device and over a mesh.
+"""Mixup and CutMix of a batch with a permutation of itself, on device and over a mesh.
 
-    mix    (Zhang et al. 2018, arXiv 1710.09412)   ratio * x + (1 - ratio) * x[partners]
-    patch  (Yun et al. 2019, arXiv 1905.04899)     x with a box taken from x[partners];
+    mix    (Mixup: Zhang et al. 2018, arXiv 1710.09412)   ratio * x + (1 - ratio) * x[partners]
+    patch  (CutMix: Yun et al. 2019, arXiv 1905.04899)    x with a box taken from x[partners];
            the box has the sides int(side * sqrt(1 - ratio)), a uniform centre, and is clipped at the border
 
 `ratio` is always the share of the image's own content. Clipping makes the share of a patch larger than asked, so
-every result carries the true one.
+every result carries the true share. Every draw is folded with an image's id or a group's number, so it depends neither
+on the size of the batch nor on a place in it.
 
-uint8 images are mixed in float32 the way the benchmark's script does it (pixels / 255, two products, one sum,
-floor(255 v + 0.5)), each operation rounded on its own. A tenth of all pixel pairs at ratio 0.9 lie exactly on a half,
-so a fused multiply-add, which rounds once where the script rounds twice, would move one pixel in a hundred by 1.
+uint8 images are mixed in float32 as the published RoCOCO script does (pixels / 255, two products, one sum,
+floor(255 v + 0.5)), with each operation rounded on its own. A tenth of all pixel pairs at ratio 0.9 lie exactly on a
+half, so a fused multiply-add, which rounds once instead of twice, would move one pixel in a hundred by 1.
 """
 
 import functools
@@ -24,17 +25,16 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.mixing_draws import draw_boxes, draw_partners, draw_ratios
 from rococo_jax.runtime import AXES
 
 METHODS = ("mix", "patch")
 
 
 class Mixed(NamedTuple):
-    """A mixed batch and how it came about.
+    """A mixed batch with the draws it was made from.
 
     Attributes:
-        images: the mixed images, of the dtype that came in.
+        images: the mixed images, of the dtype of the input.
         partners: which image of the batch was mixed into each.
         boxes: rows x1 to x2 and columns y1 to y2 that come from the partner; zeros for `mix`.
         ratio: the true share of each image's own content, after clipping.
@@ -48,17 +48,17 @@ class Mixed(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """What to draw. One of `ratio` and `alpha` is given.
+    """Settings of the draws. Exactly one of `ratio` and `alpha` is set.
 
     Attributes:
         method: `mix` or `patch`.
         ratio: a fixed share of own content, from 0 to 1.
-        alpha: or draw it from Beta(alpha, alpha), as both papers train.
-        own_first: with `alpha`, take max(r, 1 - r), so that the own content is never the smaller part.
-        per_image: each image draws a ratio and a box of its own; else the batch shares one.
-        derangement: nobody is mixed with itself.
-        group: partners come from the same run of so many consecutive images. Where a device holds whole groups nothing
-            is sent between devices, and the result does not depend on how many there are. None: the whole batch.
+        alpha: draw the share from Beta(alpha, alpha) instead, as both papers do in training.
+        own_first: with `alpha`, take max(r, 1 - r), so that own content is at least half.
+        per_image: each image draws its own ratio and box; otherwise the batch shares one.
+        derangement: no image is mixed with itself.
+        group: partners come from the same run of this many consecutive images. A device that holds whole groups sends
+            nothing to other devices, and the result does not depend on their number. None: the whole batch.
     """
 
     method: str = "mix"
@@ -83,15 +83,81 @@ class Mixing:
 
 
 def check_method(method: str) -> None:
-    """Raises InputError unless `method` is `mix` or `patch`."""
+    """Raise InputError unless `method` is `mix` or `patch`."""
     if method not in METHODS:
         raise InputError("mixing", "method", repr(method), " or ".join(METHODS))
 
 
 def check_ratio(ratio: float) -> None:
-    """Raises InputError unless `ratio` is a number from 0 to 1."""
+    """Raise InputError unless `ratio` is a number from 0 to 1."""
     if not (math.isfinite(ratio) and 0 <= ratio <= 1):
         raise InputError("mixing", "ratio", ratio, "a share of own content from 0 to 1")
+
+
+def draw_partners(
+    key: Key[Array, ""], count: int, *, group: int | None = None, derangement: bool = True, first_group: int = 0
+) -> Int[Array, " count"]:
+    """A permutation of `count` images that stays within groups of `group` consecutive ones.
+
+    With `derangement` a random cycle through each group, uniform among the cycles (which have no fixed points); without
+    it a uniform permutation.
+
+    Raises:
+        InputError: fewer than two images, or a number that does not fill its groups.
+    """
+    size = count if group is None else group
+    if count < 2 or size < 2:
+        raise InputError("mixing", "images", f"{min(count, size)} in a batch or group", "at least two to mix")
+    if count % size:
+        raise InputError("mixing", "images", f"{count} in the batch", f"a multiple of the group size {size}")
+    return _permute_groups(key, jnp.int32(first_group), count // size, size, derangement)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _permute_groups(key: Array, first_group: Array, groups: int, size: int, derangement: bool) -> Array:
+    def within(number: Array) -> Array:
+        order = jax.random.permutation(jax.random.fold_in(key, number), size)
+        return jnp.zeros_like(order).at[order].set(jnp.roll(order, -1)) if derangement else order
+
+    first = jnp.arange(groups) * size
+    return (jax.vmap(within)(first_group + jnp.arange(groups)) + first[:, None]).reshape(groups * size)
+
+
+def draw_ratios(
+    key: Key[Array, ""], ids: Int[Array, " batch"], alpha: float, *, own_first: bool = False
+) -> Float[Array, " batch"]:
+    """Shares from Beta(alpha, alpha), one for each id; `own_first` takes max(r, 1 - r)."""
+    ratio = _beta(key, ids, jnp.float32(alpha))
+    return jnp.maximum(ratio, 1 - ratio) if own_first else ratio
+
+
+@jax.jit
+def _beta(key: Array, ids: Array, alpha: Array) -> Array:
+    return jax.vmap(lambda number: jax.random.beta(jax.random.fold_in(key, number), alpha, alpha))(ids)
+
+
+@functools.partial(jax.jit, static_argnames=("height", "width"))
+def draw_boxes(
+    key: Key[Array, ""], ids: Int[Array, " batch"], ratio: Float[Array, " batch"], height: int, width: int
+) -> Int[Array, "batch 4"]:
+    """Boxes (x1, y1, x2, y2) for the shares `ratio`, one for each id; x counts rows, y counts columns."""
+
+    def centre(number: Int[Array, ""]) -> Int[Array, "2"]:
+        row, column = jax.random.split(jax.random.fold_in(key, number))
+        return jnp.stack([jax.random.randint(row, (), 0, height), jax.random.randint(column, (), 0, width)])
+
+    sides = jnp.array([height, width])
+    cut = jnp.floor(jnp.sqrt(1 - ratio)[:, None] * sides[None].astype(jnp.float32)).astype(jnp.int32)
+    return clip_boxes(jax.vmap(centre)(ids), cut, sides)
+
+
+def clip_boxes(
+    centre: Int[Array, "batch 2"], cut: Int[Array, "batch 2"], sides: Int[Array, "2"]
+) -> Int[Array, "batch 4"]:
+    """Boxes of the sides `cut` around the centres, clipped to images of the given sides."""
+    low = jnp.clip(centre - cut // 2, 0, sides[None])
+    high = jnp.clip(centre + cut // 2, 0, sides[None])
+    return jnp.concatenate([low, high], axis=1)
 
 
 def mix_batch(
@@ -103,16 +169,18 @@ def mix_batch(
     first_group: int = 0,
     mesh: Mesh | None = None,
 ) -> Mixed:
-    """Draws partners, ratios and boxes, and mixes.
+    """Draw partners, ratios and boxes, and mix.
 
-    The same key gives the same bytes: what an image draws for itself depends on the key and its id only, whom it meets
-    on the key and its group (`first_group` numbers the groups of a batch that goes on where another one stopped).
+    The same key gives the same bytes: an image's ratio and box depend only on the key and its id, its partner on the
+    key and its group.
 
     Args:
-        ids: a number for each image, counted from 0 by default.
+        ids: a number for each image; 0, 1, ... by default.
+        first_group: number of the batch's first group, where the batch continues another one.
         mesh: split the batch over all axes of this mesh.
+
     Raises:
-        InputError: one image, no batch of images, or one that cannot be split into the groups or over the mesh.
+        InputError: one image, no batch of images, or a batch that cannot be split into the groups or over the mesh.
     """
     count, height, width = _batch_shape(images)
     partner_key, ratio_key, box_key = jax.random.split(key, 3)
@@ -140,12 +208,14 @@ def apply_mixing(
     group: int | None = None,
     mesh: Mesh | None = None,
 ) -> Mixed:
-    """Mixes with partners, shares and boxes that are already drawn.
+    """Mix with partners, shares and boxes that are already drawn.
 
     Args:
-        ratio: the share of own content, one for all or one each; `patch` ignores it and reports what the boxes leave.
-        group: promises that partners stay within groups of so many images; with a mesh, nothing is then sent.
+        ratio: the share of own content, one for all or one each; `patch` ignores it and reports the share outside the
+            boxes.
+        group: partners stay within groups of this many images; with a mesh, nothing is then sent between devices.
         mesh: split the batch over all axes of this mesh.
+
     Raises:
         InputError: an unknown method, a ratio outside [0, 1], or a batch that the mesh cannot split evenly.
     """
@@ -167,7 +237,7 @@ def apply_mixing(
 
 
 def _batch_shape(images: Any) -> tuple[int, int, int]:
-    """(count, height, width). Images of unequal sizes cannot be one array: `stack_equal` names the one that differs."""
+    """(count, height, width) of a batch."""
     shape = getattr(images, "shape", None)
     if shape is None or len(shape) != 4:
         found = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
@@ -176,7 +246,7 @@ def _batch_shape(images: Any) -> tuple[int, int, int]:
 
 
 def _shares(ratio: float | Array, count: int) -> tuple[Array, Array]:
-    """Own and partner's share for each image. 1 - 0.9 is taken in double precision, as the script takes it."""
+    """Own and partner's share for each image. For a number, 1 - ratio is computed in double precision, as published."""
     if isinstance(ratio, float | int):
         check_ratio(ratio)
         return jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
@@ -190,7 +260,7 @@ def _mix(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, 
 
 @functools.cache
 def _mix_over_mesh(mesh: Mesh, method: str, stays: bool):
-    """The jitted mixing over `mesh`. Unless partners stay on their device, each device gathers the whole batch."""
+    """The jitted mixing over `mesh`. Each device gathers the whole batch unless partners stay on their device."""
     split = PartitionSpec(AXES)
 
     def local(images: Array, partners: Array, own: Array, rest: Array, boxes: Array) -> Array:
@@ -204,7 +274,7 @@ def _mix_over_mesh(mesh: Mesh, method: str, stays: bool):
 
 
 def _combine(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str, zero: Array) -> Array:
-    """The arithmetic. `zero` is 0, but the compiler must not know it: see `_rounded`."""
+    """Mix. `zero` is 0, but not known to the compiler: see `_rounded`."""
     if method == "patch":
         x1, y1, x2, y2 = (boxes[:, corner, None, None, None] for corner in range(4))
         rows = jnp.arange(images.shape[1])[None, :, None, None]
@@ -219,11 +289,11 @@ def _combine(images: Array, partners: Array, own: Array, rest: Array, boxes: Arr
 
 
 def _to_unit(pixels: Array) -> Array:
-    """pixels / 255 in float32, correctly rounded, without dividing.
+    """pixels / 255 in float32, correctly rounded, without a division.
 
-    Compilers turn a division by something that is the same for all pixels into a product with its reciprocal, which
-    rounds differently. As 1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient lies between a half and a whole unit
-    in the last place above 65793 p / 2^24, which is exact in float32: it is the next number up.
+    Compilers turn a division by a constant into a product with its reciprocal, which rounds differently. As
+    1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient lies between a half and a whole unit in the last place above
+    65793 p / 2^24, which is exact in float32: it is the next number up.
     """
     below = (pixels.astype(jnp.int32) * 65793).astype(jnp.float32) * 2.0**-24
     bits = jax.lax.bitcast_convert_type(below, jnp.int32) + jnp.minimum(pixels, 1).astype(jnp.int32)
@@ -231,12 +301,12 @@ def _to_unit(pixels: Array) -> Array:
 
 
 def _rounded(product: Array, zero: Array) -> Array:
-    """`product`, kept from being fused into a multiply-add by passing its bits through an exclusive or with 0."""
+    """`product`, its bits passed through an exclusive or with 0 so that it is not fused into a multiply-add."""
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.int32) ^ zero, jnp.float32)
 
 
 class MixedPositives(NamedTuple):
-    """Which captions a mixed image belongs to, for training with mixed images as an augmentation.
+    """Ids of the captions that a mixed image belongs to, for training with mixed images as an augmentation.
 
     The loss of a mixed image is the sum over both columns of weight * loss(image, captions of that id).
     """
@@ -253,16 +323,16 @@ def positives_of(mixed: Mixed, ids: Int[Array, " batch"]) -> MixedPositives:
 
 
 def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float = 0.0) -> Bool[Array, " batch"]:
-    """Which mixed images may stand as negatives of the caption of their own image (the visual contrastive loss).
+    """Which mixed images are negatives of their own image's caption (the visual contrastive loss).
 
-    An image mixed with itself, or with nothing of its partner, is still the original: calling it wrong would be a
-    false negative. `least_change` asks for more than that share of partner content.
+    An image mixed with itself, or with no content of its partner, is still the original and would be a false negative.
+    `least_change` requires more than that share of partner content.
     """
     return (ids != ids[mixed.partners]) & (1 - mixed.ratio > least_change)
 
 
 def stack_equal(images: list[Shaped[np.ndarray, "..."]], source: str = "mixing") -> Shaped[np.ndarray, "batch h w c"]:
-    """One array of images of one size.
+    """Stack images of one size.
 
     Raises:
         InputError: no images, or images of unequal sizes (the first that differs is named).

@@ -1,7 +1,7 @@
-"""Folders of altered images: one run a folder, resumable, nothing half-written.
+"""Folders of altered images: one run a folder, resumable, no partial files.
 
-Images appear whole, under final names; `manifest.json` appears last. Until then `.unfinished.json` says what the
-folder is going to hold, so that the same command goes on where it stopped and another one is refused.
+Every image is written by rename, `manifest.json` last. Until then `.unfinished.json` holds the manifest of the run, so
+that the same run resumes and another one is refused.
 """
 
 import io
@@ -24,7 +24,7 @@ _UNFINISHED = ".unfinished.json"
 
 
 def begin(out: str | os.PathLike, manifest: dict[str, Any]) -> Path:
-    """Claims the folder `out` for the run that `manifest` describes, or goes on with it.
+    """Claim the folder `out` for the run that `manifest` describes, or resume that run.
 
     Raises:
         InputError: `out` is a file, or holds another run, finished or not (the first field that differs is named).
@@ -48,35 +48,35 @@ def _check_same_run(path: Path, manifest: dict[str, Any]) -> None:
             continue
         simple = isinstance(wanted, str | int | float)
         had, asked = (found.get(field), wanted) if simple else ("others", "those of this run")
-        raise InputError(path, field, had, f"{asked}, or another --out: a folder holds one run")
+        raise InputError(path, field, had, f"{asked}, or another output folder: a folder holds one run")
 
 
 def finish(out: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest: from now on the folder is whole."""
+    """Write the manifest, which marks the folder as complete."""
     write_json(out / MANIFEST, manifest)
     (out / _UNFINISHED).unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A file by rename."""
+    """Write a file by rename."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
 def names_without_suffix(images: Sequence[str]) -> list[str]:
-    """Image names without their suffix, except where two would then be the same (`a.jpg` and `a.png` stay)."""
+    """Image names without suffix, except where two names would collide (`a.jpg` and `a.png` keep theirs)."""
     stems = [str(PurePosixPath(image).with_suffix("")) for image in images]
     count = Counter(stems)
     return [image if count[stem] > 1 else stem for image, stem in zip(images, stems, strict=True)]
 
 
 def encode_image(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
-    """The bytes of a file of `kind` PNG or JPEG; `options` are Pillow's, its defaults otherwise."""
+    """The bytes of a PNG or JPEG file; `options` are passed to Pillow."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def versions() -> dict[str, str]:
-    """Of everything that the bytes of an altered image may depend on."""
+    """Versions of the packages that the bytes of an altered image may depend on."""
     return {name: version(name) for name in ("rococo_jax", "jax", "numpy", "pillow")}

@@ -1,18 +1,18 @@
-"""Embedding influence: how much a caption's embedding moves when one word is taken away.
+"""Embedding influence: how much a caption's embedding changes when one word is removed.
 
     EI(w) = 1 - cos(f(T), f(T without w)) = |f(T) - f(T without w)|^2 / 2        for unit vectors f
 
-[from the benchmark's description, RoCOCO, arXiv 2304.10727]; the right-hand side loses no digits where the two vectors
-are close, and is 0 where they are the same. Besides removal a word can be masked (BERT) or its token embeddings be
-replaced by the mean of the tower's table; both keep the other words where they are.
+[RoCOCO, arXiv 2304.10727, from the description]. The right-hand side loses no digits where the two vectors are close,
+and is exactly 0 where they are equal. Instead of being removed a word can be masked (BERT), or its token embeddings
+replaced by the mean of the tower's table [ours]; both keep the positions of the other words.
 
-Words are taken out on the device, from token ids (`word_tokens.py` says when that is the same as tokenising the
-shortened caption). A causal tower reads what stands before a word the same with and without it, so those tokens are
-computed once (`shared_prefix.py`): then the host takes the tokens out, since it lays out what is shared. Rows of one
-length share a batch; memory is bounded by the captions held at once.
+Words are removed on the device, from token ids (`ablated_text.py` states when that equals tokenising the shortened
+caption). In a causal tower the tokens before a word are the same with and without it and are computed once
+(`shared_prefix.py`); the host then removes the tokens, since it lays out the shared prefixes. Rows of one length share
+a batch; memory is bounded by the captions held at once.
 
-A score depends neither on the captions beside it nor on the number of devices, to the last bit; where prefixes are
-shared, the captions held at once with it move its last bits, by some 1e-7.
+A score does not depend on the other captions or on the number of devices, to the last bit. With shared prefixes the
+captions held at once change its last bits, by about 1e-7.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,21 +28,20 @@ from jaxtyping import Float
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.buckets import text_batches
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text.ablated_text import Layout, embed_changed
-from rococo_jax.perturb.text.shared_prefix import Tree, can_share_prefix, embed_trees, plant
-from rococo_jax.perturb.text.word_tokens import WordTokenizer, WordTokens
+from rococo_jax.perturb.text.ablated_text import Layout, WordTokenizer, WordTokens, embed_changed
+from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_share_prefix, embed_trees
 from rococo_jax.runtime import AXES
 
 METHODS = ("remove", "mask", "mean")
-# With ten words a caption and 512 dimensions about 40 MB of vectors.
+# About 40 MB of vectors at ten words a caption and 512 dimensions.
 _CAPTIONS_AT_ONCE = 2048
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
-# A batch's bodies are this much wider than its rows, so that one program serves all words of usual length.
+# A batch's bodies are wider than its rows by this many tokens, so that one program serves all usual words.
 _USUAL_WORD = 8
 
 
 class _Row(NamedTuple):
-    """A text to embed: caption `caption` as it is (`word` None) or with the tokens from `start` changed."""
+    """A text to embed: caption `caption`, unchanged (`word` None) or with `length` tokens from `start` changed."""
 
     caption: int
     word: int | None
@@ -59,25 +58,26 @@ def word_influence(
     wanted: Iterable[Sequence[int]] | None = None,
     share_prefix: bool = True,
     captions_at_once: int = _CAPTIONS_AT_ONCE,
-    advance: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[Float[np.ndarray, " words"]]:
-    """The influence of every word, caption by caption, float32, between 0 and 2. A word that the tower does not see
-    (beyond its context, or without tokens) has none: 0.
+    """Yield the influence of every word, caption by caption: float32, between 0 and 2.
+
+    A word that the tower does not read (beyond its context, or without tokens) has influence 0.
 
     Args:
-        encoder: a model with a text tower; its own pooling and head make the vectors.
-        captions: strings, words as `split_words` finds them.
+        encoder: a model with a text tower.
+        captions: strings; words are those of `split_words`.
         method: `remove`, `mask` (each of the word's tokens becomes the mask token) or `mean` (the table's mean).
-        wanted: for each caption the words to compute, NaN for the others. All of them by default.
-        share_prefix: compute common beginnings once, where the tower and the method allow it.
-        captions_at_once: how many captions are held at a time.
-        advance: called with the number of captions done.
+        wanted: for each caption the words to compute, NaN for the others; all by default.
+        share_prefix: compute common prefixes once, where the tower and the method allow it.
+        captions_at_once: how many captions are held at once.
+        on_progress: called with the number of captions done.
 
     Raises:
-        InputError: the model has no text tower, no mask token where `mask` is asked for, or the method is unknown.
+        InputError: the model has no text tower, has no mask token for `mask`, or the method is unknown.
     """
     engine = _Engine(encoder, method, share_prefix)
-    return _in_chunks(engine, iter(captions), None if wanted is None else iter(wanted), captions_at_once, advance)
+    return _in_chunks(engine, iter(captions), None if wanted is None else iter(wanted), captions_at_once, on_progress)
 
 
 def _in_chunks(
@@ -85,16 +85,16 @@ def _in_chunks(
     captions: Iterator[str],
     wanted: Iterator[Sequence[int]] | None,
     size: int,
-    advance: Callable[[int], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> Iterator[Float[np.ndarray, " words"]]:
     while chunk := list(islice(captions, size)):
         yield from engine(chunk, None if wanted is None else list(islice(wanted, len(chunk))))
-        if advance is not None:
-            advance(len(chunk))
+        if on_progress is not None:
+            on_progress(len(chunk))
 
 
 class _Engine:
-    """A text tower on its mesh, and the tokenizer that knows its words."""
+    """A text tower on its mesh with its word tokenizer."""
 
     def __init__(self, encoder: Encoder, method: str, share_prefix: bool):
         if encoder.spec.text is None:
@@ -128,7 +128,7 @@ class _Engine:
         return result
 
     def _is_seen(self, part: WordTokens, word: int) -> bool:
-        """Whether the tower sees a difference: the word has tokens within the context."""
+        """Whether the word has tokens within the tower's context."""
         if part.spans is None:
             return part.shortened[word][: self.words.room] != part.ids[: self.words.room]
         start, end = part.spans[word]
@@ -172,7 +172,7 @@ class _Engine:
     def _embed_sharing(self, rows: list[_Row]) -> Float[np.ndarray, "rows dim"]:
         texts = [self._text(row) for row in rows]
         output = np.empty((len(rows), self.encoder.spec.text_dim), np.float32)
-        trees = plant(texts, self.tokens, self.spec.context_length)
+        trees = build_prefix_trees(texts, self.tokens, self.spec.context_length)
 
         def run(batch: list[Tree]):
             placed = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
@@ -201,7 +201,7 @@ def _mask_id(encoder: Encoder) -> int:
 
 
 def _row_arrays(rows: Sequence[_Row], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bodies `(b, n)` with zeros behind them, and `(b, 3)`: their lengths, the words' starts and lengths."""
+    """Bodies `(b, n)`, padded with zeros, and `(b, 3)`: their lengths, the words' starts and lengths."""
     longest = max(row.length for row in rows)
     width = length + max(_USUAL_WORD, 1 << (longest - 1).bit_length())
     bodies = np.zeros((len(rows), width), np.int32)
@@ -220,19 +220,19 @@ def _compare(rows: list[_Row], vectors: np.ndarray, result: list[np.ndarray]) ->
 
 
 def _alike(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
-    """`count` trees of one shape at a time, the last ones repeated without their texts."""
+    """Batches of `count` trees of one shape; a short batch repeats its first tree without texts."""
     for _, some in groupby(trees, key=lambda tree: tree.paths.shape):
         while batch := list(islice(some, count)):
             yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
 
 
 def _filled(members: Sequence[int], count: int) -> list[int]:
-    """`members` and its first one repeated: real content, so that no padding can make a NaN."""
+    """`members`, its first one repeated up to `count`: real content, so that padding cannot give NaN."""
     return [*members, *[members[0]] * (count - len(members))]
 
 
 def _one_ahead(running: Iterable) -> Iterator:
-    """Yields each result once the next one is under way, so that the device does not wait for the host."""
+    """Yield each result after the next one has been started, so that the device does not wait for the host."""
     pending = None
     for current in running:
         if pending is not None:

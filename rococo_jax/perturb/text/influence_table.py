@@ -1,10 +1,10 @@
-"""Influence of a captions file on disk: JSON lines, written so that an interrupted run goes on where it stopped.
+"""Influence tables: JSON lines on disk, written so that an interrupted run resumes.
 
     {"image": name, "caption": text, "words": ["A", "dog"], "influence": [0.0012, 0.34]}
 
-One line a caption, in file order; null for words whose influence nobody wanted. Until the table is whole it is kept
-beside its place under a hidden name, with the fingerprint of everything that decides it; what another model or another
-captions file left there is not gone on with.
+One line a caption, in file order; null for words whose influence was not computed. An unfinished table is a hidden file
+beside the final one, with the fingerprint of everything that decides its content; an unfinished table of another model
+or captions file is discarded.
 """
 
 import contextlib
@@ -40,21 +40,21 @@ def write_influence_table(
     method: str = "remove",
     lexicon: Lexicon | None = None,
     captions_at_once: int = _CAPTIONS_AT_ONCE,
-    advance: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     together: bool = False,
 ) -> int:
-    """Writes the table of all captions. Returns how many lines an earlier run had left.
+    """Write the table of all captions. Returns how many lines an earlier run had left.
 
     Args:
         encoder: the model.
         images: the captions.
-        path: the file; it appears when it is whole.
+        path: the file; it appears when it is complete.
         method: see `word_influence`.
-        lexicon: only the words that are candidates for replacement under it; a third of the work.
+        lexicon: compute only the words that are candidates for replacement under it; a third of the work.
         captions_at_once: how many captions are computed together.
-        advance: called with the number of captions done.
-        together: all processes call this and share the captions, each on its own devices; process 0 writes. The
-            table has the same bytes.
+        on_progress: called with the number of captions done.
+        together: all processes call this and share the captions, each on its own devices; process 0 writes. The bytes
+            of the table are the same.
     """
     path = Path(path)
     partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
@@ -73,8 +73,8 @@ def write_influence_table(
         return done
 
     done = collect("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
-    if advance is not None and done:
-        advance(done)
+    if on_progress is not None and done:
+        on_progress(done)
     chunks = [rows[start : start + captions_at_once] for start in range(done, len(rows), captions_at_once)]
     mine = [caption for chunk in chunks[number::count] for _, caption in chunk]
     wanted = None
@@ -85,7 +85,7 @@ def write_influence_table(
         "influence, its start", lambda: word_influence(encoder, mine, method=method, wanted=wanted, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
-        # A round of chunks, one for each process. What is computed together is the same whoever computes it.
+        # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.
         for start in range(0, len(chunks), count):
             turn = chunks[start : start + count]
             size = len(turn[number]) if number < len(turn) else 0
@@ -93,8 +93,8 @@ def write_influence_table(
             for chunk, values in zip(turn, made, strict=False):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
-                if advance is not None:
-                    advance(len(chunk))
+                if on_progress is not None:
+                    on_progress(len(chunk))
         if file is not None:
             file.flush()
             os.fsync(file.fileno())
@@ -108,7 +108,7 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Caption -> influence of its words, float32.
 
     Raises:
-        InputError: the file is missing, or a line is no caption with its words and their influence.
+        InputError: the file is missing, or a line lacks a caption, its words or their influence.
     """
     table = {}
     for number, entry in enumerate(_read_lines(Path(path)), 1):
@@ -159,7 +159,7 @@ def _read_lines(path: Path) -> Iterator[object]:
 
 
 def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Sequence[tuple[str, str]], at_once: int) -> int:
-    """How many lines an earlier run of the same table left, in whole parts; whatever else it left is removed."""
+    """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of the file is removed."""
     if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
         partial.unlink(missing_ok=True)
         return 0

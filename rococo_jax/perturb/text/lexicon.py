@@ -9,12 +9,12 @@ A lexicon is JSON:
      "synonyms": [["sofa", "couch"]],
      "more_general": {"dog": ["animal"]}}
 
-`nouns` gives each singular its plural, null where nobody writes one; of a bare list the plurals are made by rule.
-`kind` (person, place, action or thing; thing by default) decides what the Danger variant makes of the group's nouns.
-`synonyms` and `more_general` may be left out: words that are never put in place of each other, and words that stay true
-of what the noun names, so that putting them in its place would alter nothing.
+`nouns` gives each singular its plural, null where none is in use; for a bare list plurals are formed by rule. `kind`
+(person, place, action or thing; default: thing) decides the replacement in variant danger. `synonyms` (words never
+replaced by each other) and `more_general` (words that remain true of the noun, so that replacing it by them alters
+nothing) are optional. Other keys are ignored.
 
-The shipped lexicon is made from WordNet by `make_lexicon.py`; its licence stands beside it.
+The shipped lexicon is made from WordNet by `tools/build_lexicon.py`; WordNet's licence is beside it.
 """
 
 import functools
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text.nouns import follows_singular_word, plural_of
-from rococo_jax.perturb.text.words import plain
+from rococo_jax.perturb.text.words import follows_singular_word, plain, plural_of
 from rococo_jax.storage import hash_json, read_json
 
 FORMAT, VERSION = "rococo_jax.lexicon", 1
@@ -36,19 +35,19 @@ SHIPPED = Path(__file__).parent / "assets" / "lexicon.json"
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun with its forms. One of the two may be None: a noun without plural, or without singular."""
+    """A noun and its two forms, one of which may be None."""
 
     singular: str | None
     plural: str | None
     concept: str
 
     def form(self, plural: bool) -> str | None:
-        """The noun in the number asked for, or None."""
+        """The form in that number, or None."""
         return self.plural if plural else self.singular
 
     @property
     def name(self) -> str:
-        """What synonyms and more general words call it."""
+        """The form used in `synonyms` and `more_general`."""
         return self.singular or self.plural
 
 
@@ -66,7 +65,7 @@ class Lexicon:
 
     Attributes:
         groups: by concept, in the order given.
-        name: what records call it.
+        name: recorded in outputs.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class Lexicon:
         self.nouns = tuple(noun for group in self.groups.values() for noun in group.nouns)
 
     def find(self, word: str) -> Noun | None:
-        """The noun that a word is a form of, whatever its case; None where it is none of the lexicon's."""
+        """The noun that a word is a form of, in any case; None for a word outside the lexicon."""
         return self._by_form.get(plain(word))
 
     def is_plural(self, words: Sequence[str], index: int) -> bool:
-        """Whether word `index` of a caption, a noun of the lexicon, stands in the plural. "A sheep" does not."""
+        """Whether word `index` of a caption, a noun of the lexicon, is a plural. In "a sheep" it is not."""
         noun = self.find(words[index])
         if noun.singular is None or noun.plural is None:
             return noun.singular is None
@@ -106,11 +105,11 @@ class Lexicon:
         return plain(words[index]) == plain(noun.plural)
 
     def kind(self, noun: Noun) -> str:
-        """What the Danger variant takes it for: person, place, action or thing."""
+        """person, place, action or thing; decides the replacement in variant danger."""
         return self.groups[noun.concept].kind
 
     def alters(self, old: Noun, new: Noun) -> bool:
-        """Whether putting `new` in place of `old` changes what is said: no synonym, nothing more general."""
+        """Whether `new` in place of `old` changes the meaning: it is neither a synonym nor more general."""
         if old.name == new.name:
             return False
         return new.name not in self._synonyms.get(old.name, ()) and new.name not in self._more_general.get(old.name, ())
@@ -140,10 +139,10 @@ class Lexicon:
 
     @classmethod
     def from_json(cls, value: Any, source: object = "lexicon") -> "Lexicon":
-        """Reads the form described at the head of this file.
+        """Read the form described at the head of this file.
 
         Raises:
-            InputError: it names `source`, the group and what is wrong with it.
+            InputError: names `source` and the wrong field.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             found = repr(value.get("format")) if isinstance(value, dict) else type(value).__name__
@@ -164,17 +163,17 @@ class Lexicon:
 
 
 def read_lexicon(path: str | os.PathLike) -> Lexicon:
-    """Reads a lexicon file.
+    """Read a lexicon file.
 
     Raises:
-        InputError: it is missing, or no lexicon.
+        InputError: it is missing, or not a lexicon.
     """
     return Lexicon.from_json(read_json(path, "a lexicon file"), path)
 
 
 @functools.cache
 def shipped_lexicon() -> Lexicon:
-    """The lexicon that comes with this project: nouns of captions in WordNet's concept groups."""
+    """The lexicon of the package: nouns of captions in WordNet's concept groups."""
     return read_lexicon(SHIPPED)
 
 
@@ -182,7 +181,7 @@ _REGISTERED: dict[str, Callable[[], Lexicon]] = {}
 
 
 def register_lexicon(name: str, make: Callable[[], Lexicon]) -> None:
-    """Makes `open_lexicon` know a lexicon by name."""
+    """Register a lexicon for `open_lexicon` under a name."""
     _REGISTERED[name] = make
 
 

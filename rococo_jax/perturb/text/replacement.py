@@ -23,23 +23,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import grain.python as grain
 import numpy as np
+import regex
 
+from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
-from rococo_jax.perturb.text.nouns import article_of
-from rococo_jax.perturb.text.words import Word, like_case, plain, split_words, word_texts
+from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, split_words
 
 # Kind of noun -> what the `danger` variant puts in its place.
 DANGER = {"person": "criminal", "place": "minefield", "action": "committing crime", "thing": "weapon"}
 # Influences are rounded before they are compared, and ties go to the first word: last bits differ between machines.
 _DECIMALS = 5
+_WHOLE_WORD = regex.compile(r"[a-z]{3,}")
+_CLIP_END = "</w>"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A word that may be replaced: its index among the caption's words, its noun, and whether it is a plural."""
+    """A replaceable word: its index among the caption's words, its noun, and whether it is a plural."""
 
     index: int
     noun: Noun
@@ -80,13 +84,13 @@ def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate,
 
 @dataclass(frozen=True)
 class CaptionAlterer:
-    """Alters captions in one variant.
+    """Alter captions by one of the rules.
 
     Attributes:
         variant: same_concept, diff_concept, rand_voca or danger.
         lexicon: the concept groups.
         seed: of the choice of replacements, and of words where `select` is random.
-        select: which influence the replaced word has among the candidates.
+        select: replace the candidate of lowest, highest or random influence.
         style: applied to the altered caption as a whole; the new word then keeps its own case. None: plain style, the
             new word in the case of the old one and the rest of the caption untouched.
         vocabulary: the words of rand_voca.
@@ -127,16 +131,16 @@ class CaptionAlterer:
         count: int = 1,
         draw: int = 0,
     ) -> list[Alteration]:
-        """Up to `count` different alterations of a caption, none where it has no candidate or no replacement.
+        """Up to `count` distinct alterations of a caption; none without a candidate or a replacement.
 
-        The first ones replace the selected word; where its replacements run out, the word next in influence follows.
+        The first ones replace the selected word; once its replacements are used up, the word next in influence follows.
 
         Args:
             caption: the caption.
             originals: all captions of its image.
             influence: of every word of the caption; needed unless `select` is random.
             count: how many.
-            draw: another number gives other replacements (for training, which asks again every epoch).
+            draw: another number gives other replacements (training uses a new one each epoch).
         """
         words = split_words(caption)
         candidates = find_candidates(words, self.lexicon)
@@ -182,7 +186,7 @@ class CaptionAlterer:
                     yield word
 
     def _nouns_for(self, old: Candidate) -> list[tuple[str, Noun]]:
-        """Forms that fit the old word's number, from its concept group or from all others."""
+        """Forms in the old word's number, from its concept group or from all others."""
         key = (old.noun.concept, old.plural)
         if key not in self._forms:
             same = self.variant == "same_concept"
@@ -202,13 +206,87 @@ class CaptionAlterer:
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
 
 
+class AlterCaptions(grain.RandomMapTransform):
+    """Grain transform that adds `count` altered captions to a training sample. Runs no model.
+
+    A sample is a mapping with `caption` and, where its image has more, `captions`. Added are `altered_captions`, a
+    tuple of `count` strings, and `altered_valid` (count,), False where there was nothing to alter and the string is
+    empty. The alterers take turns; the first is drawn. Grain gives each sample its own generator: a sample gets other
+    altered captions every epoch, and the same ones in a resumed run.
+
+    Args:
+        alterers: one for each variant wanted.
+        influence: caption -> influence of its words (`read_influence_table`); None where the alterers select at random.
+        count: altered captions a sample (K).
+    """
+
+    def __init__(
+        self, alterers: Sequence[CaptionAlterer], influence: Mapping[str, np.ndarray] | None = None, count: int = 1
+    ):
+        self.alterers, self.influence, self.count = tuple(alterers), influence, count
+
+    def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """The sample with its altered captions, distinct as far as possible.
+
+        Raises:
+            InputError: the influence table does not have the caption.
+        """
+        caption = sample["caption"]
+        originals = sample.get("captions", (caption,))
+        influence = None if self.influence is None else self._influence_of(caption)
+        draw = int(rng.integers(1 << 31))
+        # The first alterer is drawn, so that with count < alterers all of them are used over the samples.
+        first, alterers = draw % len(self.alterers), len(self.alterers)
+        made = []
+        for place in range(min(self.count, alterers)):
+            share = -(-(self.count - place) // alterers)
+            alterer = self.alterers[(first + place) % alterers]
+            altered = alterer.alter(caption, originals, influence, count=share, draw=draw)
+            made.append([each.caption for each in altered])
+        turns = max(map(len, made))
+        distinct = list(
+            dict.fromkeys(text for turn in range(turns) for texts in made for text in texts[turn : turn + 1])
+        )
+        filled = [distinct[i % len(distinct)] if distinct else "" for i in range(self.count)]
+        return {**sample, "altered_captions": tuple(filled), "altered_valid": np.full(self.count, bool(distinct))}
+
+    def _influence_of(self, caption: str) -> np.ndarray:
+        try:
+            return self.influence[caption]
+        except KeyError:
+            wanted = "a table that was made from the training captions"
+            raise InputError("influence table", "captions", f"no line for {caption!r}", wanted) from None
+
+
+def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The words of variant rand_voca: whole-word tokens of three or more letters a to z, in alphabetical order.
+
+    WordPiece marks tokens that continue a word ("##ing"), CLIP's byte pairs those that end one ("dog</w>"),
+    sentencepiece those that begin one ("▁dog"; whether the word ends there is not known).
+
+    Raises:
+        InputError: the vocabulary has no such word.
+    """
+    tokens = tokenizer.rust.get_vocab()
+    if any(token.endswith(_CLIP_END) for token in tokens):
+        whole = (token.removesuffix(_CLIP_END) for token in tokens if token.endswith(_CLIP_END))
+    elif any(token.startswith(WORD_MARK) for token in tokens):
+        whole = (token.removeprefix(WORD_MARK) for token in tokens if token.startswith(WORD_MARK))
+    else:
+        whole = iter(tokens)
+    words = tuple(sorted({word for word in whole if _WHOLE_WORD.fullmatch(word)}))
+    if not words:
+        raise InputError("tokenizer", "vocabulary", "no whole words", "a vocabulary with words, for variant rand_voca")
+    return words
+
+
 @functools.lru_cache(maxsize=256)
 def _words_in(captions: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(plain(word) for caption in captions for word in word_texts(caption))
+    return frozenset(plain(word.text) for caption in captions for word in split_words(caption))
 
 
 def _article_before(caption: str, words: Sequence[Word], index: int) -> str | None:
-    """The `a` or `an` that only a space parts from word `index`, or None."""
+    """The `a` or `an` separated from word `index` by white space only, or None."""
     before = words[index - 1] if index else None
     if before is None or caption[before.end : words[index].start].strip():
         return None
@@ -220,7 +298,7 @@ def _absent(noun: Noun, present: frozenset[str]) -> bool:
 
 
 def _shuffled(items: Sequence, key: Sequence[Any]) -> Iterator:
-    """The items in an order that only `key` decides: Fisher and Yates' shuffle, made as far as it is read."""
+    """The items in an order decided by `key` alone: a lazy Fisher-Yates shuffle."""
     moved: dict[int, int] = {}
     for place in range(len(items)):
         other = place + _hash(key, place) % (len(items) - place)

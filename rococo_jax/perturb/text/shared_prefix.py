@@ -1,19 +1,19 @@
-"""Vectors of texts under a causal mask, every common beginning of theirs computed once.
+"""Embeddings of texts under a causal mask, with every common prefix computed once.
 
-A token that reads only what stands before it is the same in all texts that begin alike: in a caption and the caption
-without a later word, and in captions that begin alike ("a man riding a ..."). Sorted texts make a tree of tokens,
-written down in preorder:
+Under a causal mask a token's activations are the same in all texts with the same prefix: in a caption and the caption
+without a later word, and in captions that begin alike ("a man riding a ..."). Sorted texts form a tree of tokens,
+stored in preorder:
 
     a man on a bench   ->   a  man  on  a  bench .  |  near a  boat .  |  dog  on  a  bench .
     a man near a boat
-    a dog on a bench        (each `|` goes back to an ancestor)
+    a dog on a bench        (each `|` returns to an ancestor)
 
-A tree has half the tokens of its texts or less, and rows without padding. A token reads its ancestors, which in
-preorder are the places i <= j < stop(i) with stop(i) the end of i's subtree. Attention takes the tokens in runs of
-`_RUN`: what a run reads is itself and the ancestors of its first token. Of the last block only the ends of texts are
-computed beyond queries, keys and values, since nothing else is pooled.
+A tree has at most half the tokens of its texts, and rows without padding. A token attends to its ancestors: in preorder
+token i is an ancestor of j where i <= j < stop(i), with stop(i) the end of i's subtree. Attention processes tokens in
+runs of `_RUN`; the keys of a run are the run itself and the ancestors of its first token. In the last block everything
+after attention is computed for the last tokens of texts only, since no other token is pooled.
 
-Reading ancestors alone is the "tree attention" of Miao et al. (SpecInfer, arXiv 2305.09781).
+Attention to ancestors alone is the "tree attention" of Miao et al. (SpecInfer, arXiv 2305.09781).
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,21 +32,21 @@ from rococo_jax.models.transformer import Block
 from rococo_jax.perturb.text.ablated_text import embed_features
 
 _RUN = 32
-# A tree holds texts of one step, so that short texts do not read the empty places of long ones.
+# Depths of trees. Texts of similar length share a tree, so that short texts do not attend to empty places.
 _DEPTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# A tree has room for a text every so many tokens: those of COCO captions bring some 7 of their own.
+# A tree holds up to one text per this many tokens; a text of COCO captions adds about 7 tokens.
 _TOKENS_PER_TEXT = 5
 
 
 class Tree(NamedTuple):
-    """Texts in one row of tokens, as arrays of one static shape, and which texts they are.
+    """Texts in one row of tokens, as arrays of static shape.
 
     Attributes:
-        ids, positions: `(n,)` tokens, and where each stands in its texts.
-        stops: `(n,)` the place after a token's last descendant.
-        paths: `(runs, depth)` places of the ancestors of each run's first token, -1 where there is none.
-        ends: `(e,)` places of the texts' last tokens.
-        texts: which text each of `ends` belongs to; the rest of `ends` is empty.
+        ids, positions: `(n,)` tokens, and their positions in their texts.
+        stops: `(n,)` index after a token's last descendant.
+        paths: `(runs, depth)` indices of the ancestors of each run's first token, -1 for none.
+        ends: `(e,)` indices of the texts' last tokens.
+        texts: number of the text of each of `ends`; the rest of `ends` is unused.
     """
 
     ids: Int[np.ndarray, " n"]
@@ -58,18 +58,19 @@ class Tree(NamedTuple):
 
 
 def can_share_prefix(spec: TextSpec, prefix: Sequence[int], suffix: Sequence[int]) -> bool:
-    """Whether a tower reads from left to right and is pooled at the one token that ends a text."""
+    """Whether a tower is causal and pooled at the single token that ends a text."""
     return spec.attention == "causal" and spec.pooling in ("first_eos", "highest_id") and len(suffix) == 1
 
 
-def plant(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:
-    """Trees of `tokens` tokens that hold all texts; those of one depth follow each other. Texts that do not fill a tree
-    of their depth go into the next one's, so that only the last tree is not full.
+def build_prefix_trees(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:
+    """Yield trees of `tokens` tokens that hold all texts, ordered by depth.
+
+    Texts that do not fill a tree of their depth go into the next depth's trees; only the last tree is not full.
 
     Args:
         texts: token ids, the end token last and nowhere else.
-        tokens: of a tree, a multiple of `_RUN`; more where the context is longer.
-        context: the most tokens that a text has.
+        tokens: size of a tree, a multiple of `_RUN`; at least `context`.
+        context: the most tokens of a text.
     """
     by_depth: dict[int, list[int]] = {}
     for number, text in enumerate(texts):
@@ -87,7 +88,7 @@ def plant(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator
 
 
 def _trees(texts: Sequence[Sequence[int]], members: Sequence[int], size: int, depth: int) -> Iterator[Tree]:
-    """One tree after the other, each filled until the next text does not fit."""
+    """Fill one tree after the other until the next text does not fit."""
     first = 0
     while first < len(members):
         tree = _empty(size, depth)
@@ -114,14 +115,14 @@ def _trees(texts: Sequence[Sequence[int]], members: Sequence[int], size: int, de
 
 
 def _empty(size: int, depth: int) -> Tree:
-    # A place without token reads itself, so that no padding can make a NaN.
+    # An empty place attends to itself, so that padding cannot give NaN.
     zeros, stops = np.zeros((2, size), np.int32), np.arange(1, size + 1, dtype=np.int32)
     paths, ends = np.full((size // _RUN, depth), -1, np.int32), np.zeros(size // _TOKENS_PER_TEXT, np.int32)
     return Tree(zeros[0], zeros[1], stops, paths, ends, [])
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Length of the common prefix of two texts."""
     length = min(len(first), len(second))
     return next((k for k in range(length) if first[k] != second[k]), length)
 
@@ -152,7 +153,7 @@ def embed_trees(
         x = x + block.attention.out(_mix(block, x, mask, paths))
         return x + block.mlp(block.norm2(x))
 
-    # A loop over numbers, since a scan over all layers but the last would copy their parameters.
+    # A loop over indices: a scan over all layers but the last would copy their parameters.
     last = tower.spec.layers - 1
     x = jax.lax.fori_loop(0, last, step, x)
     x = _last_block(layer(last), x, mask, paths, ends).astype(jnp.float32)
@@ -167,7 +168,7 @@ def _last_block(block: Block, x: Array, mask: Array, paths: Array, ends: Array) 
 
 
 def _mask(stops: Int[Array, "b n"], paths: Int[Array, "b runs depth"]) -> Bool[Array, "b_runs 1 run keys"]:
-    """Whom each token of a run reads: of the run's first ancestors those whose subtree it is in, then of the run."""
+    """Attention mask of each run's tokens over the ancestors of its first token, then over the run itself."""
     batch, runs, depth = paths.shape
     place = jnp.arange(stops.shape[1], dtype=jnp.int32).reshape(1, runs, _RUN, 1)
     own = jnp.broadcast_to(jnp.swapaxes(place, 2, 3), (batch, runs, 1, _RUN))
@@ -178,7 +179,7 @@ def _mask(stops: Int[Array, "b n"], paths: Int[Array, "b runs depth"]) -> Bool[A
 
 
 def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n width"]:
-    """What attention mixes for every token, before the output map."""
+    """The attention output of every token before the output projection."""
     batch, runs, depth = paths.shape
     width, heads = x.shape[-1], block.attention.heads
     query, key, value = jnp.split(block.attention.qkv(block.norm1(x)), 3, axis=-1)

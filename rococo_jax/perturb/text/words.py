@@ -1,20 +1,17 @@
-"""The words of a caption, and where they stand: the one word splitter of the project.
+"""Words of a caption and their spans, and English number and articles (by the library `inflect`).
 
-Everything that counts, removes, replaces or records a word of a caption splits it here, so that "word 3" is the same
-word in an influence table, an altered caption and a report.
+`split_words` is the project's only word splitter: "word 3" is the same word in an influence table, an altered caption
+and a report. A word is
 
-What a word is:
+- a run of letters and digits with their combining marks ("dog", "café", "2nd"), or a number with its points and commas
+  ("3.5", "1,000");
+- parts joined by a hyphen or an apostrophe ("T-shirt", "don't", "o'clock"), so that no part of a compound is replaced
+  alone; the possessive "'s" is neither part of its noun nor a word, so that "man's" can become "woman's";
+- a single Chinese or Japanese character, as in BERT's tokenizer, since these scripts write no spaces;
+- an emoji with its skin tone, variation selector and joined parts.
 
-- letters and digits that stand together, with their combining marks ("dog", "café", "2nd"), and numbers with their
-  points and commas ("3.5", "1,000");
-- parts that a hyphen or an apostrophe joins are one word ("T-shirt", "don't", "o'clock"), so that no part of a compound
-  is ever replaced alone; but the possessive "'s" is no part of its noun and no word of its own, so that "man's" can
-  become "woman's";
-- a Chinese or Japanese character is a word, as BERT's tokenizer has it, since these scripts write no spaces;
-- an emoji is a word, with its skin tone, variation selector and joined parts.
-
-Punctuation, symbols and spaces are no words. HTML entities are read as the character that they stand for ("caf&eacute;"
-is one word, "&amp;" is none), and the span covers the entity as written.
+Punctuation, symbols and spaces are not words. HTML entities are resolved ("caf&eacute;" is one word, "&amp;" is none);
+the span covers the entity as written.
 """
 
 import functools
@@ -32,7 +29,7 @@ _WORD = regex.compile(
     rf"(?<![\p{{L}}\p{{N}}]['’]){_LETTERS}(?:{_JOIN}{_LETTERS})*|{_SPACELESS}|\p{{Regional_Indicator}}{{2}}|{_EMOJI}(?:\u200D{_EMOJI})*",
     regex.V1 | regex.IGNORECASE,
 )
-# The same in ASCII, where the standard library's expressions are three times as fast.
+# The same for ASCII text, three times as fast.
 _ASCII_WORD = re.compile(
     r"(?<![a-z0-9]')[a-z0-9]+(?:(?:'(?!s(?![a-z0-9]))|-|(?<=[0-9])[.,](?=[0-9]))[a-z0-9]+)*", re.IGNORECASE | re.ASCII
 )
@@ -67,19 +64,8 @@ def split_words(caption: str) -> tuple[Word, ...]:
     return tuple(Word(match.group(), starts[match.start()], ends[match.end() - 1]) for match in _WORD.finditer(text))
 
 
-def word_texts(caption: str) -> list[str]:
-    """The texts of `split_words` alone, for those who ask for many captions once.
-
-    >>> word_texts("A man's T-shirt.")
-    ['A', 'man', 'T-shirt']
-    """
-    if caption.isascii() and "&" not in caption:
-        return _ASCII_WORD.findall(caption)
-    return [word.text for word in split_words(caption)]
-
-
 def _resolve_entities(caption: str) -> tuple[str, list[int], list[int]]:
-    """The caption with its entities resolved, and for each character of it the span that it has in `caption`."""
+    """The caption with its entities resolved, and the start and end in `caption` of each of its characters."""
     text, starts, ends, done = [], [], [], 0
     for entity in _ENTITY.finditer(caption):
         character = html.unescape(entity.group())
@@ -99,13 +85,13 @@ def _resolve_entities(caption: str) -> tuple[str, list[int], list[int]]:
 
 
 def same_word(first: str, second: str) -> bool:
-    """Whether two words are the same but for case and the shape of their apostrophes."""
+    """Whether two words are the same apart from case and the form of apostrophes and hyphens."""
     return plain(first) == plain(second)
 
 
 @functools.lru_cache(maxsize=2**16)
 def plain(word: str) -> str:
-    """A word as it is looked up and compared: case folded, with the typewriter's apostrophe and hyphen.
+    """The form of a word for look-up and comparison: case folded, ASCII apostrophe and hyphen.
 
     >>> plain("Dog’S")
     "dog's"
@@ -117,7 +103,7 @@ _PLAIN = str.maketrans({"’": "'", "‐": "-", "‑": "-"})
 
 
 def replace_word(caption: str, word: Word, new: str) -> str:
-    """The caption with this one word replaced, all else kept as it is, and the case of the old word kept.
+    """The caption with this one word replaced by `new` in the case of the old word.
 
     >>> replace_word("Dogs, dogs.", split_words("Dogs, dogs.")[0], "cats")
     'Cats, dogs.'
@@ -128,8 +114,50 @@ def replace_word(caption: str, word: Word, new: str) -> str:
 def like_case(model: str, word: str) -> str:
     """`word` in the case of `model`: all capitals, a capital first letter, or as it is.
 
-    A single capital letter ("A") says nothing of the rest, and is taken as a capital first letter.
+    A single capital letter ("A") counts as a capital first letter.
     """
     if len(model) > 1 and model.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if model[:1].isupper() else word
+
+
+# Nouns without singular, which a rule of endings would get wrong.
+_PLURAL_ONLY = """
+people police cattle livestock clothes pants shorts trousers jeans pajamas scissors tongs pliers goggles glasses
+sunglasses headphones binoculars groceries underpants trunks overalls tights stairs woods greens veggies
+"""
+PLURAL_ONLY = frozenset(_PLURAL_ONLY.split())
+# A singular follows within two words ("a sheep", "a small sheep").
+_ONE = frozenset({"a", "an", "one", "this", "that", "each", "every", "another"})
+
+
+@functools.cache
+def _engine():
+    import inflect
+
+    return inflect.engine()
+
+
+@functools.cache
+def plural_of(noun: str) -> str:
+    """The plural of a singular noun; a noun of `PLURAL_ONLY` is returned unchanged.
+
+    >>> plural_of("child"), plural_of("sheep"), plural_of("bus"), plural_of("pants")
+    ('children', 'sheep', 'buses', 'pants')
+    """
+    return noun if noun in PLURAL_ONLY else _engine().plural_noun(noun)
+
+
+@functools.cache
+def article_of(word: str) -> str:
+    """`a` or `an`, by pronunciation.
+
+    >>> article_of("dog"), article_of("hour"), article_of("uniform")
+    ('a', 'an', 'a')
+    """
+    return _engine().a(word).split()[0]
+
+
+def follows_singular_word(words: list[str], index: int) -> bool:
+    """Whether a word such as "a" or "one" stands within two words before word `index`: "a sheep", not "two sheep"."""
+    return any(word.casefold() in _ONE for word in words[max(0, index - 2) : index])

@@ -1,8 +1,7 @@
 """Blurs: defocus, glass, motion, zoom and Gaussian.
 
 Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Radii and
-distances are in pixels, whatever the size of the image: a blur made for 224 pixels is relatively weaker on a larger
-one.
+distances are in pixels, whatever the size of the image: relative to the image, a blur is weaker on a larger one.
 """
 
 import functools
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
-from rococo_jax.perturb.images.corruptions.draws import bits
-from rococo_jax.perturb.images.corruptions.filters import (
+from rococo_jax.perturb.images.corruptions.primitives import (
+    bits,
     correlate,
     crop_of_zoom,
     gaussian,
@@ -60,7 +59,7 @@ def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
 
 
 def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "rounds height width 2"]:
-    """For each round and pixel, how many (rows, columns) away its new content is: from -reach to reach - 1."""
+    """For each round and pixel, the offset (rows, columns) of its new content, from -reach to reach - 1."""
     _, reach, rounds = GLASS[severity - 1]
     words = bits(key, (rounds, height, width))
     both = jnp.stack([words >> np.uint32(16), words & np.uint32(0xFFFF)], axis=-1).astype(jnp.int32)
@@ -68,11 +67,11 @@ def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> I
 
 
 def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height width 2"]) -> Image:
-    """Pixels take the place of near ones between two Gaussian filters.
+    """Copy pixels from near ones, between two Gaussian filters.
 
-    The reference walks the image backwards and means to swap each pixel with a near one, but swaps views of one array:
-    the pixel takes the other's content and the other keeps it. What a pixel takes may itself have been taken before,
-    so the walk is a set of chains through pixels already visited, which are followed here all at once.
+    The reference visits the pixels from last to first and means to swap each with a near one, but swaps views of one
+    array: the pixel takes the other's content and the other keeps it. The content that a pixel takes may have been
+    replaced before, so every pixel starts a chain through visited pixels; all chains are followed at once here.
     """
     sigma, reach, _ = GLASS[severity - 1]
     image = (gaussian(image.astype(jnp.float32), sigma)).astype(jnp.uint8)
@@ -85,7 +84,7 @@ def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height w
 
 
 def _follow_walk(near: Int[Array, "height width 2"], reach: int) -> Int[Array, " pixels"]:
-    """For each pixel, the pixel of the image before the round whose content it ends up with."""
+    """For each pixel, the index (before the round) of the pixel whose content it ends up with."""
     height, width, _ = near.shape
     row, column = jnp.arange(height)[:, None], jnp.arange(width)[None]
 
@@ -95,7 +94,7 @@ def _follow_walk(near: Int[Array, "height width 2"], reach: int) -> Int[Array, "
     here = row * width + column
     other_row, other_column = row + near[..., 0], column + near[..., 1]
     other = jnp.where(visited(row, column), other_row * width + other_column, here)
-    # The walk goes from the last pixel to the first: a later pixel that it visits already has its new content.
+    # From the last pixel to the first: a later pixel that is visited already has its new content.
     goes_on = ((other > here) & visited(other_row, other_column)).reshape(-1)
     other = other.reshape(-1)
 
@@ -113,12 +112,12 @@ def draw_motion(key: Key[Array, ""], height: int, width: int, severity: int) -> 
 
 
 def motion_blurred(image: Image, severity: int, offsets: Int[Array, "taps 2"]) -> Image:
-    """The camera moved."""
+    """Blur by camera motion."""
     return to_bytes(motion_blur(image.astype(jnp.float32), offsets, MOTION[severity - 1][1]))
 
 
 def zoom_blur(image: Image, severity: int, draws: None) -> Image:
-    """The mean of the image and of its centre at several zooms; each zoom is cut at the lower right, as published."""
+    """The mean of the image and of its centre at several zooms, each zoom cropped at the lower right, as published."""
     height, width, channels = image.shape
     image = image.astype(jnp.float32)
     end, step = ZOOM[severity - 1]

@@ -12,8 +12,7 @@ import numpy as np
 import PIL.Image
 from jaxtyping import Array, Float, Int, Key, UInt8
 
-from rococo_jax.perturb.images.corruptions.draws import uniform
-from rococo_jax.perturb.images.corruptions.filters import gaussian, to_bytes
+from rococo_jax.perturb.images.corruptions.primitives import gaussian, to_bytes, uniform
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -26,14 +25,14 @@ Image = UInt8[Array, "height width 3"]
 
 
 def contrast(image: Image, severity: int, draws: None) -> Image:
-    """Draws every channel towards its mean over the image."""
+    """Scale every channel's distance from its mean over the image."""
     rows = image.astype(jnp.int32).sum(axis=1)  # exact; the sum of all might overflow
     mean = (rows.astype(jnp.float32) / image.shape[1]).mean(axis=0)[None, None]
     return to_bytes((image.astype(jnp.float32) - mean) * CONTRAST[severity - 1] + mean)
 
 
 def brightness(image: Image, severity: int, draws: None) -> Image:
-    """Adds to the value of (hue, saturation, value): scales all channels by new value / value; black becomes gray."""
+    """Add to the value of (hue, saturation, value): scale all channels by new value / value; black becomes gray."""
     image = image.astype(jnp.float32)
     value = image.max(axis=-1, keepdims=True)
     brighter = jnp.minimum(value + 255 * BRIGHTNESS[severity - 1], 255)
@@ -41,10 +40,10 @@ def brightness(image: Image, severity: int, draws: None) -> Image:
 
 
 def saturate(image: Image, severity: int, draws: None) -> Image:
-    """Scales the saturation of (hue, saturation, value).
+    """Scale the saturation of (hue, saturation, value).
 
-    A channel is value * (1 - saturation * k) with a k in [0, 1] that depends on the hue alone, so its distance from the
-    value grows as the saturation does. Gray has no hue and is treated as red, as in the reference.
+    A channel is value * (1 - saturation * k), k in [0, 1] depending on the hue alone, so its distance from the value is
+    proportional to the saturation. Gray has no hue and is treated as red, as in the reference.
     """
     times, plus = SATURATE[severity - 1]
     image = image.astype(jnp.float32)
@@ -64,7 +63,7 @@ def draw_elastic(key: Key[Array, ""], height: int, width: int, severity: int) ->
 
 
 def elastic_transform(image: Image, severity: int, field: Float[Array, "2 height width"]) -> Image:
-    """Samples the image (linearly, mirrored at its border) where a smooth random field points."""
+    """Sample the image (linearly, mirrored at its border) at positions moved by a smooth random field."""
     height, width, _ = image.shape
     smooth = functools.partial(gaussian, sigma=(height * 0.01, width * 0.01), truncate=3.0, border="symmetric")
     moved = smooth(field.transpose(1, 2, 0)) * ELASTIC[severity - 1]
@@ -85,13 +84,13 @@ def elastic_transform(image: Image, severity: int, field: Float[Array, "2 height
 
 
 def _mirror(index: Array, side: int) -> Array:
-    """Indices beyond the border, mirrored with the border line itself (no further out than one side)."""
+    """Mirror indices beyond the border, border line included (no further out than one side)."""
     index = jnp.where(index < 0, -1 - index, index)
     return jnp.clip(jnp.where(index >= side, 2 * side - 1 - index, index), 0, side - 1)
 
 
 def pixelate(image: Image, severity: int, draws: None) -> Image:
-    """Shrinks by box averages and grows again by repetition, in Pillow's own fixed-point arithmetic."""
+    """Shrink by box averages and enlarge by repetition, in Pillow's fixed-point arithmetic."""
     height, width, _ = image.shape
     small_height, small_width = int(height * PIXELATE[severity - 1]), int(width * PIXELATE[severity - 1])
     small = image.astype(jnp.int32)
@@ -104,10 +103,10 @@ def pixelate(image: Image, severity: int, draws: None) -> Image:
 
 
 def _nearest_lines(small: int, size: int) -> Int[np.ndarray, " size"]:
-    """The source line of each line when `small` of them grow to `size`.
+    """The source line of each line when `small` lines are enlarged to `size`.
 
-    Pillow adds one step after the other in double precision; where a place is a whole number but for rounding, only the
-    same sum falls on the same side.
+    Pillow adds step after step in double precision; where a position is a whole number but for rounding, only the same
+    sum falls on the same side.
     """
     steps = np.full(size, small / size)
     steps[0] *= 0.5
@@ -140,7 +139,7 @@ def _box_weights(side: int, size: int) -> tuple[Int[np.ndarray, " size"], Int[np
 
 
 def jpeg_compression(image: UInt8[np.ndarray, "height width 3"], severity: int) -> UInt8[np.ndarray, "height width 3"]:
-    """JPEG at a low quality, by the codec, on the host."""
+    """JPEG at a low quality, by Pillow, on the host."""
     buffer = io.BytesIO()
     PIL.Image.fromarray(image).save(buffer, "JPEG", quality=JPEG[severity - 1])
     with PIL.Image.open(buffer) as compressed:

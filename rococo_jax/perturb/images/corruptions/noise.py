@@ -1,4 +1,4 @@
-"""Noise: Gaussian, shot, impulse and speckle, each pixel and channel on its own.
+"""Noise: Gaussian, shot, impulse and speckle, independent for each pixel and channel.
 
 Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. x is in [0, 1].
 
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
-from rococo_jax.perturb.images.corruptions import draws
-from rococo_jax.perturb.images.corruptions.filters import to_bytes
+from rococo_jax.perturb.images.corruptions import primitives
+from rococo_jax.perturb.images.corruptions.primitives import to_bytes
 
 GAUSSIAN = (0.08, 0.12, 0.18, 0.26, 0.38)
 SHOT = (60, 25, 12, 5, 3)
@@ -28,33 +28,33 @@ PerValue = Float[Array, "height width 3"]
 
 def draw_normal(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A standard normal for each value."""
-    return draws.normal(key, (height, width, 3))
+    return primitives.normal(key, (height, width, 3))
 
 
 def draw_uniform(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A uniform number in [0, 1) for each value."""
-    return draws.uniform(key, (height, width, 3))
+    return primitives.uniform(key, (height, width, 3))
 
 
 def gaussian_noise(image: Image, severity: int, noise: PerValue) -> Image:
-    """Adds the same noise everywhere."""
+    """Add noise of the same deviation everywhere."""
     return to_bytes(image.astype(jnp.float32) + 255 * GAUSSIAN[severity - 1] * noise)
 
 
 def speckle_noise(image: Image, severity: int, noise: PerValue) -> Image:
-    """Adds noise in proportion to the value."""
+    """Add noise in proportion to the value."""
     image = image.astype(jnp.float32)
     return to_bytes(image + image * (SPECKLE[severity - 1] * noise))
 
 
 def impulse_noise(image: Image, severity: int, uniform: PerValue) -> Image:
-    """Salt where `uniform` is below half the amount, pepper from there to the amount."""
+    """White where `uniform` is below half the amount, black from there to the amount."""
     amount = IMPULSE[severity - 1]
     return jnp.where(uniform < amount / 2, jnp.uint8(255), jnp.where(uniform < amount, jnp.uint8(0), image))
 
 
 def shot_noise(image: Image, severity: int, uniform: PerValue) -> Image:
-    """Counts photons: the Poisson count at which the distribution function passes `uniform`, exactly, by bisection."""
+    """Poisson counts by inversion: the count at which the distribution function passes `uniform`, by bisection."""
     photons = SHOT[severity - 1]
     table, levels = _poisson_table(photons)
     places = table.shape[1]
@@ -70,7 +70,7 @@ def shot_noise(image: Image, severity: int, uniform: PerValue) -> Image:
 
 @functools.cache
 def _poisson_table(photons: int) -> tuple[np.ndarray, np.ndarray]:
-    """(P(count <= k) for each pixel value and k, the byte for each count). Counts from `photons` on are all white."""
+    """(P(count <= k) for each pixel value and k, the byte for each count). Counts >= `photons` are white."""
     places = 1 << photons.bit_length()
     mean = np.arange(256) / 255 * photons
     with np.errstate(divide="ignore"):
