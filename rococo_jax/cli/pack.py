@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.data.packing import pack_pairs
+    from rococo_jax.data.array_record import pack_pairs
     from rococo_jax.data.pairs import open_pairs
     from rococo_jax.progress import progress
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
             shards=arguments.shards,
             image_size=arguments.image_size,
             leave_out_broken=arguments.leave_out_broken,
-            advance=advance,
+            on_progress=advance,
         )
     print(
         f"{arguments.out}: {packed.images} images with {packed.captions} captions in {arguments.shards} shards, "

@@ -1,33 +1,49 @@
-"""Image-text pairs in ArrayRecord shards: few large files that are read by number, from a disk or a bucket.
+"""Image-text pairs in ArrayRecord shards: few large files, read by index from a disk or a bucket.
 
-A record is an image file's bytes behind a header, which is JSON behind its length in four bytes, little-endian:
+A record is an image file's bytes after a header, which is JSON after its length in four bytes, little-endian:
 
     length | {"image": "val2014/COCO_val2014_000000391895.jpg", "captions": ["A man with a red helmet ..."]} | bytes
 
-`rococo pack` writes a folder of `pairs-00000-of-00016.array_record` and, when all of them are there, `manifest.json`:
+`rococo pack` writes a folder of `pairs-00000-of-00016.array_record` and, after the last of them, `manifest.json`:
 
     {"format": "rococo_jax.pairs", "version": 1, "plan": hash, "data": hash, "images": 5000, "captions": 25010,
      "image_size": null, "shards": [{"file", "images", "captions", "sha256", "left_out": [broken images]}, ...]}
+
+Shards hold consecutive pairs, evenly divided, so the number of shards does not change the order. Each appears by
+rename; until all are there, `.packing.json` holds the plan and the finished shards, and an interrupted run resumes.
 """
 
+import dataclasses
+import io
 import json
 import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grain.python as grain
+from array_record.python.array_record_module import ArrayRecordWriter
+from PIL import Image
 
-from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_json, read_json
+from rococo_jax.storage import atomic_write, hash_file, hash_json, read_json, write_json
 
 FORMAT, VERSION, MANIFEST = "rococo_jax.pairs", 1, "manifest.json"
 SUFFIX = ".array_record"
+_UNFINISHED = ".packing.json"
 _LENGTH = 4
+# One record a group, for reading by index; images are compressed already.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+_JPEG_QUALITY = 95
+_AHEAD = 64
 
 
 def encode_record(sample: PairSample, data: bytes) -> bytes:
-    """A record of a sample whose image file has the bytes `data`."""
+    """The record of a sample whose image file has the bytes `data`."""
     header = json.dumps({"image": sample.name, "captions": sample.captions}, ensure_ascii=False).encode()
     return len(header).to_bytes(_LENGTH, "little") + header + data
 
@@ -36,7 +52,7 @@ def decode_record(record: bytes, source: object) -> PairSample:
     """The sample in a record.
 
     Raises:
-        InputError: it is none of ours; `source` names it.
+        InputError: it is no pair; the error names `source`.
     """
     end = _LENGTH + int.from_bytes(record[:_LENGTH], "little")
     try:
@@ -47,7 +63,7 @@ def decode_record(record: bytes, source: object) -> PairSample:
 
 
 class RecordPairs:
-    """The pairs in a shard, or in all shards of a folder, in the order of their file names.
+    """The pairs of a shard, or of all shards of a folder, in the order of their file names.
 
     Args:
         path: an `.array_record` file, or a folder of them.
@@ -88,7 +104,7 @@ class RecordPairs:
         return decode_record(record, source)
 
     def hash(self) -> str:
-        """Of the shards' bytes where a manifest has their hashes, otherwise of their names and how many records."""
+        """Hash of the shards' hashes where there is a manifest, otherwise of their names and the number of records."""
         shards = [shard["sha256"] for shard in self.manifest["shards"]] if self.manifest else list(self.files)
         return hash_json({"shards": shards, "records": len(self)})
 
@@ -115,3 +131,166 @@ def _check_files(files: list[Path], manifest: dict[str, Any], source: Path) -> N
         missing = sorted(set(named) - set(present))
         found = f"{missing[0]!r} is missing" if missing else f"{sorted(set(present) - set(named))[0]!r} besides"
         raise InputError(source.parent, "shards", found, f"the {len(named)} shards that {source.name} names")
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """The outcome of `pack_pairs`.
+
+    Attributes:
+        images: number of images in all shards.
+        captions: number of captions of these images.
+        written: number of shards written now; the others were there.
+        left_out: images that cannot be decoded.
+    """
+
+    images: int
+    captions: int
+    written: int
+    left_out: tuple[str, ...]
+
+
+def pack_pairs(
+    source: PairSource,
+    folder: str | os.PathLike,
+    *,
+    shards: int,
+    image_size: int | None = None,
+    leave_out_broken: bool = False,
+    on_progress: Callable[[int], None] = lambda count: None,
+) -> Packed:
+    """Writes the shards and their manifest.
+
+    Args:
+        source: the pairs.
+        folder: where the shards go: new, empty, or left by an interrupted run of the same packing.
+        shards: number of shards.
+        image_size: larger images are resized to this many pixels of their shorter side and written as JPEG of quality
+            95; None keeps the bytes of all files, and smaller images keep theirs.
+        leave_out_broken: leave out images that cannot be decoded, instead of stopping at the first.
+        on_progress: called with the number of images done since the last call.
+
+    Raises:
+        InputError: the folder holds something else, there are more shards than images, or an image cannot be decoded.
+    """
+    folder = Path(folder)
+    if not 1 <= shards <= len(source):
+        raise InputError("packing", "shards", shards, f"1 to {len(source)}, the number of images")
+    if image_size is not None and image_size < 1:
+        raise InputError("packing", "image_size", image_size, "pixels, 1 or more")
+    plan = {"data": source.hash(), "image_size": image_size, "shards": shards, "leave_out_broken": leave_out_broken}
+    done = _shards_left(folder, hash_json(plan))
+    written = 0
+    for number in range(shards):
+        start, end = number * len(source) // shards, (number + 1) * len(source) // shards
+        name = f"pairs-{number:05d}-of-{shards:05d}{SUFFIX}"
+        if name not in done or not (folder / name).is_file():
+            with atomic_write(folder / name) as temporary:
+                done[name] = _write_shard(
+                    source, range(start, end), temporary, image_size, leave_out_broken, on_progress
+                )
+            write_json(folder / _UNFINISHED, {"plan": hash_json(plan), "shards": done})
+            written += 1
+        else:
+            on_progress(end - start)
+    return _finish(folder, plan, done, written)
+
+
+def _shards_left(folder: Path, plan: str) -> dict[str, dict[str, Any]]:
+    """The shards that an earlier run of the same plan has written: file name -> manifest entry."""
+    unfinished, manifest = folder / _UNFINISHED, folder / MANIFEST
+    state = {}
+    if unfinished.is_file():
+        state = read_json(unfinished, "the state of a packing")
+    elif manifest.is_file():
+        state = read_json(manifest, "a manifest of packed pairs")
+    if not isinstance(state, dict) or (state and state.get("plan") != plan):
+        raise InputError(folder, "output folder", "shards of other pairs or settings", "a new or empty folder")
+    if not state and folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir()):
+        raise InputError(folder, "output folder", "something already there", "a new or empty folder")
+    shards = state.get("shards", {})
+    return shards if isinstance(shards, dict) else {shard["file"]: shard for shard in shards}
+
+
+def _finish(folder: Path, plan: dict[str, Any], done: dict[str, dict[str, Any]], written: int) -> Packed:
+    entries = [done[name] for name in sorted(done)]
+    packed = Packed(
+        images=sum(entry["images"] for entry in entries),
+        captions=sum(entry["captions"] for entry in entries),
+        written=written,
+        left_out=tuple(name for entry in entries for name in entry["left_out"]),
+    )
+    if packed.images == 0:
+        raise InputError("packing", "images", "none that can be decoded", "at least one")
+    if written or not (folder / MANIFEST).is_file():
+        head = {"format": FORMAT, "version": VERSION, "plan": hash_json(plan), "data": plan["data"]}
+        counts = {"images": packed.images, "captions": packed.captions, "image_size": plan["image_size"]}
+        named = [{"file": name, **done[name]} for name in sorted(done)]
+        write_json(folder / MANIFEST, {**head, **counts, "shards": named})
+    (folder / _UNFINISHED).unlink(missing_ok=True)
+    return packed
+
+
+def _write_shard(
+    source: PairSource,
+    numbers: range,
+    path: Path,
+    image_size: int | None,
+    leave_out_broken: bool,
+    on_progress: Callable[[int], None],
+) -> dict[str, Any]:
+    images, captions, left_out = 0, 0, []
+    writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+    try:
+        for sample, data in _in_order(source, numbers, image_size):
+            if isinstance(data, InputError):
+                if not leave_out_broken:
+                    raise data
+                left_out.append(sample.name)
+            else:
+                writer.write(encode_record(sample, data))
+                images, captions = images + 1, captions + len(sample.captions)
+            on_progress(1)
+    finally:
+        writer.close()
+    return {"images": images, "captions": captions, "sha256": hash_file(path), "left_out": left_out}
+
+
+def _in_order(
+    source: PairSource, numbers: range, image_size: int | None
+) -> Iterator[tuple[PairSample, bytes | InputError]]:
+    """Yields samples with their checked, perhaps resized image files, prepared by threads a bounded number ahead."""
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="packing") as pool:
+        waiting: deque = deque()
+        try:
+            for number in numbers:
+                sample = source[number]
+                waiting.append((sample, pool.submit(_image_file, sample, image_size)))
+                if len(waiting) == _AHEAD:
+                    sample, future = waiting.popleft()
+                    yield sample, future.result()
+            while waiting:
+                sample, future = waiting.popleft()
+                yield sample, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _image_file(sample: PairSample, image_size: int | None) -> bytes | InputError:
+    """The bytes of the image file that goes into the shard, or the error of an image that cannot be decoded."""
+    try:
+        image = sample.open()
+        data = sample.image if isinstance(sample.image, bytes) else sample.image.read_bytes()
+    except InputError as error:
+        return error
+    return data if image_size is None or min(image.size) <= image_size else _resized(image, image_size)
+
+
+def _resized(image: Image.Image, shorter_side: int) -> bytes:
+    scale = shorter_side / min(image.size)
+    width, height = (max(shorter_side, round(side * scale)) for side in image.size)
+    pixels = Preprocessing(exact_size=(height, width), resample="bicubic").resize(image)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=_JPEG_QUALITY)
+    return file.getvalue()

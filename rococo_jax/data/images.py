@@ -1,8 +1,8 @@
-"""Opens image files, checked, and loads many of them in parallel, in order and in bounded memory.
+"""Opens and checks image files; loads many of them in parallel, in order and in bounded memory.
 
-Decoding is whole: JPEG's shortcut of decoding at a fraction of the size (`Image.draft`) gives other pixels and is not
-used. Loading uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy
-pixels between processes nor fork a process that has started JAX.
+Images are decoded at full size: JPEG's decoding at a fraction of the size (`Image.draft`) gives other pixels. Loading
+uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy pixels between
+processes nor fork a process that has started JAX.
 """
 
 import collections
@@ -24,7 +24,7 @@ _WANTED = "a whole image file that Pillow can read"
 
 
 def open_image(path: str | os.PathLike) -> Image.Image:
-    """An image, decoded whole, in the mode it is stored in; its EXIF orientation is not applied.
+    """An image, decoded at full size, in its stored mode and without its EXIF orientation applied.
 
     Raises:
         InputError: the file is missing, empty, cut short, too large to decode safely, or not an image.
@@ -57,12 +57,12 @@ def _decode(file: Path | io.BytesIO, source: object) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise InputError(source, "image", str(error), _WANTED) from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
-        # What Pillow's decoders raise on damaged files; each plugin has its own habit.
+        # What Pillow's decoders raise on damaged files differs from plugin to plugin.
         raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
 
 
 def load_image(path: str | os.PathLike, preprocessing: Preprocessing) -> UInt8[np.ndarray, "height width 3"]:
-    """One image file, as `preprocessing.resize` gives it.
+    """The pixels of one image file after `preprocessing.resize`.
 
     Raises:
         InputError: as `open_image` and `Preprocessing.resize`; it names the file.
@@ -83,14 +83,14 @@ def load_images(
 ) -> Iterator[UInt8[np.ndarray, "images height width 3"]]:
     """Batches of 8-bit images in the order of `paths`; the last one may be smaller.
 
-    Loading runs ahead of the reader by one batch and no more, so memory is bounded by about two batches. An error in
-    any file is raised when its batch is due, whatever the number of workers.
+    Loading runs at most one batch ahead, so memory is bounded by about two batches. An error in a file is raised when
+    its batch is due, whatever the number of workers.
 
     Args:
         paths: the files.
-        preprocessing: its `resize` is applied to each.
+        preprocessing: its `resize` is applied to each image.
         batch_size: images in a batch.
-        workers: threads; the number of CPU cores this process may use by default.
+        workers: threads; by default the number of CPU cores that this process may use.
 
     Raises:
         InputError: the first file, in the order of `paths`, that cannot be used.

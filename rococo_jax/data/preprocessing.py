@@ -1,16 +1,16 @@
-"""From a decoded photograph to the pixels that an image tower was trained on.
+"""Turns decoded images into the pixels that an image tower was trained on.
 
-The rule is written down in a `Preprocessing`, which travels with the model. It has two halves:
+A `Preprocessing` is saved with the model. It has two halves:
 
     host    convert to RGB, resize with Pillow on 8-bit pixels, centre crop          -> uint8 (height, width, 3)
     device  x = (rescale_factor * pixel - mean) / std, float32                       -> what the tower reads
 
-Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT), which are
-the reference here. Where that reference could surprise:
+Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT), the
+reference here. Details of that reference:
 
-- The EXIF orientation of an opened image is *not* applied: the pixels are taken as stored.
-- Transparency (an alpha band, or a palette's transparent colour) is composited onto white. Releases of `transformers`
-  before 5, and OpenAI's own code, dropped the alpha band instead.
+- The EXIF orientation of an image is *not* applied: pixels are taken as stored.
+- Transparency (an alpha band, or a palette's transparent colour) is composited onto white. `transformers` before 5 and
+  OpenAI's own code drop the alpha band instead.
 - 16-bit greyscale goes through Pillow's conversion to RGB, which clips at 255 and does not rescale.
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
 - A crop that is larger than the image is padded with zeros (black), the odd row or column going before the image.
@@ -30,25 +30,25 @@ from PIL import Image
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
-# Pillow's numbers, as `preprocessor_config.json` spells them, and the names used here.
+# Pillow's numbers, as used in `preprocessor_config.json`, and the names used here.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-# A 1-pixel-wide photograph may be resized to a ribbon; this keeps the ribbon below 800 MB.
+# A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How images become pixels. Exactly one of `shortest_edge` and `exact_size` is set.
+    """How images are turned into pixels. Exactly one of `shortest_edge` and `exact_size` is set.
 
     Attributes:
         shortest_edge: the resized image's shorter side in pixels, aspect ratio kept; then `crop_size` is needed.
         exact_size: (height, width) of the resized image, aspect ratio given up.
         crop_size: (height, width) of the centre crop after resizing, or None for no crop.
         resample: Pillow's filter by its name in lower case.
-        rescale_factor: what an 8-bit value is multiplied with before it is normalised.
-        mean: subtracted, for red, green and blue, after rescaling.
-        std: divided by, for red, green and blue.
+        rescale_factor: factor of an 8-bit value before normalisation.
+        mean: of red, green and blue after rescaling, subtracted.
+        std: of red, green and blue after rescaling, divided by.
     """
 
     shortest_edge: int | None = None
@@ -68,7 +68,7 @@ class Preprocessing:
         return self.crop_size or self.exact_size
 
     def resize(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
-        """The host's half: RGB, resized, cropped, still 8 bit. The opened image's EXIF orientation is not applied.
+        """The host's half: RGB, resized, cropped, 8 bit. The EXIF orientation is not applied.
 
         Raises:
             InputError: the image has no pixels, or is so thin that its resized form would not fit in memory.
@@ -97,7 +97,7 @@ class Preprocessing:
         return (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
 
     def with_image_size(self, size: int) -> "Preprocessing":
-        """The same preprocessing for square images of `size` pixels; what is resized before a crop grows alike."""
+        """The same preprocessing for square images of `size` pixels; the size before a crop is scaled alike."""
         if self.crop_size is None:
             return dataclasses.replace(self, exact_size=(size, size))
         growth = size / min(self.crop_size)
@@ -111,10 +111,10 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], source: object = "preprocessing") -> "Preprocessing":
-        """Reads what `to_json` wrote.
+        """Reads the output of `to_json`.
 
         Raises:
-            InputError: a key is unknown, or the values make no preprocessing. It names `source`.
+            InputError: a key is unknown, or a value is impossible. The error names `source`.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not set(value) <= names:
@@ -131,16 +131,16 @@ class Preprocessing:
         """Reads a `preprocessor_config.json` (or the `image_processor` part of a `processor_config.json`).
 
         Raises:
-            InputError: the processor is of an unknown kind, or takes a step that is not known here. It names `source`.
+            InputError: the processor is of an unknown kind, or takes an unknown step. The error names `source`.
         """
         return cls.from_json(_read_preprocessor_config(config, source), source)
 
     def hash(self) -> str:
-        """SHA-256 of everything that changes the pixels."""
+        """SHA-256 of everything that decides the pixels."""
         return hash_json(self.to_json())
 
     def describe(self) -> str:
-        """One line for a person, such as `shortest edge to 224 (bicubic), centre crop 224 x 224, normalised`."""
+        """One line for people, such as `shortest edge to 224 (bicubic), centre crop 224 x 224, normalised`."""
         if self.exact_size is not None:
             steps = [f"squashed to {self.exact_size[0]} x {self.exact_size[1]} ({self.resample})"]
         else:
@@ -157,7 +157,7 @@ def _check(values: Mapping[str, Any], source: object) -> None:
     if (shortest_edge is None) == (exact_size is None):
         raise InputError(source, "size", in_words, "a shortest edge or an exact size")
     if exact_size is None and crop_size is None:
-        raise InputError(source, "crop_size", "none", "a centre crop, so that all images come out alike")
+        raise InputError(source, "crop_size", "none", "a centre crop, so that all images have one size")
     pairs = [size for size in (exact_size, crop_size) if size is not None]
     edges = [] if shortest_edge is None else [shortest_edge]
     are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
@@ -213,14 +213,14 @@ _CROPPING = {
     "image_std": _CLIP_STD,
 }
 _SQUASHING = {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": _HALF, "image_std": _HALF}
-# What each processor does where its file is silent.
+# What each processor does where its file says nothing.
 _DEFAULTS = {
     "CLIPImageProcessor": _CROPPING,
     "BitImageProcessor": _CROPPING,
     "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
     "ViTImageProcessor": {**_SQUASHING, "resample": 2},
 }
-# Elsewhere a `size` that is a bare number is the shortest edge.
+# Of the other processors a `size` that is one number is the shortest edge.
 _BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor"}
 _KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
@@ -229,7 +229,7 @@ def _read_preprocessor_config(config: Mapping[str, Any], source: object) -> dict
     """The values of a `Preprocessing` in its JSON form, not yet checked.
 
     Raises:
-        InputError: the processor is of an unknown kind, or takes a step that is not known here. It names `source`.
+        InputError: the processor is of an unknown kind, or takes an unknown step. The error names `source`.
     """
     config = config.get("image_processor", config)
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
@@ -272,5 +272,5 @@ def _read_size(size: Any, bare_is_a_square: bool, source: object, field: str) ->
 
 
 def _per_channel(value: Any) -> list:
-    """One number, as the processors also take it, stands for all three channels."""
+    """Three numbers; a single number holds for all channels."""
     return list(value) if isinstance(value, list | tuple) else [value] * 3

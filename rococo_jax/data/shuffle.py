@@ -1,13 +1,13 @@
-"""In which order training sees the images: a pure function of (seed, batch size, position); nothing is carried along.
+"""The order of training images: a pure function of (seed, batch size, position), without state.
 
-Samples have a global number, the position g = step * batch_size + place in the batch. Every run of `images` positions
-is an epoch, and each epoch is another permutation of all images, so a batch may hold the tail of one epoch and the head
-of the next. Such a batch would now and then hold an image twice; there the head of the new epoch is reordered: images
-of the old epoch's tail step behind those that are not in it. An image is therefore never twice in one batch.
+A sample's global number is its position g = step * batch_size + place in the batch. Each run of `images` positions is
+an epoch with its own permutation of all images, so a batch may hold the tail of one epoch and the head of the next.
+Such a batch could hold an image twice; to prevent it, the head of the new epoch is reordered: images that are in the
+old epoch's tail move behind the others. No image is ever twice in a batch.
 
-Any position can be asked for by itself. The permutation of up to a million images is held in memory while its epoch
-turns; of more images it is a keyed cipher on the numbers below `images` (Grain's `index_shuffle`), which needs no
-memory but is slow for few of them.
+Every position can be computed by itself. Up to a million images the permutation is held in memory for its epoch;
+beyond, it is a keyed cipher on the numbers below `images` (Grain's `index_shuffle`), which needs no memory but is slow
+for small numbers of images.
 """
 
 import functools
@@ -22,7 +22,7 @@ from jaxtyping import Int
 from rococo_jax.errors import InputError
 
 _ROUNDS = 4
-# Heads of epochs are asked for again and again while an epoch turns, hardly ever later.
+# The heads of the current epochs are needed at every batch, older ones hardly ever.
 _HEADS_KEPT = 4
 _MOST_IMAGES = 2**31 - 1
 _IN_MEMORY = 2**20
@@ -30,7 +30,7 @@ _IN_MEMORY = 2**20
 
 @functools.lru_cache(maxsize=256)
 def derive_seed(*parts: int | str) -> int:
-    """A seed below 2^32 that all the parts decide; other parts, an unrelated seed."""
+    """A seed below 2^32 derived from all the parts; other parts give an unrelated seed."""
     return int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=4).digest(), "little")
 
 
@@ -38,9 +38,9 @@ class SampleOrder:
     """The image at every position of a training run.
 
     Args:
-        images: how many there are.
+        images: number of images.
         batch_size: of the global batch.
-        seed: another one, another order.
+        seed: of the order.
 
     Raises:
         InputError: there are no images, more than 2^31 - 1, or fewer than a batch needs.
@@ -75,7 +75,7 @@ class SampleOrder:
         return np.array([self.image(start + place) for place in range(self.batch_size)], np.int64)
 
     def epoch(self, position: int) -> int:
-        """How many times all images have been seen before this position."""
+        """The number of complete passes over all images before this position."""
         return position // self.images
 
     def _drawn(self, epoch: int, place: int) -> int:
@@ -85,13 +85,13 @@ class SampleOrder:
         return index_shuffle(place, max_index=self.images - 1, seed=seed, rounds=_ROUNDS)
 
     def _carried(self, epoch: int) -> int:
-        """How many images of the epoch before stand in the batch with which this epoch begins."""
+        """The number of images of the previous epoch in the batch in which this epoch begins."""
         return epoch * self.images % self.batch_size
 
     def _head(self, epoch: int) -> Int[np.ndarray, " head"]:
         """The first `batch_size` images of an epoch, reordered so that its first batch holds no image twice."""
-        # The tail of the epoch before may reach into its own head, where an epoch is shorter than two batches. Then
-        # one goes back to an epoch that does not need its forerunner, at the latest where an epoch begins a batch.
+        # Where an epoch is shorter than two batches, the previous epoch's tail may overlap its own head. Then start
+        # from an earlier epoch that does not depend on its predecessor; an epoch that begins a batch never does.
         first = epoch
         while (
             first not in self._heads and self._carried(first) and self.images - self._carried(first) < self.batch_size
@@ -116,7 +116,7 @@ class SampleOrder:
         return np.concatenate([drawn[allowed], np.delete(drawn, allowed)])
 
     def _before(self, position: int) -> int:
-        """`image`, for a position whose epoch has its head made where that is needed."""
+        """Like `image`, for a position whose epoch's head is made already where it is needed."""
         epoch, place = divmod(position, self.images)
         if place < self.batch_size and epoch in self._heads:
             return int(self._heads[epoch][place])

@@ -1,12 +1,11 @@
-"""Image-text datasets of TensorFlow Datasets, through their random-access source, which needs no TensorFlow.
+"""Image-text datasets of TensorFlow Datasets (TFDS), read through its random-access source without TensorFlow.
 
     tfds:coco_captions/2014?split=train
     tfds:my_pairs?split=train[:90%]&data_dir=/data/tfds&image=photo&captions=texts/en&name=file
 
-What stands before the `?` is TFDS's name of the dataset, config and version included. After it: `split` (train by
-default), `data_dir`, and the features that hold the image, the captions (one text, or a sequence) and the image's name,
-with a slash where features are nested. Left out, they are looked for where TFDS's captioning datasets have them.
-Images stay undecoded.
+Before the `?` stands TFDS's name of the dataset, with config and version. Options: `split` (train by default),
+`data_dir`, and the features of the image, the captions (one text, or a sequence) and the image's name, with a slash
+where features are nested; by default those of TFDS's captioning datasets. Images stay undecoded.
 """
 
 import urllib.parse
@@ -26,13 +25,13 @@ _OPTIONS = ("split", "data_dir", *_USUAL)
 
 
 class TfdsPairs:
-    """A random-access source of examples, read as image-text pairs.
+    """The examples of a random-access source as image-text pairs.
 
     Args:
         examples: mappings of features by number; images as the bytes of their file, texts as bytes or strings.
         features: which feature is the `image`, the `captions`, and the `name` (None for the number).
-        identity: JSON values that say which dataset, version and split it is.
-        source: what errors call it.
+        identity: JSON values that identify the dataset, version and split.
+        source: name of the dataset in errors.
     """
 
     def __init__(self, examples: Sequence, features: Mapping[str, str | None], identity: Any, source: str):
@@ -55,16 +54,16 @@ class TfdsPairs:
         return PairSample(image, _text(own) if own else name, captions)
 
     def hash(self) -> str:
-        """Of the dataset's name, version and split, its length, and the features that are read."""
+        """Hash of the dataset's name, version and split, its length, and the features that are read."""
         return hash_json({"identity": self.identity, "examples": len(self), "features": self.features})
 
 
 def open_tfds(name: str) -> TfdsPairs:
-    """Opens `tfds:NAME?options`; a dataset that is not on disk yet is prepared by TFDS, which may download it.
+    """Opens `tfds:NAME?options`. A dataset that is not on disk yet is prepared by TFDS, which may download it.
 
     Raises:
-        InputError: TFDS is not installed, knows no such dataset or split, cannot read it by number, or a feature is
-            not there.
+        InputError: TFDS is not installed, has no such dataset or split, cannot read it by index, or a feature is
+            missing.
     """
     dataset, _, query = name.removeprefix("tfds:").partition("?")
     options = {key: values[-1] for key, values in urllib.parse.parse_qs(query, strict_parsing=bool(query)).items()}
@@ -97,7 +96,7 @@ def _open(name: str, dataset: str, split: str, options: Mapping[str, str]) -> tu
 
 
 def _choose(role: str, options: Mapping[str, str], example: Mapping, name: str) -> str | None:
-    """The feature of a role: the one that was asked for, or the first usual one that the dataset has."""
+    """The feature of a role: the one given in the options, or the first usual one that the dataset has."""
     asked = (options[role],) if role in options else _USUAL[role]
     for path in asked:
         if find_feature(example, path) is not None:
@@ -108,7 +107,7 @@ def _choose(role: str, options: Mapping[str, str], example: Mapping, name: str) 
 
 
 def find_feature(example: Any, path: str) -> Any:
-    """A feature by its path, None where there is none. Names may hold slashes themselves (`image/filename`)."""
+    """A feature by its path, or None. Names may contain slashes themselves (`image/filename`)."""
     if not isinstance(example, Mapping):
         return None
     if path in example:

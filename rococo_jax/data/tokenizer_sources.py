@@ -5,7 +5,7 @@
     vocab.txt                          BERT before `tokenizers`
     spiece.model                       SigLIP (sentencepiece); preferred there, because the reference reads it
 
-The last three are turned into a Rust tokenizer with the classes of `transformers`.
+The last three are converted to a Rust tokenizer by the classes of `transformers`.
 """
 
 import json
@@ -85,7 +85,7 @@ def _find_folder(source: str | os.PathLike) -> Path:
 
     try:
         return Path(snapshot_download(str(source), allow_patterns=list(_FILES)))
-    except Exception as error:  # no network, no such name, no right to read it: all are "not there" to the user
+    except Exception as error:  # no network, no such name, no right to read it
         found = first_line(error)
         raise InputError(source, "tokenizer", found, "a folder, or a name on the Hugging Face hub") from None
 
@@ -130,7 +130,7 @@ def _through_transformers(tokenizer_class: Any, folder: Path) -> tokenizers.Toke
 
 
 def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
-    """SigLIP's sentencepiece model as a Rust tokenizer. `clean_like_siglip` comes before it and sets the word mark."""
+    """SigLIP's sentencepiece model as a Rust tokenizer. `clean_like_siglip` runs before it and sets the word mark."""
     from tokenizers import Regex, normalizers
     from transformers.convert_slow_tokenizer import SpmConverter
 
@@ -140,7 +140,7 @@ def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
             if spec.precompiled_charsmap:
                 steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
             if spec.remove_extra_whitespaces:
-                # As sentencepiece does it: spaces in a row are one, and neither spaces nor word marks end a text.
+                # As in sentencepiece: a run of spaces is one space; spaces and word marks at the end are dropped.
                 steps.append(normalizers.Replace(Regex(" {2,}"), " "))
                 steps.append(normalizers.Replace(Regex(f"[ {WORD_MARK}]+$"), ""))
             return normalizers.Sequence(steps)

@@ -1,16 +1,16 @@
-"""From captions to token ids, exactly as each family's own tokenizer does it.
+"""Turns captions into token ids, exactly as each family's own tokenizer does.
 
-A `Tokenizer` is a Rust tokenizer (`tokenizer.json`, which holds the vocabulary, most of the text cleaning and the
-special tokens) and a `TokenizerSpec` (what that file does not say: how long, how padded, which cleaning before it).
+A `Tokenizer` is a Rust tokenizer (`tokenizer.json` with the vocabulary, most of the text cleaning and the special
+tokens) and a `TokenizerSpec` (what that file leaves open: length, padding, cleaning before it).
 
     family  cleaning                                             special tokens            length
     CLIP    NFC, white space to one space, lower case            <start> text <end>        up to 77, end token kept
     SigLIP  lower case, ASCII punctuation removed, white space   text </s>                 always 64, no mask
     BERT    as the tokenizer.json's normaliser says (uncased)    [CLS] text [SEP]          up to the tower's limit
 
-OpenAI's own CLIP code cleans more: `ftfy` mends broken Unicode ("schÃ¶n"), and HTML entities are unescaped twice
-("&amp;amp;" becomes "&"). The tokenizer of `transformers`, the reference here, does neither, so captions with mojibake
-or entities get other tokens there; on plain captions the two agree.
+OpenAI's own CLIP code cleans more: `ftfy` repairs broken Unicode ("schÃ¶n"), and HTML entities are unescaped twice
+("&amp;amp;" becomes "&"). The tokenizer of `transformers`, the reference here, does neither; the two differ on captions
+with mojibake or entities and agree on plain ones.
 """
 
 import dataclasses
@@ -32,19 +32,19 @@ CLEANINGS = ("none", "lowercase", "siglip")
 # Sentencepiece's mark for the space before a word.
 WORD_MARK = "▁"
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Bounds what the Rust side holds at once; its threads are busy long before this many.
+# Bounds the memory of the Rust side; far fewer texts keep its threads busy.
 _TEXTS_AT_ONCE = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerSpec:
-    """What `tokenizer.json` leaves open.
+    """Settings that `tokenizer.json` leaves open.
 
     Attributes:
         family: `clip`, `siglip` or `bert`.
-        cleaning: what is done to a text before the Rust tokenizer sees it: `none`, `lowercase` or `siglip`.
+        cleaning: of a text before the Rust tokenizer: `none`, `lowercase` or `siglip`.
         context_length: the most tokens a text may have, special tokens included; longer texts are cut, end token kept.
-        pad_id: the id that fills up a batch.
+        pad_id: the id of padding.
         eos_id: the id that ends a text ([SEP] for BERT).
         fixed_length: every text is padded to this many tokens and padding is read like text (SigLIP), or None.
     """
@@ -68,10 +68,10 @@ class TokenizerSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], source: object = "tokenizer") -> "TokenizerSpec":
-        """Reads what `to_json` wrote.
+        """Reads the output of `to_json`.
 
         Raises:
-            InputError: keys are missing or unknown. It names `source`.
+            InputError: keys are missing or unknown. The error names `source`.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not names - {"fixed_length"} <= set(value) <= names:
@@ -81,11 +81,11 @@ class TokenizerSpec:
 
 
 class Tokenizer:
-    """Texts to ids.
+    """Turns texts into ids.
 
     Args:
         rust: the tokenizer; its own padding and truncation settings are replaced.
-        spec: what the Rust tokenizer does not know.
+        spec: the settings that the Rust tokenizer leaves open.
     """
 
     def __init__(self, rust: tokenizers.Tokenizer, spec: TokenizerSpec):
@@ -105,12 +105,12 @@ class Tokenizer:
     def pad(
         self, ids: Sequence[Sequence[int]], length: int | None = None
     ) -> tuple[Int[np.ndarray, "texts tokens"], Bool[np.ndarray, "texts tokens"]]:
-        """Ids of one length, and which of them the tower may read.
+        """Ids padded to one length, and the mask of those that the tower may read.
 
         Args:
-            ids: what `encode` returned.
-            length: the length wanted, the longest text's by default. Ignored where the spec has a fixed length: then
-                the padding is part of the text, and the mask is true everywhere.
+            ids: from `encode`.
+            length: the longest text's by default. Ignored where the spec has a fixed length: then padding is part of
+                the text, and the mask is true everywhere.
 
         Raises:
             ValueError: a text is longer than `length`.
@@ -126,7 +126,7 @@ class Tokenizer:
         return padded, np.ones_like(mask) if self.spec.fixed_length else mask
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes `tokenizer.json`; the spec belongs into the model's own file."""
+        """Writes `tokenizer.json`; the spec is saved in `model.json`."""
         with atomic_write(path) as temporary:
             temporary.write_text(self.rust.to_str(pretty=True), encoding="utf-8")
 
@@ -135,12 +135,12 @@ class Tokenizer:
         """Reads a `tokenizer.json`.
 
         Raises:
-            InputError: it is missing or is no tokenizer.
+            InputError: the file is missing or is no tokenizer.
         """
         return cls(read_rust_tokenizer(Path(path)), spec)
 
     def hash(self) -> str:
-        """SHA-256 of everything that changes the ids."""
+        """SHA-256 of everything that decides the ids."""
         return hash_json({"tokenizer": self.rust.to_str(), "spec": self.spec.to_json()})
 
 
@@ -150,12 +150,12 @@ def clean_like_siglip(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-# Rust lower-cases letter by letter, Python minds a sigma at the end of a word; each family has its own habit.
+# Rust lower-cases letter by letter, Python treats a sigma at the end of a word specially; families differ in this.
 _CLEANERS = {"none": str, "lowercase": tokenizers.normalizers.Lowercase().normalize_str, "siglip": clean_like_siglip}
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a foreign error, or its kind where it says nothing."""
+    """The first line of an exception of another library, or its class where it has no text."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

@@ -44,7 +44,7 @@ def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = 
     benchmark = Path(folder) / run_name(scenes, seed) / "benchmark"
     if not benchmark.exists():
         with atomic_directory(benchmark) as made, progress("drawing", scenes, "scenes") as advance:
-            write_benchmark(made, scenes, seed, advance=advance)
+            write_benchmark(made, scenes, seed, on_progress=advance)
     return benchmark / IMAGES, benchmark / ANNOTATIONS
 
 
@@ -58,7 +58,7 @@ def write_benchmark(
     count: int = SCENES,
     seed: int = SEED,
     split: str = "test",
-    advance: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
 
@@ -67,7 +67,7 @@ def write_benchmark(
         count: number of scenes.
         seed: any whole number.
         split: `test`, `validation` or `train`; their compositions do not overlap.
-        advance: called with the number of pictures done since the last call.
+        on_progress: called with the number of pictures done since the last call.
     """
     folder = Path(folder)
     scenes = [make_scene(split, seed, index) for index in range(count)]
@@ -78,7 +78,7 @@ def write_benchmark(
     (folder / IMAGES).mkdir(parents=True, exist_ok=True)
     draw = functools.partial(_draw_to_file, folder / IMAGES, split, seed)
     for _ in map_in_processes(draw, range(count)):
-        advance(1)
+        on_progress(1)
 
 
 def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int, split: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli.main import main
-from rococo_jax.data import packing
+from rococo_jax.data import array_record
 from rococo_jax.data.array_record import RecordPairs
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.storage import hash_file
@@ -48,7 +48,7 @@ def test_packing_twice_writes_nothing_twice_and_the_same_bytes(pairs, tmp_path, 
 
 
 def test_an_interrupted_packing_goes_on(pairs, tmp_path, monkeypatch, capsys):
-    whole, write_shard, written = tmp_path / "whole", packing._write_shard, []
+    whole, write_shard, written = tmp_path / "whole", array_record._write_shard, []
     assert pack(pairs, whole, "--shards", 4) == 0
 
     def interrupted(source, numbers, path, *more):
@@ -58,14 +58,14 @@ def test_an_interrupted_packing_goes_on(pairs, tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return write_shard(source, numbers, path, *more)
 
-    monkeypatch.setattr(packing, "_write_shard", interrupted)
+    monkeypatch.setattr(array_record, "_write_shard", interrupted)
     assert pack(pairs, tmp_path / "out", "--shards", 4) == 130
     assert sorted(path.name for path in (tmp_path / "out").glob("*")) == [
         ".packing.json",
         "pairs-00000-of-00004.array_record",
         "pairs-00001-of-00004.array_record",
     ]
-    monkeypatch.setattr(packing, "_write_shard", write_shard)
+    monkeypatch.setattr(array_record, "_write_shard", write_shard)
     assert pack(pairs, tmp_path / "out", "--shards", 4) == 0
     assert "2 of them written now" in capsys.readouterr().out
     assert {path.name: hash_file(path) for path in (tmp_path / "out").iterdir()} == {

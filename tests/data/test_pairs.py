@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.data.array_record import RecordPairs
+from rococo_jax.data.array_record import RecordPairs, pack_pairs
 from rococo_jax.data.captions import read_captions
-from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import JoinedPairs
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.tfds import TfdsPairs, find_feature, open_tfds
