@@ -1,11 +1,12 @@
-"""What every launcher shares: the `rococo train` command that it forwards, the config's hash, and errors as one line.
+"""Shared by all launchers: the `rococo train` command, the hash of its config, the disk of a cloud run, error lines.
 
 A launcher is called as `python launch/NAME.py [its own options] -- train --config FILE [--config.key=value ...]`.
-Everything after `--` goes to `rococo` as it stands. A run without `--workdir` gets one whose name holds the config's
+The words after `--` go to `rococo` unchanged. A run without `--workdir` gets a folder whose name holds the config's
 hash, so that the same command finds the same run again, wherever it is launched.
 """
 
 import argparse
+import posixpath
 import re
 import shlex
 import shutil
@@ -16,26 +17,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-# The launchers run where nothing is installed, on a laptop with gcloud: what they import of the package is the
-# standard library's.
+# A launcher may run where nothing is installed, such as a laptop with gcloud: import from the package only modules that
+# need the standard library alone.
 sys.path.insert(0, str(CHECKOUT))
 
-from rococo_jax.errors import InputError  # noqa: E402
+from rococo_jax.errors import InputError, as_input_error  # noqa: E402
 from rococo_jax.storage import hash_bytes  # noqa: E402
 
 OVERRIDE = re.compile(r"--config\.(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 WANTED = "-- train --config FILE [--workdir DIR] [--config.key=value ...]"
+MOUNT = "/mnt/rococo"
+FORMS = {
+    "bucket": re.compile(r"gs://(?P<what>[a-z0-9][a-z0-9._-]+)(?:/(?P<folder>.*))?"),
+    "claim": re.compile(r"claim:(?P<what>[a-z0-9][a-z0-9.-]*)(?P<folder>)"),
+    "share": re.compile(r"(?P<what>[A-Za-z0-9][\w.-]*):(?P<folder>/.*)"),
+}
+# A finished checkpoint or model appears by renaming its folder; gcsfuse renames folders up to a given size only.
+BUCKET_OPTIONS = ("implicit-dirs", "rename-dir-limit=200000")
 
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """A `rococo train` command, taken apart.
+    """A parsed `rococo train` command.
 
     Args:
-        config: the config file, as it was given.
-        overrides: `--config.key=value` words, in their order.
+        config: path of the config file, as given.
+        overrides: `--config.key=value` words, in order.
         hash: SHA-256 of the config file and the overrides, 64 hex digits.
-        workdir: as it was given; None where it was not.
+        workdir: as given, or None.
     """
 
     config: Path
@@ -50,16 +59,16 @@ class TrainCommand:
         return "-".join(part for part in ("rococo", stem, self.hash[:12]) if part)
 
     def words(self, workdir: str, config: str | None = None) -> list[str]:
-        """The command's words after `rococo`. `config` is the file's path where the command will run."""
+        """Words of the command after `rococo`. `config` is the path of the config where the command will run."""
         config = str(self.config) if config is None else config
         return ["train", "--config", config, "--workdir", workdir, *self.overrides]
 
 
 def read_train_command(words: Sequence[str]) -> TrainCommand:
-    """Takes `train --config FILE ...` apart.
+    """Parses `train --config FILE ...`.
 
     Raises:
-        InputError: another command, no such config file, a word that is no override.
+        InputError: another command, a missing config file, or a word that is not an override.
     """
     if not words or words[0] != "train":
         raise InputError("command line", "command after --", repr(words[0]) if words else "nothing", WANTED)
@@ -82,16 +91,16 @@ def read_train_command(words: Sequence[str]) -> TrainCommand:
 
 
 def config_hash(config: bytes, overrides: Sequence[str]) -> str:
-    """SHA-256 of a config file's bytes and the overrides: 64 hex digits.
+    """Hashes a config file's bytes and the overrides by SHA-256, as 64 hex digits.
 
-    The order of overrides does not count, except that the last one of a key is the one that holds.
+    Only the last override of each key counts, and the order of keys does not.
     """
     last = {match["key"]: match["value"] for match in map(OVERRIDE.fullmatch, overrides)}
     return hash_bytes(config, *(f"{key}={last[key]}".encode() for key in sorted(last)))
 
 
 def split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own words, and those after the first `--`."""
+    """Splits into the launcher's own words and those after the first `--`."""
     arguments = list(arguments)
     if "--" not in arguments:
         return arguments, []
@@ -100,32 +109,95 @@ def split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1, for argparse."""
+    """Parses a whole number from 1, for argparse."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"found {text!r}; wanted a whole number from 1")
     return int(text)
 
 
 def path_in_checkout(config: Path) -> str:
-    """The config's path from the checkout, which is what other machines get a copy of.
+    """Path of the config relative to the checkout, which is what other machines get a copy of.
 
     Raises:
-        InputError: it lies elsewhere.
+        InputError: the config is not in the checkout.
     """
-    whole = config.resolve()
-    if not whole.is_relative_to(CHECKOUT):
+    path = config.resolve()
+    if not path.is_relative_to(CHECKOUT):
         raise InputError(config, "config", "a file outside the checkout", f"one inside {CHECKOUT}, which is copied")
-    return whole.relative_to(CHECKOUT).as_posix()
+    return path.relative_to(CHECKOUT).as_posix()
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Storage that all hosts of a cloud run mount at `MOUNT`, which outlives the machines.
+
+    gs://BUCKET[/FOLDER]   a Cloud Storage bucket through gcsfuse
+    HOST:/SHARE            an NFS share (Filestore)
+    claim:NAME             a PersistentVolumeClaim that many pods can write (GKE only)
+
+    Args:
+        kind: bucket, share or claim.
+        what: name of the bucket, host or claim.
+        folder: the folder in it; "" for all.
+    """
+
+    kind: str
+    what: str
+    folder: str
+
+    def __str__(self) -> str:
+        return {
+            "bucket": f"gs://{self.what}" + (f"/{self.folder}" if self.folder else ""),
+            "share": f"{self.what}:{self.folder}",
+            "claim": f"claim:{self.what}",
+        }[self.kind]
+
+    @property
+    def bucket_options(self) -> tuple[str, ...]:
+        return (*BUCKET_OPTIONS, f"only-dir={self.folder}") if self.folder else BUCKET_OPTIONS
+
+
+def read_disk(text: str, kinds: tuple[str, ...]) -> Disk:
+    """Parses `--disk`.
+
+    Raises:
+        InputError: the text has none of the forms of `kinds`.
+    """
+    for kind in kinds:
+        if found := FORMS[kind].fullmatch(text):
+            folder = found["folder"] or ""
+            return Disk(kind, found["what"], folder.strip("/") if kind == "bucket" else folder)
+    forms = {"bucket": "gs://BUCKET", "share": "HOST:/SHARE", "claim": "claim:NAME"}
+    raise InputError("command line", "--disk", repr(text), " or ".join(forms[kind] for kind in kinds))
+
+
+def mounted_workdir(command: TrainCommand, disk: Disk) -> str:
+    """Path of the run's working folder on the hosts.
+
+    Raises:
+        InputError: `--workdir` names a folder that is not on the disk.
+    """
+    given = command.workdir
+    if given is None:
+        return f"{MOUNT}/runs/{command.name}"
+    if disk.kind == "bucket" and (given + "/").startswith(f"{disk}/"):
+        given = given.removeprefix(str(disk)).lstrip("/")
+    elif given.startswith("gs://"):
+        raise InputError("command line", "--workdir", repr(given), f"a folder of --disk {disk}")
+    path = posixpath.normpath(posixpath.join(MOUNT, given))
+    if not path.startswith(MOUNT + "/"):
+        raise InputError("command line", "--workdir", repr(given), f"a folder below {MOUNT}, where {disk} is mounted")
+    return path
 
 
 def as_shell(words: Sequence[str], environment: Mapping[str, str] = {}) -> str:
-    """One line that a shell runs as these words, with variables before them."""
+    """Quotes words, after variables, as one line for a shell."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     return " ".join([*variables, shlex.join(words)])
 
 
 def call(words: Sequence[str], needs: str, text: str | None = None) -> subprocess.CompletedProcess:
-    """Runs a program to its end, its output kept. `needs` says what brings the program; `text` is its input.
+    """Runs a program and captures its output. `needs` names what provides the program; `text` is its input.
 
     Raises:
         InputError: there is no such program.
@@ -136,27 +208,30 @@ def call(words: Sequence[str], needs: str, text: str | None = None) -> subproces
 
 
 def call_or_refuse(words: Sequence[str], needs: str, text: str | None = None) -> str:
-    """The output of a program that ends well.
+    """Runs a program and returns its output.
 
     Raises:
-        InputError: there is no such program, or it failed; its own last line is quoted.
+        InputError: there is no such program, or it failed; the error quotes its last line.
     """
     done = call(words, needs, text)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
-        raise InputError(as_shell(words), f"exit code {done.returncode}", said, "0")
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise InputError(as_shell(words), f"exit code {done.returncode}", last, "0")
     return done.stdout
 
 
-def say(message: str) -> None:
-    """A line of the launcher itself."""
+def log(message: str) -> None:
+    """Prints a line of the launcher on standard error."""
     print(f"launch: {message}", file=sys.stderr, flush=True)
 
 
-def exit_as_elsewhere(main: Callable[[Sequence[str]], int]) -> None:
-    """Runs a launcher's `main` as the program: bad input is one line and exit code 2."""
+def run_main(main: Callable[[Sequence[str]], int]) -> None:
+    """Runs a launcher's `main` as the program. Bad input is one line and exit code 2, as in `rococo`."""
     try:
         sys.exit(main(sys.argv[1:]))
-    except InputError as error:
-        say(" ".join(str(error).split()))
+    except Exception as error:
+        refused = as_input_error(error)
+        if refused is None:
+            raise
+        log(" ".join(str(refused).split()))
         sys.exit(2)

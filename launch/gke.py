@@ -1,13 +1,13 @@
-"""A run on Google Kubernetes Engine, on TPU slices or on GPU nodes: fills in `jobset.yaml` and applies it.
+"""Trains on Google Kubernetes Engine, on TPU slices or GPU nodes: fills in `jobset.yaml` and applies it.
 
     python launch/gke.py --tpu tpu-v5-lite-podslice --topology 4x4 --disk gs://my-bucket --image IMAGE --spot \\
         -- train --config configs/coco_finetune.py --config.batch_size=32768
     python launch/gke.py --gpu nvidia-h100-80gb --hosts 4 --per-host 8 --disk claim:my-share --image IMAGE \\
         -- train --config configs/coco_finetune.py
 
-The image holds rococo_jax with the extra `tpu` or `cuda`; the cluster has the JobSet controller (0.6 or newer) and the
-nodes. Names come from the config's hash: the same command again changes nothing. A pod that is taken away restarts the
-whole set from the last checkpoint.
+The image contains rococo_jax with the extra `tpu` or `cuda`; the cluster has the JobSet controller (0.6 or newer) and
+the nodes. Names come from the config's hash: the same command again changes nothing. After the loss of a pod, all pods
+restart from the last checkpoint.
 """
 
 import argparse
@@ -20,17 +20,20 @@ from pathlib import Path
 from string import Template
 
 from command import (
+    MOUNT,
+    Disk,
     InputError,
     TrainCommand,
     as_shell,
     call_or_refuse,
-    exit_as_elsewhere,
+    log,
+    mounted_workdir,
     positive,
+    read_disk,
     read_train_command,
-    say,
+    run_main,
     split_at_dashes,
 )
-from disk import MOUNT, Disk, mounted_workdir, read_disk
 
 KUBECTL = "kubectl, with the cluster's credentials"
 HERE = Path(__file__).resolve().parent
@@ -71,10 +74,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
 
 
 def hosts_of(asked: argparse.Namespace) -> int:
-    """Hosts of a slice, or GPU nodes.
+    """Number of hosts of a slice, or of GPU nodes.
 
     Raises:
-        InputError: what says so is missing, or does not fit.
+        InputError: the options that determine it are missing or contradict one another.
     """
     if asked.gpu:
         if asked.topology or asked.slices > 1:
@@ -93,7 +96,7 @@ def hosts_of(asked: argparse.Namespace) -> int:
 
 
 def render(asked: argparse.Namespace, command: TrainCommand) -> str:
-    """The manifest: a ConfigMap with config and script, and the JobSet."""
+    """Renders the manifest: a ConfigMap with config and script, and the JobSet."""
     resource = "google.com/tpu" if asked.tpu else "nvidia.com/gpu"
     workdir = mounted_workdir(command, asked.disk)
     train = ["/bin/sh", "/launch/until_stopped.sh", "rococo", *command.words(workdir, "/launch/config.py")]
@@ -104,7 +107,7 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         short_hash=scalar(command.hash[:12]),
         config=block(command.config.read_text(encoding="utf-8"), 4),
         until_stopped=block((HERE / "until_stopped.sh").read_text(encoding="utf-8"), 4),
-        # A slice is a node pool of its own, and its hosts all belong to one job.
+        # A slice is one node pool, and all its hosts belong to one job.
         exclusive=mapping({"alpha.jobset.sigs.k8s.io/exclusive-topology": NODE + "nodepool"} if asked.tpu else {}, 4),
         restarts=asked.restarts,
         slices=asked.slices,
@@ -140,7 +143,7 @@ def tolerations(resource: str, spot: bool) -> list[dict]:
 
 
 def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
-    """The variables of `rococo_jax.runtime`. TPU processes find one another by what GKE tells them."""
+    """Variables of `rococo_jax.processes`. On TPU, JAX finds the processes by variables that GKE sets."""
     timeout = {"name": "ROCOCO_TIMEOUT", "value": str(asked.timeout)}
     if asked.tpu:
         return [{"name": "ROCOCO_COORDINATOR", "value": "auto"}, timeout]
@@ -165,12 +168,12 @@ def volume(disk: Disk) -> str:
 
 
 def literal(word: str) -> str:
-    """A word of a pod's command. Kubernetes reads `$(NAME)` in it as a variable, and `$$` as a dollar."""
+    """Escapes a word of a pod's command: Kubernetes expands `$(NAME)`, and reads `$$` as a dollar."""
     return word.replace("$", "$$")
 
 
 def scalar(value: object) -> str:
-    """JSON, which is YAML on one line, whatever is in a string."""
+    """Renders a value as JSON, which is valid YAML on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -183,7 +186,7 @@ def mapping(items: Mapping[str, str], indent: int) -> str:
 
 
 def block(text: str, indent: int) -> str:
-    """Text as it is, indented."""
+    """Renders text as a YAML block, indented."""
     lines = text.rstrip("\n").split("\n")
     return f"|{indent - 2}\n" + "\n".join(" " * indent + line if line else "" for line in lines)
 
@@ -204,10 +207,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(call_or_refuse(apply, KUBECTL, manifest), end="")
     label = f"config-hash={command.hash[:12]},batch.kubernetes.io/job-completion-index=0"
-    say(f"logs of the first host: {as_shell([*kubectl, 'logs', '--follow', '--selector=' + label])}")
-    say(f"to stop and free the nodes: {as_shell(delete)}")
+    log(f"logs of the first host: {as_shell([*kubectl, 'logs', '--follow', '--selector=' + label])}")
+    log(f"to stop and free the nodes: {as_shell(delete)}")
     return 0
 
 
 if __name__ == "__main__":
-    exit_as_elsewhere(main)
+    run_main(main)

@@ -1,11 +1,11 @@
-"""A run on several nodes with GPUs under SLURM: renders a batch script and submits it.
+"""Trains on several GPU nodes under SLURM: renders a batch script and submits it.
 
     python launch/slurm.py --nodes 4 --gpus 8 --time 24:00:00 -- train --config configs/coco_finetune.py \\
         --config.batch_size=32768
 
-One task a GPU. Before the time is up, or when the job is preempted, SLURM sends SIGTERM; the run saves and ends, and
-the job goes back into the queue until the model is there. The same command again submits nothing while such a job is
-queued or runs. This folder, this Python and the working folder must lie on a disk that all nodes see.
+There is one task for each GPU. Before the time limit, and on preemption, SLURM sends SIGTERM; the run saves and ends,
+and the job is requeued until the model is written. The same command submits nothing while such a job is queued or runs.
+This folder, this Python and the working folder must be on a disk that all nodes mount.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from command import (
     TrainCommand,
     as_shell,
     call_or_refuse,
-    exit_as_elsewhere,
+    log,
     positive,
     read_train_command,
-    say,
+    run_main,
     split_at_dashes,
 )
 
@@ -41,13 +41,13 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     parser.add_argument("--nodes", type=positive, default=1)
     parser.add_argument("--gpus", type=positive, default=8, help="of a node, one task each (default 8)")
     parser.add_argument("--cpus-per-gpu", type=positive, default=8, help="for decoding images (default 8)")
-    parser.add_argument("--time", default="24:00:00", help="limit of one stretch, as sbatch takes it (default 24 h)")
+    parser.add_argument("--time", default="24:00:00", help="time limit of each job, as sbatch takes it (default 24 h)")
     parser.add_argument("--save-seconds", type=positive, default=120,
-                        help="before the limit SIGTERM comes so early (default 120)")  # fmt: skip
-    parser.add_argument("--restarts", type=positive, default=100, help="times back into the queue (default 100)")
+                        help="between SIGTERM and the time limit (default 120)")  # fmt: skip
+    parser.add_argument("--restarts", type=positive, default=100, help="times that the job is requeued (default 100)")
     parser.add_argument("--timeout", type=positive, default=300, help="seconds that tasks wait for one another")
     parser.add_argument("--coordinator", choices=("first-host", "auto"), default="first-host",
-                        help="where tasks meet: on the first host; or where JAX finds it")  # fmt: skip
+                        help="address of process 0: the first host, or found by JAX")  # fmt: skip
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION",
                         help="a further #SBATCH option, as --sbatch=--partition=gpu; can be repeated")  # fmt: skip
     parser.add_argument("--setup", action="append", default=[], metavar="LINE",
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
 
 
 def render(asked: argparse.Namespace, command: TrainCommand) -> str:
-    """The batch script."""
+    """Renders the batch script."""
     tasks = asked.nodes * asked.gpus
     workdir = str(Path(command.workdir or f"runs/{command.name}").absolute())
     train = shlex.join([asked.python, "-m", "rococo_jax", *command.words(workdir, str(command.config.absolute()))])
@@ -79,7 +79,7 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         "gpus-per-node": asked.gpus,
         "cpus-per-task": asked.cpus_per_gpu,
         "time": asked.time,
-        # To the tasks, not to this script: they save and end, and the script goes on below.
+        # Sent to the tasks, not to this script, which continues when they have saved and ended.
         "signal": f"TERM@{asked.save_seconds}",
         "open-mode": "append",
         "output": f"{command.name}-%j.log",
@@ -132,15 +132,15 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if asked.stop:
         call_or_refuse(cancel, SLURM)
-        say(f"{command.name}: cancelled, wherever it was queued or ran")
+        log(f"{command.name}: cancelled, wherever it was queued or ran")
         return 0
     if jobs := call_or_refuse(queued, SLURM).strip():
-        say(f"{command.name}: there already as job {'; '.join(jobs.splitlines())}")
+        log(f"{command.name}: there already as job {'; '.join(jobs.splitlines())}")
         return 0
     job = call_or_refuse(submit, SLURM, render(asked, command)).strip().split(";")[0]
-    say(f"{command.name}: job {job}, log {command.name}-{job}.log; `scancel {job}` stops it")
+    log(f"{command.name}: job {job}, log {command.name}-{job}.log; `scancel {job}` stops it")
     return 0
 
 
 if __name__ == "__main__":
-    exit_as_elsewhere(main)
+    run_main(main)

@@ -1,13 +1,12 @@
-"""A run on a Cloud TPU slice, of one host or many: makes the slice or takes the one that is there, copies the checkout,
-starts `rococo train` on all hosts, follows the first one's log, and gives the slice back.
+"""Trains on a Cloud TPU slice of one host or many: creates the slice or takes an existing one, copies the checkout,
+starts `rococo train` on all hosts, follows the log of the first, and deletes the slice.
 
     python launch/tpu.py --zone us-west4-a --accelerator v5litepod-16 --runtime v2-alpha-tpuv5-lite --spot \\
         --disk gs://my-bucket -- train --config configs/coco_finetune.py --config.batch_size=32768
 
-Through `gcloud` alone. The slice is a queued resource (`--direct`: a TPU VM made at once, or not at all). Training goes
-on when this program is interrupted: the same command again follows it. A spot slice that is taken away is asked for
-anew, and the run goes on from its last checkpoint, which lies on the disk. `--stop` saves, ends the run and gives the
-slice back.
+Only `gcloud` is needed. The slice is a queued resource (`--direct`: a TPU VM created at once, or not at all). Training
+continues when this program is interrupted; the same command then follows it again. A preempted spot slice is requested
+again, and the run continues from its last checkpoint on the disk. `--stop` saves, ends the run and deletes the slice.
 """
 
 import argparse
@@ -16,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from command import (
@@ -23,17 +23,19 @@ from command import (
     InputError,
     TrainCommand,
     as_shell,
+    call,
     call_or_refuse,
-    exit_as_elsewhere,
+    log,
+    mounted_workdir,
     path_in_checkout,
     positive,
+    read_disk,
     read_train_command,
-    say,
+    run_main,
     split_at_dashes,
 )
-from disk import mounted_workdir, read_disk
-from tpu_slice import GCLOUD, Slice
 
+GCLOUD = "the Google Cloud SDK, logged in"
 # What a host needs of the checkout, beside the config.
 COPIED = ("rococo_jax", "configs", "launch", "pyproject.toml", "setup.cfg", "README.md", "LICENSE")
 STOPPED, CONNECTION_LOST = 75, 255
@@ -68,8 +70,72 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     return asked, command
 
 
+@dataclass(frozen=True)
+class Slice:
+    """`gcloud` commands of a Cloud TPU slice: a queued resource with one node, or a TPU VM by itself.
+
+    Args:
+        direct: a TPU VM, not a queued resource.
+        label: value of the slice's label `config-hash`.
+    """
+
+    name: str
+    zone: str
+    project: str | None
+    accelerator: str
+    runtime: str
+    spot: bool
+    direct: bool
+    label: str
+
+    def _gcloud(self, group: str, *words: str) -> list[str]:
+        project = [f"--project={self.project}"] if self.project else []
+        return ["gcloud", "compute", "tpus", group, *words, f"--zone={self.zone}", *project]
+
+    @property
+    def _group(self) -> str:
+        return "tpu-vm" if self.direct else "queued-resources"
+
+    def create(self) -> list[str]:
+        node, version = ([], "--version") if self.direct else ([f"--node-id={self.name}"], "--runtime-version")
+        machine = [f"--accelerator-type={self.accelerator}", f"{version}={self.runtime}"]
+        spot = ["--spot"] if self.spot else []
+        labels = f"--labels=app=rococo,config-hash={self.label}"
+        return self._gcloud(self._group, "create", self.name, *node, *machine, *spot, labels)
+
+    def describe(self) -> list[str]:
+        state = "state" if self.direct else "state.state"
+        return self._gcloud(self._group, "describe", self.name, f"--format=value({state})")
+
+    def delete(self) -> list[str]:
+        """Deletes the slice with its node, and returns when both are gone."""
+        force = [] if self.direct else ["--force"]
+        return self._gcloud(self._group, "delete", self.name, *force, "--quiet")
+
+    def copy(self, source: str, target: str) -> list[str]:
+        """Copies a file into the home folder of every host."""
+        return self._gcloud("tpu-vm", "scp", source, f"{self.name}:{target}", "--worker=all")
+
+    def ssh(self, worker: str, command: str) -> list[str]:
+        return self._gcloud("tpu-vm", "ssh", self.name, f"--worker={worker}", f"--command={command}")
+
+    def state(self) -> str | None:
+        """State of the slice as the cloud names it; None where there is no such slice.
+
+        Raises:
+            InputError: `gcloud` failed.
+        """
+        done = call(self.describe(), GCLOUD)
+        if done.returncode == 0:
+            return done.stdout.strip()
+        if "NOT_FOUND" in done.stderr or "not found" in done.stderr:
+            return None
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        raise InputError(as_shell(self.describe()), f"exit code {done.returncode}", last, "the slice's state")
+
+
 class Launch:
-    """The commands of one run on one slice, and their order."""
+    """One run on one slice: its commands, and the order in which they run."""
 
     def __init__(self, asked: argparse.Namespace, command: TrainCommand):
         self.asked, self.command, self.config = asked, command, path_in_checkout(command.config)
@@ -94,12 +160,12 @@ class Launch:
         return self.slice.copy(str(self.archive), self.archive.name)
 
     def start(self) -> list[str]:
-        """Unpacks and starts, on every host; a host where the run is going on is left as it is."""
+        """Unpacks the checkout and starts the run on every host where it is not running."""
         folder = f"rococo/{self.command.name}"
         unpack = as_shell(["tar", "--extract", "--gzip", f"--file={self.archive.name}", f"--directory={folder}"])
         words = self.command.words(self.workdir, self.config)
         run = as_shell(["bash", self.script, "start", str(self.asked.disk), str(self.asked.timeout), *words])
-        # Never under a run: the files of an editable install are the ones it reads.
+        # Not while it runs: an editable install reads these files.
         idle = f'{{ kill -0 "$(cat {folder}/run.pid 2>/dev/null)" 2>/dev/null || {unpack}; }}'
         return self.slice.ssh("all", f"mkdir -p {folder} && {idle} && {run}")
 
@@ -116,7 +182,7 @@ class Launch:
             archive.add(CHECKOUT / self.config, self.config)
 
     def plan(self) -> list[str]:
-        """What would be called, as lines of shell."""
+        """Lists the commands of `run` or `end` as lines of shell."""
         if self.asked.stop:
             return [
                 as_shell(self.stop()),
@@ -143,35 +209,35 @@ class Launch:
         ]
 
     def run(self) -> int:
-        """Returns the run's exit code."""
+        """Runs to the end, restarting after preemption. Returns the run's exit code."""
         code = STOPPED
         for restart in range(self.asked.restarts + 1):
             if restart:
-                say(f"stopped; restart {restart} of {self.asked.restarts}")
+                log(f"stopped; restart {restart} of {self.asked.restarts}")
             self.get_slice()
             self.write_archive()
-            if not self.reached(self.copy()) or not self.reached(self.start()):
+            if not self.run_on_hosts(self.copy()) or not self.run_on_hosts(self.start()):
                 continue
-            code = self.followed()
+            code = self.follow_run()
             if code not in (STOPPED, CONNECTION_LOST):
                 break
         if self.asked.keep:
-            say(f"kept, and paid for until: {as_shell(self.slice.delete())}")
+            log(f"kept, and paid for until: {as_shell(self.slice.delete())}")
         else:
             call_or_refuse(self.slice.delete(), GCLOUD)
-            say(f"{self.slice.name} is given back")
-        say(
+            log(f"{self.slice.name} is given back")
+        log(
             f"model: {self.workdir}/model on {self.asked.disk}" if code == 0 else f"the run ended with exit code {code}"
         )
         return code
 
     def get_slice(self) -> None:
-        """Returns when the slice is there: made, waited for, or made anew after it was taken away."""
-        said, asked_for = None, False
+        """Creates the slice, or waits for it; creates it again after preemption."""
+        logged, asked_for = None, False
         while (state := self.slice.state()) not in READY:
-            if state != said:
-                say(f"{self.slice.name}: {state or 'not there'}")
-                said = state
+            if state != logged:
+                log(f"{self.slice.name}: {state or 'not there'}")
+                logged = state
             if state is None:
                 call_or_refuse(self.slice.create(), GCLOUD)
                 asked_for = True
@@ -183,21 +249,25 @@ class Launch:
             else:
                 time.sleep(self.asked.poll)
 
-    def followed(self) -> int:
-        """The run's exit code; STOPPED or CONNECTION_LOST where it shall be started again."""
+    def follow_run(self) -> int:
+        """Follows the run. Returns its exit code, or STOPPED or CONNECTION_LOST where it should be started again."""
         for _ in range(10):
             code = subprocess.run(self.follow()).returncode
             if code != CONNECTION_LOST:
-                # What a host says in its last moments is no verdict on the run.
+                # The exit code counts only while the slice is there: preemption may end the run in any way.
                 return code if code in (0, STOPPED) or self.slice.state() in READY else STOPPED
             time.sleep(self.asked.poll)
             if self.slice.state() not in READY:
                 return STOPPED
-            say("connection lost; following again")
+            log("connection lost; following again")
         return CONNECTION_LOST
 
-    def reached(self, words: Sequence[str]) -> bool:
-        """Whether a command on the hosts ended well. Where the slice is there and it did not, that is an error."""
+    def run_on_hosts(self, words: Sequence[str]) -> bool:
+        """Runs a command on the hosts. Returns False where it failed because the slice is gone.
+
+        Raises:
+            InputError: the command failed twice on a slice that is there.
+        """
         if subprocess.run(words).returncode == 0:
             return True
         if self.slice.state() in READY:
@@ -206,15 +276,15 @@ class Launch:
         return False
 
     def end(self) -> None:
-        """Stops the run, waits until it has saved, and gives the slice back."""
+        """Stops the run, waits until it has saved, and deletes the slice."""
         state = self.slice.state()
         if state is None:
-            say(f"{self.slice.name} is not there")
+            log(f"{self.slice.name} is not there")
             return
         if state in READY and subprocess.run(self.stop()).returncode == 0:
             subprocess.run(self.follow())
         call_or_refuse(self.slice.delete(), GCLOUD)
-        say(f"{self.slice.name} is given back")
+        log(f"{self.slice.name} is given back")
 
 
 def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -233,9 +303,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return launch.run()
     except KeyboardInterrupt:
-        say("no longer following; the slice and the run on it go on. The same command follows again, --stop ends both")
+        log("no longer following; the slice and the run on it go on. The same command follows again, --stop ends both")
         return 130
 
 
 if __name__ == "__main__":
-    exit_as_elsewhere(main)
+    run_main(main)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One host of a TPU slice, called over ssh by launch/tpu.py from the copy of the checkout that holds this file:
+# Controls the run on one host of a TPU slice. launch/tpu.py calls it over ssh in the copy of the checkout:
 #
-#   tpu_host.sh start DISK TIMEOUT WORDS...   `rococo WORDS` in the background; nothing where it runs already
-#   tpu_host.sh follow WORKDIR                the log until the run ends; then its exit code, or 75 where it was stopped
-#   tpu_host.sh stop                          SIGTERM: the run saves and ends
+#   tpu_host.sh start DISK TIMEOUT WORDS...   run `rococo WORDS` in the background, unless it is running
+#   tpu_host.sh follow WORKDIR                print the log until the run ends; exit with its code, 75 if it was stopped
+#   tpu_host.sh stop                          send SIGTERM: the run saves and ends
 #
-# The background run outlives the ssh connection. It leaves run.log, run.pid and run.code beside the checkout.
+# The background run outlives the ssh connection. It writes run.log, run.pid and run.code in the checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mount=/mnt/rococo
@@ -86,7 +86,7 @@ case "$1" in
         fi
         tail --lines=+1 --follow=name --pid="$(cat run.pid)" run.log
         code=$(cat run.code 2>/dev/null || echo 1)
-        # Stopped through another host: this one ended well, and there is no model.
+        # The run was stopped through another host: exit code 0 here, and no model.
         if [[ "$code" == 0 && ! -e "$2/model" ]]; then
             code=75
         fi

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs a command on a host that can be taken away, passes SIGTERM on to it, and ends with its exit code.
+# Runs a command on a preemptible host, forwards SIGTERM to it, and exits with its exit code.
 #
-# `rococo train` that was stopped by SIGTERM has saved and ends with 0, as if done. Here that becomes 75 ("temporary
-# failure; try again", sysexits.h), so that whoever watches starts it again. So does 143, death by SIGTERM: the command
-# was at something that is kept as it goes, and had nothing to save yet.
-# With EXIT_CODE_FILE the exit code is written there, too.
+# After SIGTERM, `rococo train` saves and exits with 0, as if done. This script then exits with 75 ("temporary failure;
+# try again", sysexits.h), so that the launcher starts the run again; likewise for 143, death by SIGTERM before there
+# was anything to save.
+# With EXIT_CODE_FILE, the exit code is also written there.
 
 "$@" &
 child=$!

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar in a terminal, a line now and then elsewhere, nothing for what is done at once."""
+"""Progress on standard error: a bar in a terminal, a line every 30 seconds elsewhere, nothing in the first two."""
 
 import contextlib
 import sys
@@ -11,12 +11,12 @@ _LINE_EVERY_SECONDS = 30.0
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Yields `advance(count)`. Shows nothing in the first two seconds.
+    """Yields `advance(count)`, to be called with the number of items done.
 
     Args:
-        description: what is being done ("embedding images").
-        total: how many items there are, or None where nobody knows.
-        unit: what an item is called in the plural ("images").
+        description: the work ("embedding images").
+        total: number of items, or None if unknown.
+        unit: name of the items, in the plural ("images").
     """
     shown = _Bar(description, total) if sys.stderr.isatty() else _Lines(description, total, unit)
     try:

@@ -1,6 +1,4 @@
-"""JAX as every command starts it: the persistent compilation cache on, its processes joined (`processes.py`), one mesh
-over all devices.
-"""
+"""Setup of JAX for every command: the persistent compilation cache, the processes (`processes.py`), the device mesh."""
 
 import os
 from collections.abc import Sequence
@@ -26,7 +24,7 @@ AXES = ("data", "fsdp")
 
 
 def cache_folder() -> Path:
-    """Where compiled programs and embeddings are kept: `ROCOCO_CACHE`, else the user's cache folder."""
+    """Folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder."""
     named = os.environ.get("ROCOCO_CACHE")
     if named:
         return Path(named)
@@ -34,14 +32,14 @@ def cache_folder() -> Path:
 
 
 def enable_compilation_cache() -> None:
-    """Turns on JAX's persistent compilation cache, unless the user has pointed it somewhere already."""
+    """Turns on JAX's persistent compilation cache, unless the user has already chosen a folder for it."""
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax.sharding.Mesh:
-    """A mesh with the axes `data` and `fsdp` over `devices` (all of them by default).
+    """Makes a mesh with the axes `data` and `fsdp` over `devices` (by default all).
 
     Raises:
         ValueError: the number of devices is not a multiple of `fsdp`.

@@ -1,7 +1,7 @@
-"""Files as this project reads and writes them: outputs appear whole by rename, inputs that are cut short say so.
+"""Reading and writing files: atomic writes by rename, JSON, hashes.
 
-Nothing here knows what the files hold. A writer that fails, is killed, or runs out of disk leaves no output behind
-under the final name; what it leaves under a temporary name is removed where the process still can.
+A writer that fails, is killed, or fills the disk leaves nothing under the final name. Its temporary file is removed,
+unless the process was killed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from rococo_jax.errors import InputError
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; renames it onto `path` when the block ends well, removes it otherwise."""
+    """Yields a temporary path beside `path`; renames it to `path` if the block succeeds, removes it otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -53,14 +53,14 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def refuse_existing_folder(path: str | os.PathLike) -> None:
-    """Raises InputError where `path` is there already and is not an empty folder: for asking before long work."""
+    """Raises InputError where `path` exists and is not an empty folder. Call it before long work."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
 def check_free_space(path: str | os.PathLike, size: int) -> None:
-    """Raises InputError where the disk that will hold `path` has fewer than `size` bytes left."""
+    """Raises InputError where the disk of `path` has fewer than `size` bytes free."""
     folder = Path(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -83,10 +83,10 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike, wanted: str) -> Any:
-    """Reads a JSON file. `wanted` says what it should hold ("a captions file"), for the error line.
+    """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
     Raises:
-        InputError: the file is missing, is not UTF-8, or is not whole JSON (the line and column are named).
+        InputError: the file is missing, is not UTF-8, or is not valid JSON (with line and column).
     """
     path = Path(path)
     try:
@@ -103,7 +103,7 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
 
 
 def hash_bytes(*parts: bytes) -> str:
-    """SHA-256 over length-prefixed parts, as 64 hex digits, so that no two different lists of parts agree."""
+    """SHA-256 of length-prefixed parts, as 64 hex digits: different lists of parts have different hashes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

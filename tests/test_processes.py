@@ -1,6 +1,6 @@
-"""Several real processes are one command: the same bytes as from one; when one is lost, all stop and say who it was.
+"""Several processes as one command: the same bytes as from one process; when one is lost, all others stop and name it.
 
-They share no cache of embeddings here (`--no-cache`), and the folder for results is process 0's alone.
+The processes share no cache of embeddings here (`--no-cache`), and only process 0 uses the folder of results.
 """
 
 import json
@@ -29,7 +29,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
-# More than a part of the embedding cache, so that the processes have something to share.
+# More than one part of the embedding cache, so that there is work to share.
 IMAGES = 520
 TIMEOUT = 40
 
@@ -61,7 +61,7 @@ def local(processes: int, devices: int, *words: str, timeout: int = TIMEOUT) -> 
 
 
 def run_both(out: Path, *words: str) -> tuple[Path, Path]:
-    """The command in this process on its eight devices, and by two processes of one device each."""
+    """Runs the command in this process on its eight devices, and by two processes of one device each."""
     one, two = out / "one", out / "two"
     assert main([*map(str, words), "--out", str(one)]) in (0, None)
     done = subprocess.run(local(2, 1, *words, "--out", two), capture_output=True, text=True, cwd=CHECKOUT, timeout=600)
@@ -87,7 +87,7 @@ def test_two_processes_write_the_influence_table_of_one(data, tmp_path):
 
 
 class InOneProcess:
-    """Threads of one process as so many processes: `gather` meets at a barrier of threads."""
+    """Simulates processes by threads of one process: `gather` uses a barrier of threads."""
 
     def __init__(self, count: int):
         self.barrier, self.said, self.place = threading.Barrier(count, timeout=60), [None] * count, threading.local()
@@ -125,15 +125,15 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
         return embedding.features_of_parts(encoder, "captions", parts, contents, encode, cache)
 
     expected = np.array(parts, np.float32).reshape(-1, 1)
-    # Each has its own folder.
+    # Each process has its own folder.
     for found in team.run(lambda number: embed(number, str(number))):
         np.testing.assert_array_equal(found, expected)
     assert sorted(encoded) == sorted((place % 3, 10 * place) for place in range(8))
-    # What was made stays where it was made: another order of processes encodes nothing and has all of it.
+    # Parts stay in the folder of the process that encoded them; in another order of processes nothing is encoded again.
     encoded.clear()
     for found in team.run(lambda number: embed(number, str(2 - number))):
         np.testing.assert_array_equal(found, expected)
-    # A process whose folder is empty is sent what the others hold; what nobody holds is shared again.
+    # A process with an empty folder gets what the others hold; parts that none holds are encoded again, shared out.
     shutil.rmtree(tmp_path / "1")
     assert encoded == []
     for found in team.run(lambda number: embed(number, str(number))):
@@ -172,8 +172,8 @@ def run_lines(
     return [(started[number].wait(), said.get(number, "")) for number in range(processes)]
 
 
-def test_who_is_frozen_is_named_by_all_who_wait():
-    lines = "barrier('breakfast')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('lunch')\n"
+def test_a_frozen_process_is_named_by_all_that_wait():
+    lines = "barrier('the first')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('the second')\n"
     ended = run_lines(lines, 3, frozen=1)
     for number in (0, 2):
         code, said = ended[number]
@@ -181,14 +181,14 @@ def test_who_is_frozen_is_named_by_all_who_wait():
         assert re.search(rf"process 1 \(.+\) has given no sign of life for \d+ s; process {number} stops", said), said
 
 
-def test_bad_input_of_one_process_is_everybodys_exit_code():
+def test_bad_input_of_one_process_is_the_exit_code_of_all():
     ended = run_lines("if me == 1: raise InputError('file', 'field', 'this', 'that')\nbarrier('the others')\n", 2)
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1] == "rococo: file: field: found this; wanted that\n"
     assert re.search(r"process 1 \(.+\) ended with file: field: found this; wanted that; process 0 stops", ended[0][1])
 
 
-def test_what_is_gathered_has_its_bits_and_errors_are_raised_everywhere():
+def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
     lines = """
 import numpy as np
 for size in (0, 5, 70_000):
@@ -211,7 +211,7 @@ else:
         assert code == 0, said
 
 
-def test_a_path_that_one_process_cannot_use_is_everybodys_exit_code():
+def test_an_unusable_path_of_one_process_is_the_exit_code_of_all():
     ended = run_lines("if me == 1: open('/no/such/file')\nbarrier('the others')\n", 2)
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1].startswith("rococo: /no/such/file: file system: found No such file or directory; wanted ")
@@ -232,7 +232,7 @@ assert processes.on_any_process(me == 1) and not processes.on_any_process(False)
 
 
 class Launched:
-    """Processes under `launch/local.py`, whose lines can be waited for."""
+    """Processes under `launch/local.py`, with their output lines as they come."""
 
     def __init__(self, command: list[str]):
         pipe = subprocess.PIPE
@@ -260,7 +260,7 @@ class Launched:
             time.sleep(0.2)
 
     def pid(self, number: int) -> int:
-        """Of the process with this number."""
+        """Process id of the process with this number."""
         for line in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
             environment = Path(f"/proc/{line}/environ").read_bytes().split(b"\0")
             if f"ROCOCO_PROCESS={number}".encode() in environment:
@@ -312,7 +312,7 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
         killed = time.monotonic()
         os.kill(launched.pid(2), signal.SIGKILL)
         code, said = launched.end(2 * TIMEOUT)
-        assert time.monotonic() - killed < TIMEOUT + 10  # what processes take to end
+        assert time.monotonic() - killed < TIMEOUT + 10  # seconds for the processes to end
     assert code == 128 + signal.SIGKILL
     assert "process 2 was killed by SIGKILL" in said
     for number in (0, 1, 3):

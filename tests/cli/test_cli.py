@@ -1,4 +1,4 @@
-"""The command line's promises: help is quick and has examples, bad input is one line and exit code 2."""
+"""The command line: help imports no JAX and has examples; bad input is one line and exit code 2."""
 
 import contextlib
 import errno
@@ -84,7 +84,7 @@ def test_bad_input_is_one_line_and_2(change, expected, model, captioned, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_without_a_model_says_what_a_model_is(captioned, tmp_path, capsys):
+def test_the_error_for_a_folder_without_a_model_describes_a_model(captioned, tmp_path, capsys):
     images, captions = captioned / "images", captioned / "captions.json"
     command = ["embed", images, "--images", images, "--captions", captions, "--out", tmp_path / "e.npz"]
     assert main(list(map(str, command))) == 2
@@ -171,7 +171,7 @@ def test_other_system_errors_keep_their_traceback(monkeypatch):
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str):
-    """A file system of `size` at `folder`; needs the right to mount."""
+    """Mounts a file system of `size` at `folder`; needs root."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
@@ -182,7 +182,7 @@ def small_disk(folder: Path, size: str):
         subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_behind(model, captioned, tmp_path):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(model, captioned, tmp_path):
     with small_disk(tmp_path / "disk", "8k") as disk:
         (disk / "ballast").write_bytes(bytes(4096))
         done = run_rococo(
@@ -194,7 +194,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_behind(model, captio
         assert [path.name for path in disk.iterdir()] == ["ballast"]
 
 
-def test_a_model_on_a_full_disk_is_said_in_one_line_and_does_not_appear(captioned, model, tmp_path):
+def test_a_model_that_does_not_fit_on_the_disk_is_reported_in_one_line_and_not_written(captioned, model, tmp_path):
     with small_disk(tmp_path / "disk", "64k") as disk:
         (tmp_path / "images").symlink_to(captioned / "images")
         items = json.loads((captioned / "captions.json").read_text())

@@ -1,4 +1,4 @@
-"""The launchers' dry runs hold what a real run needs; processes of one machine live and end together."""
+"""Launchers: dry runs contain what a real run needs; processes of one machine start and end together."""
 
 import json
 import os
@@ -104,17 +104,19 @@ def test_local_dry_run_is_what_a_shell_can_run():
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """A folder from which `python -m rococo_jax WORDS` runs a few lines in place of the package."""
+    """Makes a folder in which `python -m rococo_jax WORDS` runs the given lines instead of the package."""
 
     def write(lines: str) -> Path:
         (tmp_path / "rococo_jax").mkdir(exist_ok=True)
+        # Without it the package found by PYTHONPATH would come first.
+        (tmp_path / "rococo_jax" / "__init__.py").touch()
         (tmp_path / "rococo_jax" / "__main__.py").write_text("import os, signal, sys, time\n" + lines)
         return tmp_path
 
     return write
 
 
-def test_local_processes_see_their_numbers_and_say_theirs(stand_in):
+def test_local_processes_get_their_numbers_and_prefix_their_lines(stand_in):
     folder = stand_in(
         "me = os.environ['ROCOCO_PROCESS']\n"
         "print('out', me, os.environ['ROCOCO_PROCESSES'], *sys.argv[1:])\n"
@@ -166,7 +168,7 @@ def test_local_passes_signals_on_to_all(stand_in, which):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Puts programs of a few shell lines on the PATH, before any real ones; each notes its words in `calls`."""
+    """Puts shell scripts first on the PATH as programs; each appends its words to `calls`."""
     calls = tmp_path / "calls"
     calls.touch()
 
@@ -209,7 +211,7 @@ def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
 
 @pytest.mark.parametrize("end", ["model", "stopped", "stopped at once", "failed"])
 def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, programs, end):
-    """The script itself, with a stand-in for each of SLURM's programs."""
+    """Runs the batch script with substitutes for SLURM's programs."""
     seen, workdir = tmp_path / "seen.json", tmp_path / "a workdir"
     write = f"import json, os, sys; json.dump([dict(os.environ), sys.argv], open({str(seen)!r}, 'w'))"
     (tmp_path / "python").write_text(f'#!/bin/bash\n{shlex.join([sys.executable, "-c", write])} "$@"\n')
@@ -503,7 +505,7 @@ def test_tpu_takes_the_slice_that_is_there(programs, tmp_path):
 
 
 def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_path):
-    """The script on this machine, its parts that install and mount replaced by nothing."""
+    """Runs the script on this machine, without installing and mounting."""
     (tmp_path / "launch").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     text = (LAUNCH / "tpu_host.sh").read_text()

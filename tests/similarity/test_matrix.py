@@ -1,4 +1,4 @@
-"""Ranks from a matrix of similarities: the same statistics, read block by block, in the precision of the file."""
+"""Ranks from a matrix of similarities: the statistics of ranking embeddings, in the precision of the matrix."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Ranks from embeddings: what they equal, and that their bits depend on nothing but the scores."""
+"""Ranks from embeddings: equal to those of sorting, with bits that depend on the scores alone."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ QUERIES, GALLERY, WIDTH = 700, 5000, 48
 
 
 def make_groups(generator, queries=QUERIES, gallery=GALLERY):
-    """Every query has one original at least; the others belong to anyone, half of them altered."""
+    """Groups with at least one original for each query; the other items have random groups, half are altered."""
     others = gallery - queries
     group = np.concatenate([np.arange(queries), generator.integers(0, queries, others)])
     altered = np.concatenate([np.zeros(queries, bool), generator.random(others) < 0.5])
@@ -32,7 +32,7 @@ def make_groups(generator, queries=QUERIES, gallery=GALLERY):
 
 @pytest.fixture(scope="module")
 def ranked():
-    """Embeddings of which some occur twice, their groups, and their statistics on one device."""
+    """Embeddings, some of which occur twice, their groups, and their statistics on one device."""
     generator = np.random.default_rng(0)
     queries = generator.standard_normal((QUERIES, WIDTH)).astype(np.float32)
     gallery = generator.standard_normal((GALLERY, WIDTH)).astype(np.float32)
@@ -47,7 +47,7 @@ def assert_same_bits(first: RankStatistics, second: RankStatistics):
 
 
 def by_sorting(scores, query_group, gallery_group, gallery_altered):
-    """The published way with a stable sort: rank of the best own original, and who is on top, query by query."""
+    """Ranks as published, with a stable sort: rank of the best own original and kind of the top item of each query."""
     ranks, kinds = [], []
     for row, group in zip(scores, query_group, strict=True):
         order = np.argsort(row, kind="stable")[::-1]

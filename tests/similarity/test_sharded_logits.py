@@ -60,7 +60,7 @@ def wanted(query_count: int, key_count: int):
 
 
 def weighted_total(similarities, query_count, key_count):
-    """The function whose gradients `wanted` holds, over the engine; results beside it."""
+    """The weighted total of sharded logits, whose gradients `wanted` holds, with the results."""
     (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
 
     def total(queries, keys, scale, bias):
@@ -122,7 +122,7 @@ def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
 
 
 def explicit_total(similarities, query_count, key_count):
-    """`weighted_total` where results are whole on every device before constants meet them."""
+    """`weighted_total` with results replicated on every device before they meet constants."""
     (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
 
     def total(queries, keys, scale, bias):
@@ -181,7 +181,7 @@ def test_what_a_masked_item_holds_is_never_seen(route):
 
 @pytest.mark.parametrize("route", ["all_gather", "ring"])
 def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
-    """exp(100) is beyond float32 and exp(-100) below it; a row of each kind comes out finite and right."""
+    """exp(100) overflows float32 and exp(-100) vanishes; rows of both kinds have finite, correct results."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 1)
     rows, columns = similarities.log_sum_exp_both_ways(Items(queries), Items(keys), logit_scale=jnp.float32(100))

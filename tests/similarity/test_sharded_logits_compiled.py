@@ -1,4 +1,4 @@
-"""What the compiled ring holds and computes: promises of memory and work that no value can show.
+"""Memory and work of the compiled ring, read from the compiled programs.
 
 Compiled (not run) in a process of its own with 32 virtual devices: 1,024 pairs a device, width 512, float32, the
 contrastive loss and SC (all altered captions of the batch, one a pair), with gradients of all embeddings and the scale.
