@@ -22,7 +22,7 @@ def get_config():
     config.remat = True
     config.ema = 0.999
     config.data.workers = 8
-    config.data.crop = 0.5
+    config.data.random_crop_min_scale = 0.5
     config.optimizer.learning_rate = 1e-5
     config.optimizer.layer_decay = 0.8
     config.losses.sc.weight = 1.0

@@ -3,7 +3,7 @@
     rococo join VISION TEXT models/joined --images coco/images,flickr8k/images --captions coco.json,flickr8k.json
     rococo train --config configs/coco_lit.py --workdir runs/plain --config.init.model=models/joined \
         --config.data.images=coco/images,flickr8k/images --config.data.captions=coco.json,flickr8k.json
-    ... --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.squash=0.5        the defence
+    ... --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5        the defence
 
 The towers run once over the data; their features are kept. Locked-image tuning: LiT (arXiv 2111.07991), here for both
 towers. The heads start as the joined ones, a residual MLP beside them.
@@ -15,12 +15,12 @@ from rococo_jax.training.config import default_config
 def get_config():
     config = default_config()
     config.init.model = "models/joined"
-    config.init.head_hidden = 1024
+    config.init.residual_head_width = 1024
     config.train.vision = "none"
     config.train.text = "none"
     config.data.cached_features = True
-    config.data.cached_altered = 6
-    config.data.cached_mixed = 3
+    config.data.feature_pool.captions = 6
+    config.data.feature_pool.mixed = 3
     # Without noise the heads learn the training pairs by heart, and images they have not seen get worse.
     config.data.feature_noise = 0.5
     config.steps = 300
@@ -28,9 +28,9 @@ def get_config():
     config.optimizer.learning_rate = 2e-4
     # Scopes, noise, steps and rate were chosen on images held out of training: docs/defence_settings.md.
     config.losses.sc.count = 3
-    config.losses.sc.scope = "batch"
-    config.losses.vc.scope = "own"
-    config.losses.vc.views = "squashed"  # as the published mixed images are
+    config.losses.sc.scope = "global"
+    config.losses.vc.scope = "local"
+    config.losses.vc.views = "resize"  # as the published mixed images are
     config.log.every = 10
     config.checkpoint.every = 50
     return config

@@ -78,8 +78,8 @@ def compile_step(model: str, batch: int, devices: list) -> dict:
 
     from rococo_jax.data.preprocessing import Preprocessing
     from rococo_jax.runtime import AXES
-    from rococo_jax.training.abstract_step import lower_step
-    from rococo_jax.training.step_flops import step_flops
+    from rococo_jax.training.step import lower_step
+    from rococo_jax.training.throughput import step_flops
 
     started = time.perf_counter()
     spec, config = spec_of(model), config_of(batch, len(devices))
@@ -102,7 +102,7 @@ def cost_model(model: str, batch: int, devices: int) -> dict:
     import math
 
     from rococo_jax.checkpoints.parameters import parameter_shapes
-    from rococo_jax.training.step_flops import step_flops
+    from rococo_jax.training.throughput import step_flops
 
     spec, config = spec_of(model), config_of(batch, devices)
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spec).values())

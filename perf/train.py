@@ -4,8 +4,8 @@
 
 The synthetic input lies on the device, so that only the step is timed. The defence (SC with one altered caption, VC
 with one mixed image) adds passes through the towers; `time ratio / FLOP ratio` is its cost relative to those passes.
-FLOPs are those of `rococo_jax.training.step_flops`. `--open-clip` also times open_clip's model and loss in torch: same
-sizes, batch and precision.
+FLOPs are those of `rococo_jax.training.throughput.step_flops`. `--open-clip` also times open_clip's model and loss in
+torch: same sizes, batch and precision.
 """
 
 import argparse
@@ -19,15 +19,16 @@ from flax import nnx
 
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.losses.altered import ALTERED
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.runtime import make_mesh
+from rococo_jax.training.batch import Batch, batch_from_arrays, place_batch
 from rococo_jax.training.config import default_config
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.loop import place_batch
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state
 from rococo_jax.training.step import make_step
-from rococo_jax.training.step_flops import step_flops
+from rococo_jax.training.throughput import step_flops
 
 TOKENS, VOCABULARY = 32, 8192
 # Width and layers of the image tower and of the text tower, patch size.
@@ -50,7 +51,7 @@ def spec_of(size: str) -> ModelSpec:
     return ModelSpec(vision, text, head, head)
 
 
-def batch_of(rows: int, defended: bool) -> dict[str, np.ndarray]:
+def batch_of(rows: int, defended: bool) -> Batch:
     """Random pixels and ids."""
     rng = np.random.default_rng(0)
 
@@ -68,7 +69,7 @@ def batch_of(rows: int, defended: bool) -> dict[str, np.ndarray]:
     if defended:
         batch |= {"altered_ids": texts(rows, 1), "altered_text_mask": np.ones((rows, 1, TOKENS), bool)}
         batch["altered_valid"] = np.ones((rows, 1), bool)
-    return batch
+    return batch_from_arrays(batch, (ALTERED,) if defended else ())
 
 
 class Trained:
@@ -111,8 +112,8 @@ def open_clip_seconds(size: str, rows: int, dtype: str):
     loss_of = open_clip.loss.ClipLoss()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     source = batch_of(rows, defended=False)
-    pixels = torch.tensor(source["pixels"], device=device).permute(0, 3, 1, 2).float() / 255
-    ids = torch.tensor(source["ids"], device=device).long()
+    pixels = torch.tensor(source.images.pixels, device=device).permute(0, 3, 1, 2).float() / 255
+    ids = torch.tensor(source.texts.ids, device=device).long()
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):

@@ -14,7 +14,7 @@ from rococo_jax.training.config import read_config
 
 def get_config():
     config = read_config(Path(__file__).parents[1] / "coco_lit.py")
-    config.data.cached_altered = 8
+    config.data.feature_pool.captions = 8
     config.losses.sc.weight = 2.0
     return config
 

@@ -23,9 +23,9 @@ def get_sweep():
         {
             "over": "losses.vc.ratio=0.5,0.6,0.7,0.8,0.9,0.95",
             "arms": (
-                "mix: losses.vc.methods=mix",
-                "patch: losses.vc.methods=patch",
-                "both: losses.vc.methods=mix,patch",
+                "mixup: losses.vc.methods=mixup",
+                "cutmix: losses.vc.methods=cutmix",
+                "both: losses.vc.methods=mixup,cutmix",
             ),
         }
     )

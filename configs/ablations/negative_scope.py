@@ -17,7 +17,7 @@ def get_config():
 def get_sweep():
     return ConfigDict(
         {
-            "over": "losses.sc.scope+losses.vc.scope=own,batch",
+            "over": "losses.sc.scope+losses.vc.scope=local,global",
             "arms": (
                 "sc: losses.sc.weight=2 losses.vc.weight=0",
                 "vc: losses.sc.weight=0 losses.vc.weight=2",

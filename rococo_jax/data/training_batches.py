@@ -29,6 +29,7 @@ from jaxtyping import Bool, Int
 from rococo_jax.data.tokenizers import Tokenizer
 
 Batch = dict[str, np.ndarray]
+TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard_negatives": "negative"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +37,12 @@ class MakeBatch:
     """Attributes:
     tokenizer: of the text tower.
     text_length: tokens of every text, special ones included.
+    text_fields: key of further texts in a sample: name of their arrays in the batch.
     """
 
     tokenizer: Tokenizer
     text_length: int
+    text_fields: Mapping[str, str]
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Batch:
         """The samples as one batch."""
@@ -52,20 +55,19 @@ class MakeBatch:
         for view in {"pixels", "squashed"} & samples[0].keys():
             batch[view] = np.stack([sample[view] for sample in samples])
         batch["ids"], batch["text_mask"] = self._tokenise([sample["caption"] for sample in samples])
-        if "altered_captions" in samples[0]:
-            valid = np.stack([sample["altered_valid"] for sample in samples])
-            batch |= self._texts("altered", [sample["altered_captions"] for sample in samples], valid)
-        if "hard_positive" in samples[0]:
-            batch |= self._texts("positive", [sample["hard_positive"] for sample in samples])
-        if "hard_negatives" in samples[0]:
-            batch |= self._texts("negative", [sample["hard_negatives"] for sample in samples])
+        for key, name in self.text_fields.items():
+            if key in samples[0]:
+                valid = [sample[f"{name}_valid"] for sample in samples] if f"{name}_valid" in samples[0] else None
+                batch |= self._texts(name, [sample[key] for sample in samples], valid)
         return batch
 
-    def _texts(self, name: str, texts: Sequence, valid: np.ndarray | None = None) -> Batch:
+    def _texts(self, name: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
         """Ids, mask and validity of one text a sample, or of as many for each; None where there is none."""
         nested = np.array(texts, dtype=object)
         if valid is None:
             valid = np.array([text is not None for text in nested.ravel()], np.bool_).reshape(nested.shape)
+        else:
+            valid = np.stack(valid)
         ids, mask = self._tokenise(["" if text is None else text for text in nested.ravel()])
         shape = (*nested.shape, self.text_length)
         return {f"{name}_ids": ids.reshape(shape), f"{name}_text_mask": mask.reshape(shape), f"{name}_valid": valid}

@@ -25,7 +25,7 @@ from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_batches import Batch, MakeBatch
+from rococo_jax.data.training_batches import TEXT_FIELDS, Batch, MakeBatch
 from rococo_jax.data.training_samples import CAPTIONS_PER_IMAGE, ON_BROKEN_IMAGE, DrawSample
 from rococo_jax.errors import InputError
 
@@ -125,6 +125,7 @@ def make_training_input(
     text_length: int | None = None,
     captions_per_image: str = "one",
     extra_text: Sequence[grain.MapTransform | grain.RandomMapTransform] = (),
+    text_fields: Mapping[str, str] = TEXT_FIELDS,
     augmentation: Augmentation | None = None,
     on_broken_image: str = "stop",
     workers: int = 0,
@@ -144,7 +145,8 @@ def make_training_input(
         text_length: tokens of every text; the tokenizer's context length by default.
         captions_per_image: `one` caption drawn at random each time that an image comes up, or `all` in turn.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,
-            `hard_negatives`.
+            `hard_negatives`, or others.
+        text_fields: key of further texts in a sample: name of their arrays in the batch.
         augmentation: random crops and flips; none by default.
         on_broken_image: `skip` puts another image in the place of one that cannot be decoded and counts it; `stop`
             raises its InputError when its batch is due.
@@ -171,7 +173,7 @@ def make_training_input(
             samples = samples.random_map(transform, seed=derive_seed(seed, "extra text", number))
         else:
             samples = samples.map(transform)
-    make_batch = MakeBatch(tokenizer, _check_text_length(text_length, tokenizer))
+    make_batch = MakeBatch(tokenizer, _check_text_length(text_length, tokenizer), text_fields)
     batches = samples.batch(batch_size // process_count, drop_remainder=True, batch_fn=make_batch)
     identity = {
         "seed": seed,

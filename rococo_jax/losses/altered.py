@@ -4,19 +4,39 @@
     VC  1/B sum_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_{j in A(i)} e^{tau s(T_i, I~_j)})
 
 T~ are captions in which a word was replaced, I~ images into which another was mixed, K of each to a pair. A(i) holds
-those of pair i (`own`) or all of the global batch (`batch`, which is the gallery of the benchmark). An altered caption
-is wrong for every image, its own included, so ids play no part. A pair without altered captions has the share 1 in the
-scope `own` and adds 0 to the mean.
+those of pair i (scope `local`) or all of the global batch (`global`, as in the gallery of the benchmark). An altered
+caption is wrong for every image, its own included, so ids play no part. A pair without altered captions adds 0 to the
+mean in the scope `local`.
 
-In the scope `own` nothing leaves a device: pair i and its altered captions are rows of the same shard.
+In the scope `local` nothing leaves a device: pair i and its altered captions are rows of the same shard.
 """
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.contrastive import flattened, valid_mask
-from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
+from rococo_jax.losses.contrastive import (
+    flattened,
+    mean_over_batch,
+    paired_cosines,
+    softmax_nll,
+    valid_mask,
+    without_masked,
+)
+from rococo_jax.losses.terms import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Embeddings,
+    Field,
+    Key,
+    LossTerm,
+    LossValue,
+    at_least,
+    one_of,
+    register,
+)
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -28,7 +48,7 @@ def semantic_contrastive(
     logit_scale: Float[Array, ""],
     altered_mask: Bool[Array, "batch altered"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
-    scope: str = "batch",
+    scope: str = "global",
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """SC: the caption against altered captions, asked by the image. A mean over the global batch.
@@ -39,13 +59,13 @@ def semantic_contrastive(
         logit_scale: `tau` itself, not its logarithm.
         altered_mask: False where a caption was left unaltered; what stands in its place is not looked at.
         mask: False for pairs that are only padding, their altered captions included.
-        scope: "own" or "batch".
+        scope: "local" or "global".
         similarities: the mesh, and how the batch meets itself on it.
 
     Raises:
         InputError: another scope.
     """
-    return _share_against_altered(
+    return _nll_beside_altered(
         images, texts, altered_texts, logit_scale, altered_mask, mask, scope, similarities, source="SC loss"
     )
 
@@ -58,7 +78,7 @@ def visual_contrastive(
     logit_scale: Float[Array, ""],
     mixed_mask: Bool[Array, "batch mixed"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
-    scope: str = "batch",
+    scope: str = "global",
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """VC: the image against mixed images, asked by the caption. `semantic_contrastive` the other way round.
@@ -67,26 +87,26 @@ def visual_contrastive(
         mixed_images: K mixed images of each image, in which it is the larger part.
         mixed_mask: False where there is none, for example where an image would be mixed with itself.
     """
-    return _share_against_altered(
+    return _nll_beside_altered(
         texts, images, mixed_images, logit_scale, mixed_mask, mask, scope, similarities, source="VC loss"
     )
 
 
-def own_share(
+def local_nll(
     queries: Float[Array, "batch width"],
     positives: Float[Array, "batch width"],
     negatives: Float[Array, "batch negatives width"],
     logit_scale: Float[Array, ""],
     negative_mask: Bool[Array, "batch negatives"] | None,
 ) -> Float[Array, "batch"]:
-    """-log of the share of each query's positive beside its own negatives."""
+    """-log softmax of each query's positive beside its own negatives."""
     logits = logit_scale * (queries[:, None] * without_masked(negatives, negative_mask)).sum(-1)
     if negative_mask is not None:
         logits = jnp.where(negative_mask, logits, -jnp.inf)
-    return negative_log_share(logit_scale * paired_cosines(queries, positives), *logits.T)
+    return softmax_nll(logit_scale * paired_cosines(queries, positives), *logits.T)
 
 
-def _share_against_altered(
+def _nll_beside_altered(
     queries: Float[Array, "batch width"],
     positives: Float[Array, "batch width"],
     altered: Float[Array, "batch altered width"],
@@ -98,12 +118,84 @@ def _share_against_altered(
     source: str,
 ) -> Float[Array, ""]:
     queries, positives = without_masked(queries, mask), without_masked(positives, mask)
-    if scope == "own":
-        shares = own_share(queries, positives, altered, logit_scale, valid_mask(altered, altered_mask, mask))
-    elif scope == "batch":
+    if scope == "local":
+        losses = local_nll(queries, positives, altered, logit_scale, valid_mask(altered, altered_mask, mask))
+    elif scope == "global":
         all_altered = flattened(altered, altered_mask, mask)
         negatives = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
-        shares = negative_log_share(logit_scale * paired_cosines(queries, positives), negatives)
+        losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
     else:
-        raise InputError(source, "scope", repr(scope), "'own' or 'batch'")
-    return mean_over_batch(shares, mask)
+        raise InputError(source, "scope", repr(scope), "'local' or 'global'")
+    return mean_over_batch(losses, mask)
+
+
+ALTERED, MIXED = Field("altered", "text"), Field("mixed", "vision")
+
+
+def _semantic(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = semantic_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        altered_mask=altered.valid,
+        scope=settings.scope,
+        logit_scale=embeddings.logit_scale,
+        similarities=logits,
+    )
+    return value, {"sc": value}
+
+
+def _visual(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    mixed = embeddings[MIXED]
+    value = visual_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        mixed.vectors,
+        mixed_mask=mixed.valid,
+        scope=settings.scope,
+        logit_scale=embeddings.logit_scale,
+        similarities=logits,
+    )
+    return value, {"vc": value}
+
+
+_COMMON = {"weight": Key(0.0, NOT_NEGATIVE), "scope": Key("global", one_of("local", "global"))}
+
+register(
+    LossTerm(
+        "sc",
+        _semantic,
+        keys={
+            **_COMMON,
+            "count": Key(1, POSITIVE),
+            "variants": Key("same_concept,diff_concept,rand_voca"),
+            "select": Key("lowest", one_of("lowest", "highest", "random")),
+            # JSONL of `rococo influence`; computed once where it is not given.
+            "influence": Key(""),
+            "lexicon": Key(""),
+            # "a" and "an" before the altered word must fit the new one.
+            "fit_article": Key(False),
+        },
+        reads=(ALTERED,),
+        order=1,
+    )
+)
+register(
+    LossTerm(
+        "vc",
+        _visual,
+        keys={
+            **_COMMON,
+            "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
+            # The fraction of the image's own content.
+            "ratio": Key(0.9, FRACTION),
+            # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.
+            "views": Key("crop", one_of("crop", "resize", "crop,resize")),
+            # Partners come from groups of so many consecutive rows; a device must hold whole groups.
+            "partner_group": Key(8, at_least(2)),
+        },
+        reads=(MIXED,),
+        order=2,
+    )
+)

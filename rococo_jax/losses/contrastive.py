@@ -11,13 +11,17 @@ Positives by id [ours: the published losses know only the diagonal]: N(i) holds 
 pair i. Another caption of the same image, met elsewhere in the batch, is neither a positive nor a negative of pair i.
 An image that occurs with several captions is in the mean once for each, every time against captions of other images
 only; with ids that all differ these are the published formulas.
+
+All losses here are made of one piece, `softmax_nll`: -log( e^p / (e^p + e^r1 + e^r2 + ...) ) of a positive logit p and
+negatives r, which may themselves be log-sum-exps of many logits.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
-from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
+from rococo_jax.losses.terms import Embeddings, Field, Key, LossTerm, LossValue, one_of, register
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -54,7 +58,7 @@ def softmax_contrastive(
         further = flattened(negative_texts, negative_mask, mask)
         negatives.append(similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale))
     positive = logit_scale * paired_cosines(images, texts)
-    to_text, to_image = negative_log_share(positive, *negatives), negative_log_share(positive, of_texts)
+    to_text, to_image = softmax_nll(positive, *negatives), softmax_nll(positive, of_texts)
     return mean_over_batch(0.5 * (to_text + to_image), mask)
 
 
@@ -102,3 +106,66 @@ def valid_mask(
         return several_mask
     of_pairs = jnp.broadcast_to(mask[:, None], several.shape[:2])
     return of_pairs if several_mask is None else several_mask & of_pairs
+
+
+def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:
+    """`log(1 + sum_r e^(r - p))`, one negative after the other: log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)).
+
+    All terms are positive, so that a loss of 1e-10 is as exact as one of 10. A negative of -inf adds nothing and its
+    gradient is 0.
+
+    >>> float(softmax_nll(jnp.zeros(1), jnp.zeros(1), jnp.full(1, -jnp.inf))[0])  # log 2
+    0.6931471824645996
+    """
+    nll = jnp.zeros_like(positive)
+    for negative in negatives:
+        nll += jax.nn.softplus(negative - positive - nll)
+    return nll
+
+
+def mean_over_batch(values: Float[Array, "items"], counted: Bool[Array, "items"] | None) -> Float[Array, ""]:
+    """The mean over all items of the global batch that count; 0 where none does."""
+    if counted is None:
+        return values.mean()
+    total = jnp.where(counted, values, 0.0).sum()
+    return total / jnp.maximum(counted.sum(), 1).astype(jnp.float32)
+
+
+def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items width"]) -> Float[Array, "items"]:
+    """Products of unit vectors of the same row, in float32."""
+    return (left * right).sum(-1)
+
+
+def without_masked(
+    embeddings: Float[Array, "items *several width"], mask: Bool[Array, "items *several"] | None
+) -> Float[Array, "items *several width"]:
+    """In float32, with zeros where an item does not count: whatever was there, its gradient is 0."""
+    embeddings = embeddings.astype(jnp.float32)
+    return embeddings if mask is None else jnp.where(mask[..., None], embeddings, 0.0)
+
+
+# Captions that are negatives of every image of the batch, where the term of hard positives has them made.
+NEGATIVES = Field("negative", "text")
+
+
+def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    pairs = {"ids": embeddings.image_id, "logit_scale": embeddings.logit_scale, "similarities": logits}
+    if settings.kind == "sigmoid":
+        pairs["logit_bias"] = embeddings.logit_bias
+        value = sigmoid_contrastive(embeddings.images, embeddings.texts, **pairs)
+    else:
+        if NEGATIVES in embeddings:
+            negatives = embeddings[NEGATIVES]
+            pairs |= {"negative_texts": negatives.vectors, "negative_mask": negatives.valid}
+        value = softmax_contrastive(embeddings.images, embeddings.texts, **pairs)
+    return value, {"contrastive": value}
+
+
+register(
+    LossTerm(
+        "contrastive",
+        _term,
+        keys={"kind": Key("softmax", one_of("softmax", "sigmoid"))},
+        order=0,
+    )
+)

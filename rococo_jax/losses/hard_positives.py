@@ -13,10 +13,19 @@ negative.
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
-from rococo_jax.losses.altered import own_share
-from rococo_jax.losses.contrastive import softmax_contrastive, valid_mask
-from rococo_jax.losses.nll import mean_over_batch, negative_log_share, paired_cosines, without_masked
+from rococo_jax.losses.altered import local_nll
+from rococo_jax.losses.contrastive import (
+    NEGATIVES,
+    mean_over_batch,
+    paired_cosines,
+    softmax_contrastive,
+    softmax_nll,
+    valid_mask,
+    without_masked,
+)
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -50,7 +59,7 @@ def hard_positive(
         negatives = similarities.log_sum_exp(
             Items(queries, ids, counted), Items(positive_texts, ids, counted), logit_scale=logit_scale
         )
-        return negative_log_share(logit_scale * paired_cosines(queries, positive_texts), negatives)
+        return softmax_nll(logit_scale * paired_cosines(queries, positive_texts), negatives)
 
     return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), counted)
 
@@ -73,8 +82,8 @@ def hard_negative(
     """
     images, texts = without_masked(images, mask), without_masked(texts, mask)
     counted = valid_mask(negative_texts, negative_mask, mask)
-    shares = own_share(images, texts, negative_texts, logit_scale, counted)
-    return mean_over_batch(shares, None if counted is None else counted.any(1))
+    losses = local_nll(images, texts, negative_texts, logit_scale, counted)
+    return mean_over_batch(losses, None if counted is None else counted.any(1))
 
 
 def hard_positive_training(
@@ -98,3 +107,42 @@ def hard_positive_training(
     contrastive = softmax_contrastive(images, texts, **over_batch, **negatives)
     positive = hard_positive(images, texts, positive_texts, positive_mask=positive_mask, **over_batch)
     return contrastive + positive + negative_weight * hard_negative(images, texts, **everywhere, **negatives)
+
+
+POSITIVES = Field("positive", "text")
+
+
+def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    images, texts, scale = embeddings.images, embeddings.texts, embeddings.logit_scale
+    positives, negatives = embeddings[POSITIVES], embeddings[NEGATIVES]
+    of_positives = hard_positive(
+        images,
+        texts,
+        positives.vectors,
+        ids=embeddings.image_id,
+        positive_mask=positives.valid,
+        logit_scale=scale,
+        similarities=logits,
+    )
+    of_negatives = hard_negative(images, texts, negatives.vectors, negative_mask=negatives.valid, logit_scale=scale)
+    value = of_positives + settings.negative_weight * of_negatives
+    return value, {"hard_positive": of_positives, "hard_negative": of_negatives}
+
+
+register(
+    LossTerm(
+        "hard_positives",
+        _term,
+        keys={
+            "weight": Key(0.0, NOT_NEGATIVE),
+            "negative_weight": Key(1.0),
+            # Hard negatives a caption.
+            "count": Key(1),
+            # One file with everything as `negatives`, or the two published ones.
+            "positives": Key(""),
+            "negatives": Key(""),
+        },
+        reads=(POSITIVES, NEGATIVES),
+        order=3,
+    )
+)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rococo_jax.errors import InputError
+from rococo_jax.training.config_renames import current_key
 
 _ARM_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -25,7 +26,7 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """What tables call it: the keys as they were written."""
+        """What tables call it: the keys."""
         return "+".join(self.keys)
 
     @property
@@ -49,7 +50,7 @@ def parse_axis(text: str, source: str = "--over") -> Axis:
         InputError: no key, no value, an empty one, or one that is there twice as written.
     """
     name, separator, values = text.partition("=")
-    keys = tuple(key.strip().lstrip("-").removeprefix("config.") for key in name.split("+"))
+    keys = tuple(current_key(key.strip().lstrip("-").removeprefix("config.")) for key in name.split("+"))
     if not separator or not all(keys):
         raise InputError(source, "what is swept", repr(text), "KEY=VALUE,VALUE")
     texts = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
@@ -101,7 +102,7 @@ def parse_arm(name: str, text: str, source: str = "--arm") -> Arm:
         key, separator, value = word.lstrip("-").removeprefix("config.").partition("=")
         if not separator or not key:
             raise InputError(source, f"arm {name!r}", repr(word), "KEY=VALUE")
-        overrides[key] = value
+        overrides[current_key(key)] = value
     return Arm(name, overrides)
 
 

@@ -27,6 +27,7 @@ from rococo_jax.storage import hash_json
 from rococo_jax.sweep.axes import Arm, Axis, choose_arms, parse_axes, parse_seeds
 from rococo_jax.sweep.scaling_rules import HOLD, RATE, derived
 from rococo_jax.training.config import flat, read_config
+from rococo_jax.training.config_renames import current_key
 
 POINTS = "points"
 _SWEEP_KEYS = ("over", "arms", "seeds", "hold", "rate")
@@ -169,7 +170,7 @@ def _refuse_overridden(overrides: Sequence[str], axes: Sequence[Axis], arms: Seq
     taken = {"seed": "--seeds", **dict.fromkeys(swept, "--over")}
     taken |= {key: f"arm {arm.name!r}" for arm in arms for key in arm.overrides}
     for override in overrides:
-        key = override.lstrip("-").removeprefix("config.").partition("=")[0]
+        key = current_key(override.lstrip("-").removeprefix("config.").partition("=")[0])
         if key in taken:
             raise InputError(override, "override", repr(key), f"a key that the sweep does not set ({taken[key]} does)")
 
@@ -203,8 +204,8 @@ def _name(arm: Arm, axes: Sequence[Axis], values: Sequence[Any], seed: int) -> s
 def written(value: Any) -> str:
     """A value as people write it.
 
-    >>> written(2.0), written(512), written("own"), written(True)
-    ('2', '512', 'own', 'true')
+    >>> written(2.0), written(512), written("local"), written(True)
+    ('2', '512', 'local', 'true')
     """
     if isinstance(value, bool):
         return str(value).lower()

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.training import run
 from rococo_jax.training.config import check_config
+from rococo_jax.training.config_renames import rename_in_place
 
 
 def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
@@ -18,5 +19,7 @@ def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
     Raises:
         InputError: a key does not exist (`config.losses.sc.wieght = 1` names a new one), or see `training.run.train`.
     """
+    config = config.copy_and_resolve_references()
+    rename_in_place("config", config)
     check_config(config)
     return run.train(config, workdir)

@@ -1,8 +1,10 @@
 """Configuration of a training run: every key with its default, a reader for config files, and overrides.
 
 A config file is Python with a function `get_config()` that starts from `default_config()` and returns an ml_collections
-ConfigDict. Overrides are written `--config.losses.sc.weight=0.5`. Nothing is silently ignored: a key that does not
-exist is refused, and the nearest one that does is named.
+ConfigDict. Overrides are written `--config.losses.sc.weight=0.5`. A key that does not
+exist is refused, and the nearest one that does is named. Former names of keys are read too (`config_renames`).
+
+The keys under `losses.NAME` are those of the loss terms, each declared in the file of its loss.
 """
 
 import ast
@@ -17,9 +19,12 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
+from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
+from rococo_jax.storage import read_json, write_json
+from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
 
 # What may change when a run goes on: nothing of it touches the parameters.
-MAY_CHANGE = ("log", "checkpoint", "eval", "data.workers", "data.prefetch", "fsdp")
+MAY_CHANGE = ("log.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp")
 
 
 def default_config() -> ConfigDict:
@@ -44,7 +49,7 @@ def default_config() -> ConfigDict:
                 "preprocessing": {},
                 "tokenizer": "",
                 # Width of the residual MLP that is added to both heads; 0 for none.
-                "head_hidden": 0,
+                "residual_head_width": 0,
             },
             # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none". Heads always are.
             "train": {"vision": "all", "text": "all"},
@@ -53,74 +58,46 @@ def default_config() -> ConfigDict:
                 "captions": "",
                 # "one": an image with one of its captions, drawn anew every epoch; "all": every pair once an epoch.
                 "captions_per_image": "one",
-                # Least share of an image in a random crop, 0 for no cropping; and mirroring.
-                "crop": 0.0,
+                # Least fraction of an image's area in a random crop, 0 for no cropping; and mirroring.
+                "random_crop_min_scale": 0.0,
                 "flip": False,
-                # The share of images that are squashed whole to the tower's size, as published mixed images are.
-                "squash": 0.0,
-                "on_broken_image": "skip",
+                # How often an image is resized whole to the tower's size, as published mixed images are.
+                "resize_prob": 0.0,
+                # "skip" replaces an image that cannot be decoded and counts it, "raise" stops the run.
+                "on_decode_error": "skip",
                 # 0: the smaller of the tower's context and 64 tokens.
                 "text_length": 0,
                 "workers": 0,
                 "prefetch": 2,
                 # Frozen towers run once over everything; training reads their features.
                 "cached_features": False,
-                # Of which so many altered captions a caption, mixed images an image, and (with crop or flip) views of
-                # it are made beforehand.
-                "cached_altered": 4,
-                "cached_mixed": 4,
-                "cached_views": 4,
+                # Altered captions a caption, mixed images an image and (with crop or flip) views of an image that are
+                # made beforehand.
+                "feature_pool": {"captions": 4, "mixed": 4, "views": 4},
                 # Noise on these features, in standard deviations of each; one draw for a caption and its altered ones,
                 # and for an image and its mixed ones.
                 "feature_noise": 0.0,
             },
-            "losses": {
-                "contrastive": {"kind": "softmax"},
-                "sc": {
-                    "weight": 0.0,
-                    "scope": "batch",
-                    "count": 1,
-                    "variants": "same_concept,diff_concept,rand_voca",
-                    "select": "lowest",
-                    # JSONL of `rococo influence`; made once where it is not given.
-                    "influence": "",
-                    "lexicon": "",
-                    # "a" and "an" before the altered word have to fit the new one.
-                    "fit_article": False,
-                },
-                "vc": {
-                    "weight": 0.0,
-                    "scope": "batch",
-                    "methods": "mix,patch",
-                    "ratio": 0.9,
-                    # What is mixed: images as they are trained on, images squashed whole, or both in turns.
-                    "views": "cropped",
-                    # Partners come from runs of so many images, which a device must hold whole.
-                    "group": 8,
-                },
-                # One file with everything as `negatives`, or the two published ones.
-                "hard_positives": {
-                    "weight": 0.0,
-                    "negative_weight": 1.0,
-                    "count": 1,
-                    "positives": "",
-                    "negatives": "",
-                },
-            },
+            "losses": {term.name: {key: each.default for key, each in term.keys.items()} for term in all_terms()},
             "optimizer": {
                 "learning_rate": 1e-3,
-                "warmup": 0.05,
-                "final": 0.0,
+                # Fraction of the steps that the rate rises, and of the rate that is left at the end.
+                "warmup_fraction": 0.05,
+                "final_lr_fraction": 0.0,
                 "b1": 0.9,
                 "b2": 0.98,
                 "eps": 1e-8,
                 "weight_decay": 0.05,
-                "clip": 1.0,
+                "grad_clip_norm": 1.0,
                 # Factor from a block to the one below it; heads have the full rate.
                 "layer_decay": 1.0,
-                "tower_rate": 1.0,
+                "tower_lr_scale": 1.0,
             },
-            "similarities": {"route": "auto", "tile_rows": 0},
+            # Pairwise logits: "all_gather" holds all keys on every device, "ring" passes them on, "auto" decides by
+            # size; rows of a block, 0 for as many as fit.
+            "logits": {"strategy": "auto", "block_rows": 0},
+            # Takes the former `similarities.route` and `similarities.tile_rows`.
+            "similarities": {},
             "log": {"every": 10, "tensorboard": True},
             "checkpoint": {"every": 200, "keep": 2},
             "eval": {"every": 0, "images": "", "annotations": "", "protocol": "paper", "mixes": "none"},
@@ -143,14 +120,16 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
     config = names["get_config"]()
     if not isinstance(config, ConfigDict):
         raise InputError(path, "get_config", type(config).__name__, "a ConfigDict, from default_config()")
+    rename_in_place(path, config)
     _check_keys(path, config)
     known = flat(default_config())
     for override in overrides:
-        key, separator, value = override.lstrip("-").removeprefix("config.").partition("=")
+        key, separator, text = override.lstrip("-").removeprefix("config.").partition("=")
         if not separator:
             raise InputError(override, "override", "no '='", "--config.key=value")
+        key = current_key(key)
         _check_key(override, key, known)
-        _set(config, key, _parsed(override, value, known.get(key)))
+        _set(config, key, current_value(key, _parsed(override, text, known.get(key))))
     check_config(config, path)
     return config
 
@@ -209,99 +188,83 @@ def flat(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, 
     return leaves
 
 
-# Key: (is it good?, what was wanted).
-_POSITIVE = (lambda value: value > 0, "a positive number")
-_NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
-_SHARE = (lambda value: 0 <= value <= 1, "a number from 0 to 1")
-
-
-def _one_of(*names: str):
-    return (lambda value: value in names, " or ".join(map(repr, names)))
-
-
-_TRAINED = (
+_TRAINED = Check(
     lambda value: (
         value in ("all", "none") or (value.startswith("last:") and value[5:].isdecimal() and int(value[5:]) > 0)
     ),
     "'all', 'none' or 'last:N'",
 )
-_RULES = {
-    "steps": _POSITIVE,
-    "batch_size": (lambda value: value >= 2, "at least 2"),
-    "micro_batches": _POSITIVE,
-    "dtype": _one_of("float32", "bfloat16"),
-    "fsdp": _POSITIVE,
-    "ema": (lambda value: 0 <= value < 1, "a decay from 0 to 1 (excluded)"),
+_CHECKS = {
+    "steps": POSITIVE,
+    "batch_size": at_least(2),
+    "micro_batches": POSITIVE,
+    "dtype": one_of("float32", "bfloat16"),
+    "fsdp": POSITIVE,
+    "ema": Check(lambda value: 0 <= value < 1, "a decay from 0 to 1 (excluded)"),
     "train.vision": _TRAINED,
     "train.text": _TRAINED,
-    "data.captions_per_image": _one_of("one", "all"),
-    "data.on_broken_image": _one_of("skip", "stop"),
-    "data.crop": _SHARE,
-    "data.squash": _SHARE,
-    "data.cached_altered": _POSITIVE,
-    "data.cached_mixed": _POSITIVE,
-    "data.cached_views": _POSITIVE,
-    "data.feature_noise": _NOT_NEGATIVE,
-    "losses.contrastive.kind": _one_of("softmax", "sigmoid"),
-    "losses.sc.weight": _NOT_NEGATIVE,
-    "losses.sc.scope": _one_of("own", "batch"),
-    "losses.sc.count": _POSITIVE,
-    "losses.sc.select": _one_of("lowest", "highest", "random"),
-    "losses.vc.weight": _NOT_NEGATIVE,
-    "losses.vc.scope": _one_of("own", "batch"),
-    "losses.vc.methods": _one_of("mix", "patch", "mix,patch"),
-    "losses.vc.ratio": _SHARE,
-    "losses.vc.views": _one_of("cropped", "squashed", "cropped,squashed"),
-    "losses.vc.group": (lambda value: value >= 2, "at least 2"),
-    "losses.hard_positives.weight": _NOT_NEGATIVE,
-    "optimizer.learning_rate": _NOT_NEGATIVE,
-    "optimizer.warmup": _SHARE,
-    "optimizer.layer_decay": _SHARE,
-    "log.every": _POSITIVE,
-    "checkpoint.every": _POSITIVE,
-    "checkpoint.keep": _POSITIVE,
-    "eval.every": _NOT_NEGATIVE,
-    "similarities.route": _one_of("auto", "gather", "ring"),
+    "data.captions_per_image": one_of("one", "all"),
+    "data.on_decode_error": one_of("skip", "raise"),
+    "data.random_crop_min_scale": FRACTION,
+    "data.resize_prob": FRACTION,
+    "data.feature_pool.captions": POSITIVE,
+    "data.feature_pool.mixed": POSITIVE,
+    "data.feature_pool.views": POSITIVE,
+    "data.feature_noise": NOT_NEGATIVE,
+    "optimizer.learning_rate": NOT_NEGATIVE,
+    "optimizer.warmup_fraction": FRACTION,
+    "optimizer.layer_decay": FRACTION,
+    "log.every": POSITIVE,
+    "checkpoint.every": POSITIVE,
+    "checkpoint.keep": POSITIVE,
+    "eval.every": NOT_NEGATIVE,
+    "logits.strategy": one_of("auto", "all_gather", "ring"),
 }
 
 
+def _checks() -> dict[str, Check]:
+    of_terms = {
+        f"losses.{term.name}.{name}": key.check
+        for term in all_terms()
+        for name, key in term.keys.items()
+        if key.check is not None
+    }
+    return {**_CHECKS, **of_terms}
+
+
 def check_config(config: ConfigDict, source: object = "config") -> None:
-    """Raises InputError for a key that does not exist, or a value that makes no sense, alone or beside another."""
+    """Raises InputError for a key that does not exist, or a value out of range, alone or beside another."""
     _check_keys(source, config)
     leaves = flat(config)
-    for key, (good, wanted) in _RULES.items():
-        if not good(leaves[key]):
-            raise InputError(source, f"config.{key}", repr(leaves[key]), wanted)
+    for key, check in _checks().items():
+        if not check.holds(leaves[key]):
+            raise InputError(source, f"config.{key}", repr(leaves[key]), check.wanted)
     if config.batch_size % config.micro_batches:
         found = f"{config.batch_size} in {config.micro_batches} parts"
         raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")
     if config.data.cached_features and (config.train.vision, config.train.text) != ("none", "none"):
         found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
         raise InputError(source, "config.data.cached_features", found, "config.train.vision and .text 'none'")
-    for key, of_pools in {"losses.hard_positives.weight": 0.0, "data.captions_per_image": "one"}.items():
-        if config.data.cached_features and leaves[key] != of_pools:
-            wanted = f"{of_pools!r} with config.data.cached_features, which knows no other"
-            raise InputError(source, f"config.{key}", repr(leaves[key]), wanted)
+    if config.data.cached_features and config.data.captions_per_image != "one":
+        wanted = "'one' with config.data.cached_features, which knows no other"
+        raise InputError(source, "config.data.captions_per_image", repr(config.data.captions_per_image), wanted)
     if config.data.feature_noise and not config.data.cached_features:
         raise InputError(source, "config.data.feature_noise", leaves["data.feature_noise"], "0 without cached_features")
-    sc = config.losses.sc
-    if config.data.cached_features and sc.weight and sc.count > config.data.cached_altered:
-        found = f"{sc.count} of a pool of {config.data.cached_altered}"
-        raise InputError(source, "config.losses.sc.count", found, "at most config.data.cached_altered")
+    from rococo_jax.training.inputs.loss_input import (
+        check_inputs,  # imports encoders, which reading a config does not need
+    )
+
+    check_inputs(source, config)
 
 
 def write_config(path: Path, config: ConfigDict) -> None:
     """The resolved config as JSON."""
-    from rococo_jax.storage import write_json
-
     write_json(path, flat(config))
 
 
 def refuse_other_config(path: Path, config: ConfigDict) -> None:
     """Raises InputError where the config kept in a working folder is not this one (`MAY_CHANGE` apart)."""
-    from rococo_jax.storage import read_json
-
-    kept = read_json(path, "the config of a training run")
+    kept = current_leaves(read_json(path, "the config of a training run"))
     ours = json.loads(json.dumps(flat(config)))
     for key in sorted(kept.keys() | ours.keys()):
         if kept.get(key) != ours.get(key) and not key.startswith(MAY_CHANGE):

@@ -1,4 +1,4 @@
-"""Loss and gradients of a global batch, whole or in parts.
+"""Loss and gradients of a global batch, whole or in micro-batches.
 
 In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one part are held at a time:
 
@@ -6,11 +6,12 @@ In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one p
     2. the loss of all embeddings, and its gradient with respect to them
     3. embed every part again, and pull the gradient of its embeddings back to the parameters; sum
 
-The gradients are those of the whole batch, since an embedding depends on its own row only. One more forward pass is
-the price.
+The gradients are those of the whole batch, since an embedding depends on its own row only. It costs one more forward
+pass.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,48 +19,47 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from rococo_jax.runtime import AXES
-from rococo_jax.training.forward import Batch, Embedded
 
 Parameters = Mapping[str, Array]
-Embed = Callable[[Parameters, Batch], Embedded]
-Loss = Callable[[Embedded, Parameters, Batch], tuple[Float[Array, ""], Mapping[str, Array]]]
+# What the towers read, arrays with one row a pair, and what they make of it.
+Rows = Any
+Embedded = dict[str, Array]
+Embed = Callable[[Parameters, Rows], Embedded]
+Loss = Callable[[Embedded, Parameters], tuple[Float[Array, ""], Mapping[str, Array]]]
 
 _SCALES = ("logit_scale", "logit_bias")
-# What the loss reads beside embeddings; all else is input of the towers.
-_READ_BY_LOSS = ("image_id", "altered_valid", "mixed_valid", "positive_valid", "negative_valid")
 
 
 def loss_and_gradients(
-    embed: Embed, loss: Loss, parameters: Parameters, batch: Batch, *, parts: int = 1, mesh: Mesh | None = None
+    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows, *, parts: int = 1, mesh: Mesh | None = None
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     """The loss, its parts, and the gradient with respect to `parameters`.
 
     Args:
-        embed: parameters and rows of a batch to embeddings.
-        loss: embeddings of the global batch, the scales among the parameters, and the batch to the loss and its parts.
+        embed: parameters and rows to embeddings.
+        loss: embeddings of the global batch and the scales among the parameters to the loss and its parts.
         parameters: what is trained, by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
-        batch: the global batch.
+        rows: what the towers read of the global batch, a pytree.
         parts: how many parts go through the towers one after the other; every part has rows of every device.
         mesh: the devices that the rows are split over.
     """
     if parts == 1:
 
         def whole(parameters: Parameters):
-            return loss(embed(parameters, batch), _scales(parameters), batch)
+            return loss(embed(parameters, rows), _scales(parameters))
 
         (value, pieces), gradients = jax.value_and_grad(whole, has_aux=True)(parameters)
         return value, pieces, gradients
 
-    inputs = {name: array for name, array in batch.items() if name not in _READ_BY_LOSS}
-    chunks = jax.tree.map(lambda array: _into_parts(array, parts, mesh), inputs)
+    chunks = jax.tree.map(lambda array: _into_parts(array, parts, mesh), rows)
     embedded = jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
     embedded = jax.tree.map(lambda array: _from_parts(array, mesh), embedded)
     of_loss = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-    (value, pieces), (of_embedded, of_scales) = of_loss(embedded, _scales(parameters), batch)
+    (value, pieces), (of_embedded, of_scales) = of_loss(embedded, _scales(parameters))
 
-    def pull_back(total: Parameters, chunk: tuple[Batch, Embedded]) -> tuple[Parameters, None]:
-        rows, cotangent = chunk
-        _, pull = jax.vjp(lambda parameters: embed(parameters, rows), parameters)
+    def pull_back(total: Parameters, chunk: tuple[Rows, Embedded]) -> tuple[Parameters, None]:
+        rows_of_part, cotangent = chunk
+        _, pull = jax.vjp(lambda parameters: embed(parameters, rows_of_part), parameters)
         return jax.tree.map(jnp.add, total, pull(cotangent)[0]), None
 
     cotangents = jax.tree.map(lambda array: _into_parts(array, parts, mesh), of_embedded)

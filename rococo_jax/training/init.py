@@ -40,7 +40,8 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         raise InputError("config", "losses.contrastive.kind", "'sigmoid'", "'softmax' for a model without a logit bias")
     if not sigmoid and encoder.model.logit_bias is not None:
         raise InputError("config", "losses.contrastive.kind", "'softmax'", "'sigmoid' for a model with a logit bias")
-    return with_residual_heads(encoder, config.init.head_hidden, config.seed) if config.init.head_hidden else encoder
+    width = config.init.residual_head_width
+    return with_residual_heads(encoder, width, config.seed) if width else encoder
 
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
@@ -85,7 +86,7 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
         head = getattr(spec, name)
         if head.kind == "none" or head.hidden is not None:
             found = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
-            raise InputError(encoder.name, name, found, "an affine head, for init.head_hidden to grow")
+            raise InputError(encoder.name, name, found, "an affine head, for init.residual_head_width to grow")
         heads[name] = dataclasses.replace(head, hidden=hidden)
     grown = DualEncoder(dataclasses.replace(spec, **heads), rngs=nnx.Rngs(seed), dtype=encoder.model.dtype)
     grown.vision, grown.text, grown.logit_scale = encoder.model.vision, encoder.model.text, encoder.model.logit_scale

@@ -12,22 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.progress import progress
-from rococo_jax.runtime import AXES, barrier, on_any_process
-from rococo_jax.training.checkpoints import TrainingCheckpoints
+from rococo_jax.runtime import barrier, on_any_process
+from rococo_jax.training.batch import Batch, place_batch
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
-from rococo_jax.training.state import TrainState
+from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from rococo_jax.training.step import Step
 from rococo_jax.training.throughput import Meter, step_bytes
 
-# What the host counts, not the device.
-_HOST_COUNTS = ("skipped_images",)
-# Not for the device.
-_ORDER = ("sample_index", "caption_index")
 # How often processes ask each other whether one was told to stop.
 _ASK_EVERY = 10
 
@@ -40,9 +35,11 @@ class Diverged(RuntimeError):
 
 @runtime_checkable
 class Input(Protocol):
-    """Batches that know where they stand."""
+    """Batches in order, and how many images could not be decoded so far."""
 
-    def __next__(self) -> dict[str, np.ndarray]: ...
+    skipped: int
+
+    def __next__(self) -> Batch: ...
     def get_state(self) -> dict[str, Any]: ...
 
 
@@ -51,16 +48,6 @@ class Outcome(NamedTuple):
 
     state: TrainState
     stopped: bool
-
-
-def place_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows, as its part of the global batch."""
-    rows = NamedSharding(mesh, PartitionSpec(AXES))
-    return {
-        name: jax.make_array_from_process_local_data(rows, array)
-        for name, array in batch.items()
-        if name not in _HOST_COUNTS + _ORDER
-    }
 
 
 def run_loop(
@@ -90,12 +77,9 @@ def run_loop(
     with _stop_signal() as stop, progress("training", config.steps, "steps") as advance:
         advance(first)
         compiled, meter = None, None
-        pending: tuple[int, Mapping[str, jax.Array]] | None = None
-        skipped = 0
+        pending: tuple[int, Mapping[str, jax.Array], int] | None = None
         for number in range(first, config.steps):
-            batch = next(batches)
-            skipped += int(batch.get("skipped_images", 0))
-            placed = place_batch(batch, mesh)
+            placed = place_batch(next(batches), mesh)
             if compiled is None:
                 compiled = step.lower(state, frozen, placed).compile()
                 # CPU processes meet within 30 seconds in a program's first exchange, or fail; they may not have
@@ -106,8 +90,8 @@ def run_loop(
                 state, metrics = compiled(state, frozen, placed)
             meter.count()
             if pending is not None:
-                _settle(pending, meter, log, config, skipped, checkpoints)
-            pending = number + 1, metrics
+                _settle(*pending, meter, log, config, checkpoints)
+            pending = number + 1, metrics, batches.skipped
             advance(1)
             on_step(number + 1, state)
             done, last = number + 1, number + 1 == config.steps
@@ -115,7 +99,7 @@ def run_loop(
             saves = done % config.checkpoint.every == 0 or last or asked
             evaluates = evaluate is not None and (last or (config.eval.every and done % config.eval.every == 0))
             if saves or evaluates:
-                _settle(pending, meter, log, config, skipped, checkpoints)
+                _settle(*pending, meter, log, config, checkpoints)
                 pending, start = None, time.perf_counter()
                 score = _evaluated(evaluate, state, done, log) if evaluates and not asked else None
                 checkpoints.save(done, state, batches.get_state(), score)
@@ -126,15 +110,15 @@ def run_loop(
 
 
 def _settle(
-    pending: tuple[int, Mapping[str, jax.Array]],
+    done: int,
+    metrics: Mapping[str, jax.Array],
+    skipped: int,
     meter: Meter,
     log: RunLog,
     config: ConfigDict,
-    skipped: int,
     checkpoints: TrainingCheckpoints,
 ) -> None:
-    """Fetches the metrics of a step that is done, refuses what is not finite, and writes the line."""
-    done, metrics = pending
+    """Fetches the metrics of a step that is done, stops the run where they are not finite, and writes the line."""
     values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
     if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
         checkpoints.wait()

@@ -1,69 +1,100 @@
-"""What is minimised: the contrastive loss and the defences that the config switches on.
+"""The total loss of a batch: embed what active terms read, then sum the terms.
 
-    L = L_contrastive + w_sc SC + w_vc VC + w_hp (L_pos + w_neg L_neg)
+    L = sum over active terms of weight * value        a term without a weight counts once
 
-The formulas are in `rococo_jax.losses`; all are means over the global batch. With hard positives the negatives are
-extra columns of the contrastive loss as well.
+The terms are `losses.terms.LossTerm`s; all values are means over the global batch. Each tower runs once over all that
+it reads of a row, so nothing moves between devices here, and some of the rows can be embedded alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.losses import (
-    hard_negative,
-    hard_positive,
-    semantic_contrastive,
-    sigmoid_contrastive,
-    softmax_contrastive,
-    visual_contrastive,
-)
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, active_fields, active_terms
+from rococo_jax.models import DualEncoder
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.forward import Batch, Embedded
+from rococo_jax.training.batch import Batch
 
 Parts = Mapping[str, Float[Array, ""]]
+# Unit vectors by name: "images", "texts" (b d), and each field (b *k d).
+Vectors = dict[str, Array]
 
 
-def loss_of(
-    embedded: Embedded, scale: Mapping[str, Array], batch: Batch, losses: ConfigDict, similarities: ShardedLogits
+def embed_batch(
+    model: DualEncoder, preprocessing: Preprocessing | None, batch: Batch, fields: Sequence[Field]
+) -> Vectors:
+    """Unit vectors, float32: `images`, `texts` (b d) and, by name, the fields (b *k d)."""
+    images, texts = (
+        {pairs: of_pairs, **{field.name: batch.fields[field.name] for field in fields if field.tower == tower}}
+        for pairs, of_pairs, tower in (("images", batch.images, "vision"), ("texts", batch.texts, "text"))
+    )
+    return {**_embed_images(model, preprocessing, images), **_embed_texts(model, texts)}
+
+
+def _embed_images(model: DualEncoder, preprocessing: Preprocessing | None, images: Mapping) -> Vectors:
+    if images["images"].features is not None:
+        rows, split = _side_by_side({name: each.features for name, each in images.items()}, ndim=2)
+        return split(model.project_image(rows))
+    rows, split = _side_by_side({name: each.pixels for name, each in images.items()}, ndim=4)
+    return split(model.image_embeddings(preprocessing.normalise(rows)))
+
+
+def _embed_texts(model: DualEncoder, texts: Mapping) -> Vectors:
+    if texts["texts"].features is not None:
+        rows, split = _side_by_side({name: each.features for name, each in texts.items()}, ndim=2)
+        return split(model.project_text(rows))
+    ids, split = _side_by_side({name: each.ids for name, each in texts.items()}, ndim=2)
+    mask, _ = _side_by_side({name: each.mask for name, each in texts.items()}, ndim=2)
+    return split(model.text_embeddings(ids, mask))
+
+
+def _side_by_side(arrays: Mapping[str, Array], ndim: int):
+    """All arrays as one list of items, pair by pair, and the function that splits their embeddings again.
+
+    An array has `ndim` axes where a pair has one item, one more where it has several.
+    """
+    several = {name: array if array.ndim > ndim else array[:, None] for name, array in arrays.items()}
+    joined = jnp.concatenate(list(several.values()), axis=1)
+    pairs, width = joined.shape[:2]
+
+    def split(vectors: Array) -> Vectors:
+        vectors = vectors.reshape(pairs, width, -1)
+        pieces, start = {}, 0
+        for name, array in several.items():
+            piece = vectors[:, start : start + array.shape[1]]
+            pieces[name] = piece[:, 0] if arrays[name].ndim == ndim else piece
+            start += array.shape[1]
+        return pieces
+
+    return joined.reshape(pairs * width, *joined.shape[2:]), split
+
+
+def total_loss(
+    vectors: Vectors, scales: Mapping[str, Array], batch: Batch, losses: ConfigDict, logits: ShardedLogits
 ) -> tuple[Float[Array, ""], Parts]:
     """The loss, and its parts before their weights.
 
     Args:
-        embedded: what `embed_batch` gave for the whole global batch.
-        scale: `logit_scale` as its logarithm, and `logit_bias` for the sigmoid form.
+        vectors: from `embed_batch`, of the whole global batch.
+        scales: `logit_scale` as its logarithm, and `logit_bias` of models that have one.
         batch: ids and which items count.
         losses: the config's part of that name.
-        similarities: the mesh, and how the batch meets itself on it.
+        logits: mesh and block strategy of the pairwise logits.
     """
-    images, texts = embedded["images"], embedded["texts"]
-    common = {"logit_scale": jnp.exp(scale["logit_scale"])}
-    everywhere = {**common, "similarities": similarities}
-    ids = batch["image_id"]
-    negatives = {}
-    if "negatives" in embedded:
-        negatives = {"negative_texts": embedded["negatives"], "negative_mask": batch["negative_valid"]}
-    if losses.contrastive.kind == "sigmoid":
-        parts = {
-            "contrastive": sigmoid_contrastive(images, texts, ids=ids, logit_bias=scale["logit_bias"], **everywhere)
-        }
-    else:
-        parts = {"contrastive": softmax_contrastive(images, texts, ids=ids, **everywhere, **negatives)}
-    loss = parts["contrastive"]
-    if "altered" in embedded:
-        masks = {"altered_mask": batch["altered_valid"], "scope": losses.sc.scope}
-        parts["sc"] = semantic_contrastive(images, texts, embedded["altered"], **masks, **everywhere)
-        loss += losses.sc.weight * parts["sc"]
-    if "mixed" in embedded:
-        masks = {"mixed_mask": batch["mixed_valid"], "scope": losses.vc.scope}
-        parts["vc"] = visual_contrastive(images, texts, embedded["mixed"], **masks, **everywhere)
-        loss += losses.vc.weight * parts["vc"]
-    if "positives" in embedded:
-        counted = {"positive_mask": batch["positive_valid"]}
-        parts["hard_positive"] = hard_positive(images, texts, embedded["positives"], ids=ids, **counted, **everywhere)
-        parts["hard_negative"] = hard_negative(images, texts, **negatives, **common)
-        hard = losses.hard_positives
-        loss += hard.weight * (parts["hard_positive"] + hard.negative_weight * parts["hard_negative"])
-    return loss, parts
+    fields = {
+        field.name: FieldEmbeddings(vectors[field.name], batch.valid[field.name]) for field in active_fields(losses)
+    }
+    scale = jnp.exp(scales["logit_scale"])
+    bias = scales.get("logit_bias")
+    embeddings = Embeddings(vectors["images"], vectors["texts"], batch.image_id, scale, bias, fields)
+    total, parts = None, {}
+    for term in active_terms(losses):
+        settings = losses[term.name]
+        value, parts_of_term = term.function(embeddings, settings, logits)
+        value = settings.weight * value if "weight" in term.keys else value
+        total = value if total is None else total + value
+        parts |= parts_of_term
+    return total, parts

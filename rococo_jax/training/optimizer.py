@@ -1,7 +1,8 @@
 """AdamW with warmup, cosine decay and clipping, over parameters by dotted path.
 
-    rate(step) = learning_rate * min(step / warmup, 1)  then  * 1/2 (1 + cos(pi * share of the rest)), down to `final`
-    rate of a parameter = rate(step) * tower_rate * layer_decay ^ (blocks above it), 1 for heads and the logit scale
+    rate(step) = learning_rate * min(step / warmup, 1)  then  * 1/2 (1 + cos(pi * fraction of the rest)), down to
+                 learning_rate * final_lr_fraction
+    rate of a parameter = rate(step) * tower_lr_scale * layer_decay ^ (blocks above it), 1 for heads and the logit scale
 
 Loshchilov and Hutter (arXiv 1711.05101); layer-wise rates after BEiT (2106.08254), a ResNet has one rate. Vectors and
 scalars (norms, biases, logit scale) do not decay. After the update the logarithm of the logit scale is held at ln 100
@@ -27,13 +28,13 @@ Parameter = Array | jax.ShapeDtypeStruct
 
 def make_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
     """The learning rate at a step, counted from 0."""
-    warmup = round(config.warmup * steps)
+    warmup = round(config.warmup_fraction * steps)
     schedule = optax.warmup_cosine_decay_schedule(
         0.0 if warmup else config.learning_rate,
         config.learning_rate,
         warmup,
         max(steps, warmup + 1),
-        config.final * config.learning_rate,
+        config.final_lr_fraction * config.learning_rate,
     )
     return lambda step: schedule(jnp.asarray(step, jnp.float32))
 
@@ -45,7 +46,7 @@ def make_optimizer(
     decays = {path: _is_matrix(path, array) for path, array in parameters.items()}
     rates = {path: rate_of(path, array, spec, config) for path, array in parameters.items()}
     chain = optax.chain(
-        optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
+        optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity(),
         optax.scale_by_adam(config.b1, config.b2, config.eps),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
         _scale_each(rates),
@@ -71,8 +72,8 @@ def rate_of(path: str, array: Parameter, spec: ModelSpec, config: ConfigDict) ->
     if side not in ("vision", "text"):
         return 1.0
     if isinstance(getattr(spec, side), ResNetSpec):
-        return config.tower_rate
-    layers, decay, rate = getattr(spec, side).layers, config.layer_decay, config.tower_rate
+        return config.tower_lr_scale
+    layers, decay, rate = getattr(spec, side).layers, config.layer_decay, config.tower_lr_scale
     if ".blocks." in path:
         # The array holds the last blocks where the first are frozen.
         return tuple(rate * decay ** (array.shape[0] - 1 - index) for index in range(array.shape[0]))

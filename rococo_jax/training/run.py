@@ -23,18 +23,18 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import barrier, make_mesh
-from rococo_jax.training.checkpoints import TrainingCheckpoints
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.freezing import join_parameters, split_parameters
 from rococo_jax.training.init import trained_encoder
 from rococo_jax.training.inputs import make_input, text_length
+from rococo_jax.training.inputs.loss_input import Making
 from rococo_jax.training.loop import run_loop
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.run_cache import Shared
 from rococo_jax.training.run_log import RunLog
-from rococo_jax.training.state import TrainState, make_state, place_parameters
+from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, place_parameters
 from rococo_jax.training.step import check_batch, make_step
-from rococo_jax.training.step_flops import step_flops
+from rococo_jax.training.throughput import step_flops
 
 CONFIG, MODEL, CHECKPOINTS = "config.json", "model", "checkpoints"
 
@@ -91,7 +91,7 @@ def train(
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     workdir.mkdir(parents=True, exist_ok=True)
-    batches = make_input(config, encoder, source, beside or workdir, shared.features)
+    batches = make_input(Making(config, encoder, source, beside or workdir), shared.features)
     barrier("the starting state")
     state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
     frozen = place_parameters(frozen, mesh)

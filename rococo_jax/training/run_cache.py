@@ -14,12 +14,12 @@ from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat
-from rococo_jax.training.features import Features
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs import open_source
+from rococo_jax.training.inputs.feature_pool import Features
 
 # What decides no feature; whatever else a config has counts, so that a new key is never forgotten.
-_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "similarities", "log",
+_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "logits", "log",
                  "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
                  "losses.contrastive", "losses.hard_positives",
                  "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip

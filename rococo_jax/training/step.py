@@ -1,26 +1,36 @@
-"""One step: embed, loss, gradients, update. A pure function of the state, the frozen parameters and the batch."""
+"""One step: embed, loss, gradients, update. A pure function of the state, the frozen parameters and the batch.
 
+`lower_step` lowers a step from shapes alone, on any mesh that JAX can name: a run of thousands of devices can be
+compiled on a laptop before it is started.
+"""
+
+import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import Mesh
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.parameters import build_model
+from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec
+from rococo_jax.losses.terms import active_fields
+from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.forward import Batch, Embedded, embed_batch
-from rococo_jax.training.freezing import SIDES, join_parameters, stop_at_frozen
+from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.freezing import SIDES, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.fsdp import make_blocks_whole, make_whole
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
-from rococo_jax.training.objective import loss_of
-from rococo_jax.training.optimizer import clamp_logit_scale, make_schedule, moving_average
+from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
+from rococo_jax.training.objective import Vectors, embed_batch, total_loss
+from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, make_schedule, moving_average
 from rococo_jax.training.state import TrainState, sharding_of_tree
-from rococo_jax.training.visual_negatives import check_groups, step_key, with_mixed
 
 Metrics = Mapping[str, jax.Array]
 Step = Callable[[TrainState, Mapping[str, jax.Array], Batch], tuple[TrainState, Metrics]]
@@ -39,12 +49,12 @@ def make_step(
         InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
-    tile_rows = config.similarities.tile_rows or None
-    similarities = ShardedLogits(mesh, config.similarities.route, tile_rows)
+    logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
+    fields, inputs = active_fields(config.losses), active_inputs(config)
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
-        def embed(trained: Parameters, rows: Batch) -> Embedded:
+        def embed(trained: Parameters, rows: Batch) -> Vectors:
             parameters = make_whole(join_parameters(trained, frozen), mesh)
             model = build_model(spec, parameters, jnp.dtype(config.dtype))
             stop_at_frozen(model, config.train)
@@ -52,16 +62,16 @@ def make_step(
             for side in SIDES:
                 if hasattr(getattr(model, side), "blocks"):
                     getattr(model, side).blocks.rematerialise = config.remat
-            return embed_batch(model, preprocessing, rows)
+            return embed_batch(model, preprocessing, rows, fields)
 
-        if config.losses.vc.weight and "pixels" in batch:
-            batch = with_mixed(batch, step_key(config.seed, state.step), config.losses.vc, mesh)
+        for each in inputs:
+            batch = each.on_device(batch, config, state.step, mesh)
 
-        def loss(embedded: Embedded, scales: Parameters, batch: Batch):
-            return loss_of(embedded, scales, batch, config.losses, similarities)
+        def loss(vectors: Vectors, scales: Parameters):
+            return total_loss(vectors, scales, batch, config.losses, logits)
 
         value, parts, gradients = loss_and_gradients(
-            embed, loss, state.parameters, batch, parts=config.micro_batches, mesh=mesh
+            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches, mesh=mesh
         )
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
@@ -77,7 +87,7 @@ def make_step(
 
     def placed(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
         state, metrics = step(state, frozen, batch)
-        # Said explicitly, so that a parameter never wanders from where a checkpoint looks for it.
+        # Explicit, so that every parameter stays where a checkpoint is restored to.
         return jax.lax.with_sharding_constraint(state, sharding_of_tree(state, mesh)), metrics
 
     return jax.jit(placed, donate_argnums=0)
@@ -92,5 +102,66 @@ def check_batch(config: ConfigDict, devices: int) -> None:
     if not check_parts(size, config.micro_batches, devices):
         found = f"{config.micro_batches} parts of {size} images on {devices} devices"
         raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
-    if config.losses.vc.weight and not config.data.cached_features:
-        check_groups(config, devices)
+    for each in active_inputs(config):
+        each.check_devices(config, devices)
+
+
+def lower_step(
+    config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh, text_length: int
+) -> jax.stages.Lowered:
+    """The step that `make_step` makes, lowered for a batch of the config's shapes; `.compile()` compiles it.
+
+    Args:
+        text_length: tokens that every text is padded to.
+
+    Raises:
+        InputError: as `make_step`.
+    """
+    parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
+    trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
+    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
+    step = make_step(config, spec, preprocessing, optimizer, mesh)
+    average = trained if config.ema else {}
+    moments = jax.eval_shape(optimizer.init, trained)
+    state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), trained, moments, average)
+    batch = batch_shapes(config, spec, text_length)
+    rows = NamedSharding(mesh, PartitionSpec(AXES))
+    return step.lower(
+        _placed(state, sharding_of_tree(state, mesh)),
+        _placed(frozen, sharding_of_tree(frozen, mesh)),
+        _placed(batch, jax.tree.map(lambda _: rows, batch)),
+    )
+
+
+def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int) -> Batch:
+    """The shapes of a global batch, as `training.inputs` makes it."""
+    rows, cached = config.batch_size, config.data.cached_features
+
+    def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), dtype), (rows, *shape))  # takes no memory
+
+    def images(*items: int) -> Images:
+        if cached:
+            return Images(features=array((*items, spec.vision.features), np.float32))
+        return Images(pixels=array((*items, spec.vision.image_size, spec.vision.image_size, 3), np.uint8))
+
+    def texts(*items: int) -> Texts:
+        if cached:
+            return Texts(features=array((*items, spec.text.features), np.float32))
+        shape = (*items, text_length)
+        return Texts(array(shape, np.int32), array(shape, np.bool_))
+
+    batch = Batch(images(), texts(), array((), np.int32), {}, {})
+    if not cached and any(each.resized_view(config) for each in active_inputs(config)):
+        batch = dataclasses.replace(batch, images=Images(images().pixels, resized=images().pixels))
+    for field, items in items_per_pair(config).items():
+        if cached or field.tower == "text":  # images are mixed in the step
+            made = images(*items) if field.tower == "vision" else texts(*items)
+            batch = batch.with_field(field, made, array(items, np.bool_))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
+
+
+def _placed(tree: Any, shardings: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), tree, shardings
+    )

@@ -1,14 +1,29 @@
-"""How fast a run is: images a second, and the share of the chips' peak.
+"""How fast a run is: images a second, FLOPs of a step, and the share of the chips' peak.
 
-    share = FLOPs of the compiled step / (seconds a step * devices * peak)
+    share_of_peak = step_flops / (seconds a step * devices * peak)
     bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
 
-FLOPs are XLA's count for one device's program; peaks are the vendors' dense bfloat16 figures.
+FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
+where a batch has more pairs than a tower has parameters. For each row of a tower:
+
+    a pass forward        image_flops or text_flops
+    a pass backward       twice that, through what is trained
+    rematerialised        one pass forward more through what is trained
+    in parts              one pass forward more through everything (gradient cache)
+
+Peaks are the vendors' dense bfloat16 figures.
 """
 
+import math
 import time
 
 import jax
+from ml_collections import ConfigDict
+
+from rococo_jax.models import ModelSpec, ResNetSpec
+from rococo_jax.models.flops import image_flops, text_flops
+from rococo_jax.training.freezing import frozen_layers
+from rococo_jax.training.inputs.loss_input import items_per_pair
 
 # TFLOP/s a device, dense bfloat16: Google Cloud's TPU pages and NVIDIA's data sheets (SXM forms).
 PEAK_TFLOPS = {
@@ -81,3 +96,39 @@ class Meter:
         if self.memory is not None:
             figures["memory_bytes_per_device"] = self.memory
         return figures
+
+
+def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
+    """Operations of one step on all devices together.
+
+    Args:
+        text_length: tokens that every text is padded to.
+    """
+    passes = {"vision": 1, "text": 1}
+    for field, items in items_per_pair(config).items():
+        passes[field.tower] += math.prod(items)
+    images, texts = passes["vision"], passes["text"]
+    if config.data.cached_features:
+        # Heads only; all that a pass costs is their products.
+        heads = [_head_flops(spec.vision_head, spec.vision.features), _head_flops(spec.text_head, spec.text.features)]
+        return 3.0 * config.batch_size * (images * heads[0] + texts * heads[1])
+    of_images = images * image_flops(spec) * _passes(config, spec, "vision")
+    of_texts = texts * text_flops(spec, text_length) * _passes(config, spec, "text")
+    return config.batch_size * (of_images + of_texts)
+
+
+def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> float:
+    """How many forward passes a row costs."""
+    what = config.train[side]
+    tower = getattr(spec, side)
+    share = float(what == "all")
+    if what.startswith("last:") and not isinstance(tower, ResNetSpec):
+        share = 1 - frozen_layers(spec, side, what) / tower.layers
+    again = float(config.micro_batches > 1)
+    return 1 + again + share * (2 + config.remat)
+
+
+def _head_flops(head, features: int) -> float:
+    if head.hidden is None:
+        return 2.0 * features * (head.dim or 0)
+    return 2.0 * (features * head.dim + features * head.hidden + head.hidden * head.dim)

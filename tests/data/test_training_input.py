@@ -11,12 +11,12 @@ from PIL import Image
 
 from rococo_jax.data import shuffle as sample_order
 from rococo_jax.data.augmentation import Augmentation, random_box
-from rococo_jax.data.hard_positives import AddHardPositives, Partners, read_hard_positives
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.shuffle import SampleOrder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
+from rococo_jax.training.inputs.hard_positives import AddHardPositives, Partners, read_hard_positives
 from tests.support.training_pairs import (
     PREPROCESSING,
     assert_same_batches,

@@ -33,16 +33,16 @@ def test_a_caption_of_the_same_image_is_no_negative():
 def test_own_altered_captions_are_negatives_even_of_their_own_image():
     images = texts = jnp.eye(2)
     altered = texts[:, None]  # altered captions that look exactly like the originals
-    loss = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="own")
+    loss = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="local")
     np.testing.assert_allclose(loss, np.log(2), rtol=1e-6)
 
 
-def test_a_pair_without_altered_captions_adds_nothing_in_the_scope_own():
+def test_a_pair_without_altered_captions_adds_nothing_in_the_scope_local():
     images, texts, altered = unit_vectors(0, 2, 4), unit_vectors(1, 2, 4), unit_vectors(2, 2, 1, 4)
-    both = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="own")
+    both = losses.semantic_contrastive(images, texts, altered, logit_scale=SCALE, scope="local")
     first, second = (
         losses.semantic_contrastive(
-            images, texts, altered, logit_scale=SCALE, scope="own", altered_mask=jnp.array(mask)[:, None]
+            images, texts, altered, logit_scale=SCALE, scope="local", altered_mask=jnp.array(mask)[:, None]
         )
         for mask in ([True, False], [False, True])
     )
@@ -129,7 +129,7 @@ def test_sharded_embeddings_give_a_sharded_gradient_under_an_outer_jit(axis_type
                 images, texts, negative_texts=altered, negative_mask=altered_mask, **in_batch, **everywhere
             )
             + losses.semantic_contrastive(images, texts, altered, altered_mask=altered_mask, **everywhere)
-            + losses.visual_contrastive(images, texts, altered, mixed_mask=altered_mask, scope="own", **everywhere)
+            + losses.visual_contrastive(images, texts, altered, mixed_mask=altered_mask, scope="local", **everywhere)
         )
 
     function = jax.value_and_grad(lambda similarities, *rest: loss(*rest, similarities), argnums=1)
@@ -161,5 +161,5 @@ def test_a_loss_of_embeddings_composes_with_the_gradient_of_a_tower_in_micro_bat
 
 def test_an_unknown_scope_is_refused():
     embeddings = jnp.eye(2)
-    with pytest.raises(InputError, match="SC loss: scope: found 'all'; wanted 'own' or 'batch'"):
+    with pytest.raises(InputError, match="SC loss: scope: found 'all'; wanted 'local' or 'global'"):
         losses.semantic_contrastive(embeddings, embeddings, embeddings[:, None], logit_scale=SCALE, scope="all")

@@ -1,4 +1,4 @@
-"""Every loss and all its gradients: the same on any number of devices, by both routes, and as protocol and papers say.
+"""Every loss and all its gradients: the same on any number of devices, by both strategies, and as papers define it.
 
 The reference is dense, float64 and NumPy, with gradients by the complex step. The tolerance, 2e-6 of the largest
 element of a gradient, is 17 float32 roundings of it. The batch of 21 pairs divides by no number of devices and by no
@@ -50,10 +50,10 @@ MASKS = {
 LOSSES = {
     "softmax": ("softmax_contrastive", "images texts logit_scale", "ids mask", {}),
     "sigmoid": ("sigmoid_contrastive", "images texts logit_scale logit_bias", "ids mask", {}),
-    "SC batch": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "batch"),
-    "SC own": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "own"),
-    "VC batch": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "batch"),
-    "VC own": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "own"),
+    "SC global": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "global"),
+    "SC local": ("semantic_contrastive", "images texts altered_texts logit_scale", "altered_mask mask", "local"),
+    "VC global": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "global"),
+    "VC local": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "local"),
     "hard positives": (
         "hard_positive_training",
         "images texts positive_texts negative_texts logit_scale",
@@ -61,8 +61,13 @@ LOSSES = {
         {"negative_weight": 0.7},
     ),
 }
-# The scope `own` sends nothing between devices: one route.
-ROADS = [(name, route) for name in LOSSES for route in ("gather", "ring") if (name[-3:], route) != ("own", "ring")]
+# The scope `local` sends nothing between devices: one strategy.
+ROADS = [
+    (name, strategy)
+    for name in LOSSES
+    for strategy in ("all_gather", "ring")
+    if (name[-5:], strategy) != ("local", "ring")
+]
 
 
 def case(name):
@@ -85,10 +90,10 @@ def wanted(name):
     )
 
 
-@pytest.mark.parametrize(("name", "route"), ROADS)
-def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, name, route):
+@pytest.mark.parametrize(("name", "strategy"), ROADS)
+def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, name, strategy):
     function, embeddings, masks, settings = case(name)
-    similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), route, block_rows=2)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), strategy, block_rows=2)
 
     def loss(embeddings, masks):
         return getattr(losses, function)(**embeddings, **masks, **settings, similarities=similarities)
@@ -100,8 +105,8 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, 
         assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
-def test_a_batch_of_a_thousand_keeps_the_tolerance(route):
+@pytest.mark.parametrize("strategy", ["all_gather", "ring"])
+def test_a_batch_of_a_thousand_keeps_the_tolerance(strategy):
     """Against the closed form: dL/dz = (softmax of rows + softmax of columns - 2 on the diagonal) / 2B."""
     pairs, width, scale = 1003, 256, 14.3
     random = np.random.default_rng(0)
@@ -113,7 +118,7 @@ def test_a_batch_of_a_thousand_keeps_the_tolerance(route):
     wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
 
     def loss(images, texts, logit_scale):
-        similarities = ShardedLogits(make_mesh(), route)
+        similarities = ShardedLogits(make_mesh(), strategy)
         return losses.softmax_contrastive(images, texts, logit_scale=logit_scale, similarities=similarities)
 
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))

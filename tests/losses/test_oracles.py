@@ -37,15 +37,15 @@ def run_reference(model):
     return output.loss.item(), [leaf.detach().numpy() for leaf in leaves], [leaf.grad.numpy() for leaf in leaves]
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
-def test_softmax_loss_is_that_of_clip(route):
+@pytest.mark.parametrize("strategy", ["all_gather", "ring"])
+def test_softmax_loss_is_that_of_clip(strategy):
     config = transformers.CLIPConfig(
         text_config={**TEXT, "eos_token_id": 49}, vision_config=VISION, projection_dim=16, logit_scale_init_value=2.66
     )
     model = transformers.CLIPModel(config)
     loss, embeddings, gradients = run_reference(model)
     log_scale = model.logit_scale
-    similarities = ShardedLogits(make_mesh(), route)
+    similarities = ShardedLogits(make_mesh(), strategy)
 
     def ours(images, texts, log_scale):
         return softmax_contrastive(images, texts, logit_scale=jnp.exp(log_scale), similarities=similarities)
@@ -56,14 +56,14 @@ def test_softmax_loss_is_that_of_clip(route):
         assert dense.relative_error(gradient, right) < TOLERANCE
 
 
-@pytest.mark.parametrize("route", ["gather", "ring"])
-def test_sigmoid_loss_is_that_of_siglip(route):
+@pytest.mark.parametrize("strategy", ["all_gather", "ring"])
+def test_sigmoid_loss_is_that_of_siglip(strategy):
     model = transformers.SiglipModel(transformers.SiglipConfig(text_config=TEXT, vision_config=VISION))
     with torch.no_grad():
         model.logit_scale.fill_(2.3)
         model.logit_bias.fill_(-5.0)
     loss, embeddings, gradients = run_reference(model)
-    similarities = ShardedLogits(make_mesh(), route)
+    similarities = ShardedLogits(make_mesh(), strategy)
 
     def ours(images, texts, log_scale, bias):
         return sigmoid_contrastive(
@@ -78,7 +78,7 @@ def test_sigmoid_loss_is_that_of_siglip(route):
         assert dense.relative_error(gradient, wanted) < TOLERANCE
 
 
-@pytest.mark.parametrize("scope", ["own", "batch"])
+@pytest.mark.parametrize("scope", ["local", "global"])
 def test_sc_is_the_cross_entropy_of_torch_over_the_caption_and_the_altered_ones(scope):
     random = torch.Generator().manual_seed(3)
     images, texts, altered = (
@@ -88,7 +88,7 @@ def test_sc_is_the_cross_entropy_of_torch_over_the_caption_and_the_altered_ones(
     for leaf in (images, texts, altered):
         leaf.requires_grad_()
     own = torch.einsum("bd,bkd->bk", images, altered)
-    negatives = own if scope == "own" else images @ altered.flatten(0, 1).T
+    negatives = own if scope == "local" else images @ altered.flatten(0, 1).T
     logits = 14.3 * torch.cat([(images * texts).sum(1, keepdim=True), negatives], dim=1)
     loss = torch.nn.functional.cross_entropy(logits, torch.zeros(PAIRS, dtype=torch.long))
     loss.backward()

@@ -52,7 +52,7 @@ def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids, mask):
 def shares_beside_altered(queries, positives, altered, logit_scale, allowed_altered, scope):
     negatives = logit_scale * queries @ altered.reshape(-1, altered.shape[-1]).T
     allowed = np.broadcast_to(allowed_altered.reshape(1, -1), negatives.shape)
-    if scope == "own":
+    if scope == "local":
         of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
         allowed = allowed & (of_pair[None, :] == np.arange(len(queries))[:, None])
     return log_share(logit_scale * (queries * positives).sum(1), negatives, allowed)
@@ -77,7 +77,7 @@ def hard_positive(images, texts, positive_texts, logit_scale, *, ids, mask, posi
 
 def hard_negative(images, texts, negative_texts, logit_scale, *, mask, negative_mask):
     allowed = negative_mask & mask[:, None]
-    shares = shares_beside_altered(images, texts, negative_texts, logit_scale, allowed, "own")
+    shares = shares_beside_altered(images, texts, negative_texts, logit_scale, allowed, "local")
     return mean(shares, allowed.any(1))
 
 

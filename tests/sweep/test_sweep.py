@@ -66,10 +66,10 @@ def data(tmp_path_factory) -> Path:
         "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
         "    config = default_config()\n"
         "    config.steps, config.batch_size = 6, 16\n"
-        f"    config.init.model, config.init.head_hidden = {str(folder / 'start')!r}, 8\n"
+        f"    config.init.model, config.init.residual_head_width = {str(folder / 'start')!r}, 8\n"
         f"    config.data.images = {str(folder / 'images')!r}\n"
         f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
-        "    config.data.cached_features, config.data.cached_altered = True, 2\n"
+        "    config.data.cached_features, config.data.feature_pool.captions = True, 2\n"
         "    config.train.vision = config.train.text = 'none'\n"
         "    config.losses.sc.weight, config.losses.sc.select = 1.0, 'random'\n"
         "    config.log.every, config.log.tensorboard, config.checkpoint.every = 2, False, 3\n"
@@ -255,7 +255,7 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     for point in plan.points:
         leaves = flat(point.config)
         assert {key for key in leaves if leaves[key] != base[key]} <= swept
-        assert point.config.losses.sc.count <= point.config.data.cached_altered
+        assert point.config.losses.sc.count <= point.config.data.feature_pool.captions
     assert read_config(ABLATIONS / name) == plan.base
 
 
@@ -277,7 +277,7 @@ def refusal(capsys, command: list[str]) -> str:
         (["--over", "batch_size"], "KEY=VALUE"),
         (["--over", "batch_size=8", "--over", "batch_size=16"], "batch_size twice"),
         (["--over", "batch_size=8,many"], "a whole number"),
-        (["--over", "losses.sc.scope=own,all"], "'own' or 'batch'"),
+        (["--over", "losses.sc.scope=local,all"], "'local' or 'global'"),
         (["--over", "batch_size=8,12"], "a multiple of 8"),
         (["--over", "batch_size=8,40"], "the 96 samples (6 steps of 16)"),
         (["--over", "seed=0,1"], "--seeds"),

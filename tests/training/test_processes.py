@@ -57,7 +57,7 @@ def start(data: Path, workdir: Path, devices: int, processes: int = 1, number: i
         "losses.sc.weight": 1,
         "losses.sc.select": "lowest",
         "losses.vc.weight": 1,
-        "losses.vc.group": 2,
+        "losses.vc.partner_group": 2,
         "log.every": 1,
         "log.tensorboard": False,
         "checkpoint.every": 2,
@@ -66,7 +66,7 @@ def start(data: Path, workdir: Path, devices: int, processes: int = 1, number: i
     config = CHECKOUT / "configs" / "coco_lit.py"
     command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(config), "--workdir", str(workdir)]
     command += ["--config.train.vision=all", "--config.train.text=all", "--config.data.cached_features=false"]
-    command += ["--config.data.feature_noise=0", "--config.init.head_hidden=0"]
+    command += ["--config.data.feature_noise=0", "--config.init.residual_head_width=0"]
     command += [*(f"--config.{key}={value}" for key, value in overrides.items()), *more]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

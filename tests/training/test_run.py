@@ -23,6 +23,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import enable_compilation_cache, make_mesh
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.loss_input import Making
 from rococo_jax.training.loop import Diverged
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT
@@ -66,7 +67,7 @@ def data(tmp_path_factory) -> Path:
         f"    config.data.images = {str(folder / 'images')!r}\n"
         f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
         "    config.losses.sc.weight = config.losses.vc.weight = 1.0\n"
-        "    config.losses.sc.select, config.losses.vc.group = 'random', 2\n"
+        "    config.losses.sc.select, config.losses.vc.partner_group = 'random', 2\n"
         "    config.log.every = config.checkpoint.every = 1\n"
         "    config.log.tensorboard = False\n"
         "    return config\n"
@@ -200,7 +201,7 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(data, tmp_path):
-    config = config_of(data, "optimizer.learning_rate=1e30", "optimizer.warmup=0.4")
+    config = config_of(data, "optimizer.learning_rate=1e30", "optimizer.warmup_fraction=0.4")
     with pytest.raises(Diverged, match=r"step \d+: loss nan.*the checkpoint of step \d+ is good"):
         train(config, tmp_path / "run", mesh=mesh_of(1))
     assert not (tmp_path / "run" / "model").exists()
@@ -208,8 +209,10 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(data, tmp_
 
 
 def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
-    overrides = ("train.vision=none", "train.text=none", "init.head_hidden=16", "steps=60", "log.every=1")
-    cached = config_of(data, *overrides, "data.cached_features=true", "data.cached_mixed=2", "data.cached_altered=3")
+    overrides = ("train.vision=none", "train.text=none", "init.residual_head_width=16", "steps=60", "log.every=1")
+    cached = config_of(
+        data, *overrides, "data.cached_features=true", "data.feature_pool.mixed=2", "data.feature_pool.captions=3"
+    )
     train(cached, tmp_path / "cached", mesh=mesh_of(2))
     losses = [line["loss"] for line in lines(tmp_path / "cached")]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])  # a step's own batch may be a hard one
@@ -223,10 +226,10 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
 def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, monkeypatch):
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
     overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "losses.sc.weight=0")
-    overrides += ("losses.vc.weight=0", "data.crop=0.5", "data.flip=true", "data.cached_views=3")
+    overrides += ("losses.vc.weight=0", "data.random_crop_min_scale=0.5", "data.flip=true", "data.feature_pool.views=3")
     config = config_of(data, *overrides)
     encoder = load_model(data / "start", mesh=mesh_of(1))
-    batches = make_input(config, encoder, open_source(config), tmp_path)
+    batches = make_input(Making(config, encoder, open_source(config), tmp_path))
     features = batches.features
     assert features.views.shape == (IMAGES, 3, features.images.shape[1])
     sample = open_source(config)[5]
@@ -239,34 +242,38 @@ def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, 
     drawn = set()
     for _ in range(12):
         batch = next(batches)
-        for image, row in zip(batch["image_id"], batch["image_features"], strict=True):
+        for image, row in zip(batch.image_id, batch.images.features, strict=True):
             same = (features.views[image] == row).all(axis=1)
             assert same.any()
             drawn.add((int(image), int(same.argmax())))
     assert len(drawn) > IMAGES  # more than one view of most images
     batches.set_state({**batches.get_state(), "next_step": 11})
-    np.testing.assert_array_equal(next(batches)["image_features"], batch["image_features"])
+    np.testing.assert_array_equal(next(batches).images.features, batch.images.features)
 
 
 def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):
-    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.cached_mixed=1")
+    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.feature_pool.mixed=1")
     quiet = config_of(data, *overrides)
     encoder = load_model(data / "start", mesh=mesh_of(1))
-    still = make_input(quiet, encoder, open_source(quiet), tmp_path)
-    loud = make_input(config_of(data, *overrides, "data.feature_noise=0.5"), encoder, open_source(quiet), tmp_path)
-    added = {name: [] for name in ("image_features", "text_features", "mixed_features", "altered_features")}
+    noisy_config = config_of(data, *overrides, "data.feature_noise=0.5")
+    still = make_input(Making(quiet, encoder, open_source(quiet), tmp_path))
+    loud = make_input(Making(noisy_config, encoder, open_source(quiet), tmp_path))
+    added = {name: [] for name in ("images", "texts", "mixed", "altered")}
     for _ in range(64):
         without, noisy = next(still), next(loud)
-        assert without.keys() == noisy.keys()
-        for name in without:
-            if name in added:
-                added[name].append(noisy[name] - without[name])
-            else:
-                np.testing.assert_array_equal(noisy[name], without[name])
+        assert jax.tree.structure(without) == jax.tree.structure(noisy)
+        for name, (items, with_noise) in {
+            "images": (without.images, noisy.images),
+            "texts": (without.texts, noisy.texts),
+            **{name: (without.fields[name], noisy.fields[name]) for name in without.fields},
+        }.items():
+            added[name].append(with_noise.features - items.features)
+        np.testing.assert_array_equal(noisy.image_id, without.image_id)
+        jax.tree.map(np.testing.assert_array_equal, noisy.valid, without.valid)
     noise = {name: np.concatenate(each) for name, each in added.items()}
     for own, other, features in (
-        ("image_features", "mixed_features", still.features.images),
-        ("text_features", "altered_features", still.features.texts),
+        ("images", "mixed", still.features.images),
+        ("texts", "altered", still.features.texts),
     ):
         np.testing.assert_allclose(noise[other][:, 0], noise[own], atol=1e-6)
         np.testing.assert_allclose(noise[own].std(0), 0.5 * features.std(0), rtol=0.15)
@@ -283,13 +290,15 @@ def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     train(config_of(data, f"data.images={images}"), tmp_path / "run", mesh=mesh_of(1))
     assert lines(tmp_path / "run")[-1]["skipped_images"] >= 1
     with pytest.raises(InputError, match=r"07\.png"):
-        train(config_of(data, f"data.images={images}", "data.on_broken_image=stop"), tmp_path / "stop", mesh=mesh_of(1))
-    cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.squash=0.5")
+        train(
+            config_of(data, f"data.images={images}", "data.on_decode_error=raise"), tmp_path / "stop", mesh=mesh_of(1)
+        )
+    cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.resize_prob=0.5")
     overrides = (f"data.images={images}", *cached)
     train(config_of(data, *overrides), tmp_path / "cached", mesh=mesh_of(1))
     assert [line["skipped_images"] for line in lines(tmp_path / "cached")] == [1] * STEPS
     with pytest.raises(InputError, match=r"07\.png"):
-        train(config_of(data, *overrides, "data.on_broken_image=stop"), tmp_path / "no", mesh=mesh_of(1))
+        train(config_of(data, *overrides, "data.on_decode_error=raise"), tmp_path / "no", mesh=mesh_of(1))
 
 
 def refusal(capsys, *arguments: str) -> str:
@@ -308,7 +317,7 @@ def refusal(capsys, *arguments: str) -> str:
         ("batch_size=eight", "a whole number"),
         ("batch_size=12", "a multiple of 8"),
         ("batch_size=64", "batch_size"),
-        ("losses.sc.scope=all", "'own' or 'batch'"),
+        ("losses.sc.scope=all", "'local' or 'global'"),
         ("train.vision=last:7", "at most 'last:2'"),
         ("init.model=nowhere", "nowhere"),
         ("init.model=", "init.model"),

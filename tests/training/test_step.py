@@ -4,6 +4,7 @@ The towers here are float32. A gradient is compared by its largest element: sums
 another mesh, and 1e-5 of the largest element is some hundred float32 roundings through two layers and the heads.
 """
 
+import dataclasses
 import re
 
 import jax
@@ -13,21 +14,23 @@ import optax
 import pytest
 
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
+from rococo_jax.losses.altered import ALTERED, MIXED
+from rococo_jax.losses.contrastive import NEGATIVES
+from rococo_jax.losses.hard_positives import POSITIVES
+from rococo_jax.losses.terms import active_fields
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.abstract_step import lower_step
+from rococo_jax.training.batch import Batch, batch_from_arrays, place_batch
 from rococo_jax.training.config import default_config
-from rococo_jax.training.forward import embed_batch
 from rococo_jax.training.freezing import join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import loss_and_gradients
 from rococo_jax.training.init import with_residual_heads
-from rococo_jax.training.loop import place_batch
-from rococo_jax.training.objective import loss_of
+from rococo_jax.training.inputs.mixed_images import step_key, with_mixed
+from rococo_jax.training.objective import embed_batch, total_loss
 from rococo_jax.training.optimizer import HIGHEST_LOG_SCALE, clamp_logit_scale, make_optimizer, make_schedule, rate_of
 from rococo_jax.training.state import make_state
-from rococo_jax.training.step import make_step
-from rococo_jax.training.visual_negatives import step_key, with_mixed
+from rococo_jax.training.step import lower_step, make_step
 from tests.support.tiny import tiny_encoder
 
 TOLERANCE = 1e-5
@@ -39,7 +42,7 @@ def make_config(**overrides):
     config.batch_size, config.steps = PAIRS, 10
     config.losses.sc.weight, config.losses.vc.weight = 1.0, 0.5
     config.losses.hard_positives.weight = 0.5
-    config.losses.vc.group = 2
+    config.losses.vc.partner_group = 2
     for key, value in overrides.items():
         *parents, last = key.split("__")
         part = config
@@ -49,7 +52,7 @@ def make_config(**overrides):
     return config
 
 
-def make_batch(seed: int = 0) -> dict[str, np.ndarray]:
+def make_batch(seed: int = 0) -> Batch:
     rng = np.random.default_rng(seed)
 
     def texts(*shape):
@@ -69,7 +72,7 @@ def make_batch(seed: int = 0) -> dict[str, np.ndarray]:
     shapes = {"": (PAIRS,), "altered_": (PAIRS, 2), "positive_": (PAIRS,), "negative_": (PAIRS, 1)}
     for name, shape in shapes.items():
         batch[f"{name}ids"], batch[f"{name}text_mask"] = texts(*shape)
-    return batch
+    return batch_from_arrays(batch, (ALTERED, POSITIVES, NEGATIVES))
 
 
 def gradients_on(devices: int, parts: int = 1, train=None, remat: bool = False, config=None):
@@ -78,7 +81,7 @@ def gradients_on(devices: int, parts: int = 1, train=None, remat: bool = False, 
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:devices])
     train = train or {"vision": "all", "text": "all"}
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, train)
-    similarities = ShardedLogits(mesh)
+    logits, fields = ShardedLogits(mesh), active_fields(config.losses)
 
     @jax.jit
     def compute(trained, batch):
@@ -86,14 +89,14 @@ def gradients_on(devices: int, parts: int = 1, train=None, remat: bool = False, 
             model = build_model(encoder.spec, join_parameters(trained, frozen))
             stop_at_frozen(model, train)
             model.vision.blocks.rematerialise = model.text.blocks.rematerialise = remat
-            return embed_batch(model, encoder.preprocessing, rows)
+            return embed_batch(model, encoder.preprocessing, rows, fields)
 
         batch = with_mixed(batch, step_key(0, jnp.int32(3)), config.losses.vc, mesh)
 
-        def loss(embedded, scales, batch):
-            return loss_of(embedded, scales, batch, config.losses, similarities)
+        def loss(vectors, scales):
+            return total_loss(vectors, scales, batch, config.losses, logits)
 
-        return loss_and_gradients(embed, loss, trained, batch, parts=parts, mesh=mesh)
+        return loss_and_gradients(embed, loss, trained, batch.for_towers(fields), parts=parts, mesh=mesh)
 
     return jax.device_get(compute(trained, place_batch(make_batch(), mesh)))
 
@@ -162,22 +165,22 @@ def test_frozen_blocks_cost_no_backward_pass():
     assert flops_of("none") < flops_of("all")
 
 
-def test_squashed_views_are_mixed_with_each_other_in_turn_with_the_cropped_ones():
+def test_resized_views_are_mixed_with_each_other_in_turn_with_the_cropped_ones():
     batch = make_batch()
-    batch |= {"squashed": 255 - batch["pixels"]}
-    batch = jax.tree.map(jnp.asarray, batch)
+    images = dataclasses.replace(batch.images, resized=255 - batch.images.pixels)
+    batch = jax.tree.map(jnp.asarray, dataclasses.replace(batch, images=images))
     key, mesh = step_key(0, jnp.int32(0)), make_mesh(jax.devices()[:1])
 
     def mixed(views):
-        vc = make_config(losses__vc__views=views, losses__vc__methods="mix").losses.vc
+        vc = make_config(losses__vc__views=views, losses__vc__methods="mixup").losses.vc
         made = with_mixed(batch, key, vc, mesh)
-        assert "squashed" not in made and made["mixed_valid"].shape == (PAIRS, 1)
-        return np.asarray(made["mixed"])
+        assert made.for_towers([MIXED]).images.resized is None and made.valid["mixed"].shape == (PAIRS, 1)
+        return np.asarray(made.fields["mixed"].pixels)
 
-    cropped, squashed, both = map(mixed, ("cropped", "squashed", "cropped,squashed"))
-    np.testing.assert_allclose(squashed.astype(int), 255 - cropped.astype(int), atol=1)  # rounding half up
+    cropped, resized, both = map(mixed, ("crop", "resize", "crop,resize"))
+    np.testing.assert_allclose(resized.astype(int), 255 - cropped.astype(int), atol=1)  # rounding half up
     runs = np.arange(PAIRS) // 2 % 2 == 0
-    np.testing.assert_array_equal(both, np.where(runs[:, None, None, None, None], cropped, squashed))
+    np.testing.assert_array_equal(both, np.where(runs[:, None, None, None, None], cropped, resized))
 
 
 def test_splitting_and_joining_parameters_loses_nothing():
@@ -265,7 +268,7 @@ def test_bfloat16_towers_stay_near_float32(three_steps):
 
 def test_only_matrices_decay_and_rates_fall_with_depth():
     encoder, config = tiny_encoder(), make_config().optimizer
-    config.weight_decay, config.learning_rate, config.layer_decay, config.tower_rate = 0.5, 1.0, 0.5, 0.1
+    config.weight_decay, config.learning_rate, config.layer_decay, config.tower_lr_scale = 0.5, 1.0, 0.5, 0.1
     parameters = parameters_of(encoder.model)
     optimizer = make_optimizer(config, 10, encoder.spec, parameters)
     state = optimizer.init(parameters)
@@ -284,7 +287,9 @@ def test_only_matrices_decay_and_rates_fall_with_depth():
 
 
 def test_the_schedule_warms_up_and_ends_at_its_share():
-    config = make_config(optimizer__warmup=0.1, optimizer__final=0.2, optimizer__learning_rate=3.0).optimizer
+    config = make_config(
+        optimizer__warmup_fraction=0.1, optimizer__final_lr_fraction=0.2, optimizer__learning_rate=3.0
+    ).optimizer
     schedule = make_schedule(config, 100)
     assert float(schedule(0)) == 0
     assert float(schedule(5)) == pytest.approx(1.5)

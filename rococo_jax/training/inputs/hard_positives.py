@@ -1,4 +1,4 @@
-"""Hard positives and hard negatives of captions (arXiv 2409.17958), and the transform that adds them to samples.
+"""Hard positives and hard negatives of captions (arXiv 2409.17958): read from files, added to samples on the host.
 
 A caption's hard positive says the same in other words, its hard negative something else in nearly the same words:
 "walking elephant", "strolling elephant", "jumping elephant". Read are
@@ -18,10 +18,14 @@ from typing import Any
 
 import grain.python as grain
 import numpy as np
+from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import kind_of, read_jsonl
 from rococo_jax.errors import InputError
+from rococo_jax.losses.contrastive import NEGATIVES
+from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import read_json
+from rococo_jax.training.inputs.loss_input import LossInput, Making, register_input
 
 _WANTED = "captions with hard positives and hard negatives"
 
@@ -124,3 +128,23 @@ class AddHardPositives(grain.RandomMapTransform):
         drawn = [own.negatives[i] for i in rng.permutation(len(own.negatives))[: self.negatives]]
         padded = (*drawn, *[None] * (self.negatives - len(drawn)))
         return {**sample, "hard_positive": positive, "hard_negatives": padded}
+
+
+class HardPositives(LossInput):
+    """One hard positive a pair, and `losses.hard_positives.count` hard negatives."""
+
+    fields = (POSITIVES, NEGATIVES)
+    sample_texts = (("hard_positive", POSITIVES), ("hard_negatives", NEGATIVES))
+
+    def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
+        return {POSITIVES.name: (), NEGATIVES.name: (config.losses.hard_positives.count,)}
+
+    def transform(self, making: Making) -> AddHardPositives:
+        hard = making.config.losses.hard_positives
+        if not hard.negatives:
+            wanted = "a file of captions with hard positives and hard negatives, or of the negatives beside `positives`"
+            raise InputError("config", "losses.hard_positives.negatives", "''", wanted)
+        return AddHardPositives(read_hard_positives(hard.negatives, hard.positives or None), hard.count)
+
+
+register_input(HardPositives())

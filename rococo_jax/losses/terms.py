@@ -1,0 +1,173 @@
+"""What training needs to know of a loss: `LossTerm`, and the typed `Embeddings` that its function reads.
+
+    total = sum over active terms of weight * value
+
+A term stands in the file of its loss and is registered there with `register`. It states the fields of the batch that it
+reads beside the pairs, its keys under `config.losses.NAME` with defaults and checks, and its function. Every file of
+this package is imported by `all_terms`, so a loss of embeddings that exist already is one file.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
+
+from rococo_jax.similarity import ShardedLogits
+
+T = TypeVar("T")
+
+
+def pytree_dataclass(cls: type[T]) -> type[T]:
+    """A frozen dataclass that is a pytree of its fields.
+
+    Leaves may be anything once it is built (shapes, shardings): `jax.tree.map` does not call `__init__`, which would
+    check their types.
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+
+    def flatten(tree: T) -> tuple[list[tuple[Any, Any]], None]:
+        return [(jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in names], None
+
+    def unflatten(_: None, children: Any) -> T:
+        tree = object.__new__(cls)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(tree, name, child)
+        return tree
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return cls
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """Images or texts that come with each pair for the sake of a loss.
+
+    Attributes:
+        name: in the batch and among the embeddings.
+        tower: the tower that embeds them, "vision" or "text".
+    """
+
+    name: str
+    tower: str
+
+
+@pytree_dataclass
+class FieldEmbeddings:
+    """Unit vectors of a field, one or k a pair; where `valid` is False the vector does not count."""
+
+    vectors: Float[Array, "b *k d"]
+    valid: Bool[Array, "b *k"]
+
+
+@pytree_dataclass
+class Embeddings:
+    """What losses read: unit vectors of the global batch, float32.
+
+    Attributes:
+        images, texts: of the pairs.
+        image_id: the image that each pair shows; positives go by it.
+        logit_scale: `tau` itself, not its logarithm.
+        logit_bias: of models trained with the sigmoid loss.
+        fields: what active terms read beside the pairs, by the field's name.
+    """
+
+    images: Float[Array, "b d"]
+    texts: Float[Array, "b d"]
+    image_id: Int[Array, " b"]
+    logit_scale: Float[Array, ""]
+    logit_bias: Float[Array, ""] | None
+    fields: dict[str, FieldEmbeddings]
+
+    def __getitem__(self, field: Field) -> FieldEmbeddings:
+        return self.fields[field.name]
+
+    def __contains__(self, field: Field) -> bool:
+        return field.name in self.fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A condition on a config value, and the words for it in an error."""
+
+    holds: Callable[[Any], bool]
+    wanted: str
+
+
+POSITIVE = Check(lambda value: value > 0, "a positive number")
+NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
+FRACTION = Check(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def at_least(least: int) -> Check:
+    """Refuses smaller numbers."""
+    return Check(lambda value: value >= least, f"at least {least}")
+
+
+def one_of(*names: str) -> Check:
+    """Refuses other names."""
+    return Check(lambda value: value in names, " or ".join(map(repr, names)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A config key of a loss: its default and, where not every value of its type will do, a check."""
+
+    default: Any
+    check: Check | None = None
+
+
+LossValue = tuple[Float[Array, ""], Mapping[str, Float[Array, ""]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossTerm:
+    """A term of the total loss.
+
+    Attributes:
+        name: its part of the config, `config.losses.NAME`.
+        function: (embeddings, settings, logits) to its value before the weight and the parts that are logged, by name.
+            `settings` is its part of the config, `logits` the mesh and block strategy of pairwise logits.
+        keys: its config keys. With a key `weight` the term is active where that is not 0, without one always.
+        reads: fields of the batch that are made for it, and must be there where it is active.
+        order: place in the sum. Sums of floating-point numbers depend on their order.
+    """
+
+    name: str
+    function: Callable[[Embeddings, ConfigDict, ShardedLogits], LossValue]
+    keys: Mapping[str, Key]
+    reads: tuple[Field, ...] = ()
+    order: int = 100
+
+
+_TERMS: dict[str, LossTerm] = {}
+
+
+def register(term: LossTerm) -> LossTerm:
+    """Adds a term. Its name must be new."""
+    if _TERMS.setdefault(term.name, term) is not term:
+        raise ValueError(f"two loss terms are named {term.name!r}")
+    return term
+
+
+def all_terms() -> tuple[LossTerm, ...]:
+    """The registered terms in the order of the sum."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"rococo_jax.losses.{module.name}")
+    return tuple(sorted(_TERMS.values(), key=lambda term: (term.order, term.name)))
+
+
+def active_terms(losses: ConfigDict) -> Iterator[LossTerm]:
+    """The terms that `config.losses` gives a weight, in the order of the sum."""
+    return (term for term in all_terms() if "weight" not in term.keys or losses[term.name].weight)
+
+
+def active_fields(losses: ConfigDict) -> tuple[Field, ...]:
+    """The fields that active terms read, each once, in the order of the terms."""
+    return tuple(dict.fromkeys(field for term in active_terms(losses) for field in term.reads))

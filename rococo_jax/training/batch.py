@@ -1,0 +1,97 @@
+"""The typed batch of training: what the towers and the losses read of b image-caption pairs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from rococo_jax.losses.terms import Field, pytree_dataclass
+from rococo_jax.runtime import AXES
+
+_Any = Array | np.ndarray
+
+
+@pytree_dataclass
+class Images:
+    """One image a pair, or k: pixels, or the features that a frozen tower computes before its head.
+
+    Attributes:
+        pixels: 8 bit, normalised on the device.
+        features: instead of pixels.
+        resized: the same images resized whole, for losses that mix them.
+    """
+
+    pixels: UInt8[_Any, "b *k h w 3"] | None = None
+    features: Float[_Any, "b *k f"] | None = None
+    resized: UInt8[_Any, "b *k h w 3"] | None = None
+
+
+@pytree_dataclass
+class Texts:
+    """One text a pair, or k: token ids, padded, and which of them count; or features."""
+
+    ids: Int[_Any, "b *k t"] | None = None
+    mask: Bool[_Any, "b *k t"] | None = None
+    features: Float[_Any, "b *k f"] | None = None
+
+
+@pytree_dataclass
+class Batch:
+    """b pairs, rows of the global batch. The rows of a pair stay together on one device.
+
+    Attributes:
+        images, texts: the pairs.
+        image_id: the image that each pair shows. None in the part of a batch that only towers read.
+        fields: what losses read beside the pairs, by `losses.terms.Field.name`.
+        valid: which items of a field count; False where there is nothing, whatever stands there.
+    """
+
+    images: Images
+    texts: Texts
+    image_id: Int[_Any, " b"] | None
+    fields: dict[str, Images | Texts]
+    valid: dict[str, Bool[_Any, "b ..."]]
+
+    def with_field(self, field: Field, items: Images | Texts, valid: Bool[_Any, "b ..."]) -> "Batch":
+        """The batch with one field more."""
+        fields, masks = {**self.fields, field.name: items}, {**self.valid, field.name: valid}
+        return dataclasses.replace(self, fields=fields, valid=masks)
+
+    def for_towers(self, fields: Sequence[Field]) -> "Batch":
+        """The images and texts of the pairs and of some fields, without ids and masks."""
+        chosen = {field.name: self.fields[field.name] for field in fields}
+        return Batch(Images(self.images.pixels, self.images.features), self.texts, None, chosen, {})
+
+    def rows(self, chosen: slice) -> "Batch":
+        """Some of the rows."""
+        return jax.tree.map(lambda array: array[chosen], self)
+
+
+def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] = ()) -> Batch:
+    """The batch of the arrays that `data.training_input` yields; what else they hold is left out.
+
+    Args:
+        arrays: `pixels`, `squashed`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid` of
+            the fields.
+        fields: those of text that are among the arrays.
+    """
+    batch = Batch(
+        Images(pixels=arrays.get("pixels"), resized=arrays.get("squashed")),
+        Texts(arrays["ids"], arrays["text_mask"]),
+        arrays["image_id"],
+        {},
+        {},
+    )
+    for name in (field.name for field in fields):
+        texts = Texts(arrays[f"{name}_ids"], arrays[f"{name}_text_mask"])
+        batch = batch.with_field(Field(name, "text"), texts, arrays[f"{name}_valid"])
+    return batch
+
+
+def place_batch(batch: Batch, mesh: Mesh) -> Batch:
+    """This process's rows, as its part of the global batch on the mesh."""
+    rows = NamedSharding(mesh, PartitionSpec(AXES))
+    return jax.tree.map(lambda array: jax.make_array_from_process_local_data(rows, array), batch)

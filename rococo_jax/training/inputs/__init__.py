@@ -1,0 +1,101 @@
+"""Batches of training: pairs, and for each loss what it reads beside them. `make_input` puts them together."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+from ml_collections import ConfigDict
+
+from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.training_input import TrainingInput, make_training_input
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
+from rococo_jax.losses.terms import Field
+from rococo_jax.runtime import cache_folder
+from rococo_jax.training.batch import Batch, batch_from_arrays
+from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
+from rococo_jax.training.inputs.loss_input import Making, active_inputs
+
+# Captions are short; a longer one is cut as the tower would cut it.
+_MOST_TOKENS = 64
+
+
+def open_source(config: ConfigDict) -> PairSource:
+    """The pairs that `data.images` and `data.captions` name.
+
+    Raises:
+        InputError: nothing is named, or what is named cannot be read.
+    """
+    if not config.data.images:
+        raise InputError("config", "data.images", "''", "folders of images, shards, tfds:NAME, or scenes:COUNT")
+    return open_pairs(config.data.images, config.data.captions, allow_missing=True)
+
+
+def make_input(
+    making: Making,
+    keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
+) -> "PairInput | FeatureInput":
+    """The batches of this process, from step 0.
+
+    Args:
+        making: `folder` keeps the influence of the captions' words, where the config names no table.
+        keep: makes the features of frozen towers, or has them from another run.
+    """
+    config, encoder = making.config, making.encoder
+    inputs = active_inputs(config)
+    shard = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    augmentation = Augmentation(
+        (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
+        flip=config.data.flip,
+        squash=config.data.resize_prob,
+        also_squashed=any(each.resized_view(config) for each in inputs),
+    )
+    if config.data.cached_features:
+        cache = EmbeddingCache(cache_folder() / "embeddings")
+        features = keep(config, lambda: make_features(making, augmentation, cache))
+        return FeatureInput(features, making, **shard)
+    texts = [pair for each in inputs for pair in each.sample_texts]
+    transforms = [each.transform(making) for each in inputs]
+    arrays = make_training_input(
+        making.source,
+        preprocessing=encoder.preprocessing,
+        tokenizer=encoder.tokenizer,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        text_length=text_length(config, encoder),
+        captions_per_image=config.data.captions_per_image,
+        extra_text=[transform for transform in transforms if transform is not None],
+        text_fields={key: field.name for key, field in texts},
+        augmentation=augmentation,
+        on_broken_image={"raise": "stop"}.get(config.data.on_decode_error, config.data.on_decode_error),
+        workers=config.data.workers,
+        prefetch=config.data.prefetch,
+        **shard,
+    )
+    return PairInput(arrays, [field for _, field in texts])
+
+
+class PairInput:
+    """Batches of pixels and token ids, as `data.training_input` makes them.
+
+    Attributes:
+        skipped: images that could not be decoded, each replaced by another, in the batches so far.
+    """
+
+    def __init__(self, arrays: TrainingInput, fields: Sequence[Field]):
+        self.arrays, self.fields, self.skipped = arrays, fields, 0
+        self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
+
+    def __next__(self) -> Batch:
+        """The next batch: this process's rows of it."""
+        arrays = next(self.arrays)
+        self.skipped += int(arrays["skipped_images"])
+        return batch_from_arrays(arrays, self.fields)
+
+
+def text_length(config: ConfigDict, encoder: Encoder) -> int:
+    """Tokens that every text is padded to."""
+    fixed = encoder.tokenizer.spec.fixed_length
+    return fixed or config.data.text_length or min(encoder.spec.text.context_length, _MOST_TOKENS)

@@ -1,0 +1,212 @@
+"""Training on features of frozen towers: every image, caption, altered caption and mixed image is encoded once.
+
+What training would draw anew at each step is drawn from a pool instead: `data.feature_pool.captions` altered captions a
+caption, `.mixed` mixed images an image, `.views` cropped or mirrored views of it. Pools are made from a fixed seed, so
+that runs of other seeds share them; a run's seed decides what is drawn from them. Features are kept by content in the
+embedding cache.
+
+Noise may be added to the features, in standard deviations of each: heads of a million parameters overfit a few thousand
+images within a hundred steps, and noise regularises them as a ridge does (Bishop, "Training with noise is equivalent to
+Tikhonov regularization", Neural Computation 7, 1995). An altered caption has the noise of its caption and a mixed image
+that of its image, so that their difference is left as it is.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+
+from rococo_jax.data.augmentation import Augmentation, squashing
+from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.shuffle import SampleOrder
+from rococo_jax.data.training_input import refuse_other_order
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import cut, embed_texts, features_of_parts
+from rococo_jax.errors import InputError
+from rococo_jax.losses.terms import Field
+from rococo_jax.progress import progress
+from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.inputs.loss_input import POOL_SEED, Making, Pixels, Pool, PoolMaterial, active_inputs
+
+IMAGES_PER_PART = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Features before the heads. Captions of image i are rows `first[i]` to `first[i + 1]`.
+
+    Attributes:
+        images: (images f).
+        texts: (captions g).
+        first: (images + 1).
+        pools: of each field that losses read, by its name; of captions or of images.
+        resized: (images f), the images resized whole, or None.
+        views: (images pool f), the images cropped and mirrored at random, or None.
+        left_out: how many images could not be decoded.
+        identity: what decides all of them.
+    """
+
+    images: Float[np.ndarray, "images f"]
+    texts: Float[np.ndarray, "captions g"]
+    first: Int[np.ndarray, "images_and_one"]
+    pools: dict[str, Pool]
+    resized: Float[np.ndarray, "images f"] | None
+    views: Float[np.ndarray, "images views_pool f"] | None
+    left_out: int
+    identity: dict[str, Any]
+
+
+def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
+    """All features that the config's losses need, and the augmentation.
+
+    Raises:
+        InputError: an image cannot be decoded and `data.on_decode_error` is "raise", or no image can.
+    """
+    encoder, source, data = making.encoder, making.source, making.config.data
+    samples = [source[index] for index in range(len(source))]
+    broken = [] if data.on_decode_error == "skip" else None
+    views = {"crop": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image), broken)}
+    left_out = set(broken or ())
+    samples = [sample for index, sample in enumerate(samples) if index not in left_out]
+    captions = [caption for sample in samples for caption in sample.captions]
+    first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
+    texts = embed_texts(encoder, captions, cache, features=True)
+    if augmentation.squash or augmentation.also_squashed:
+        whole = squashing(encoder.preprocessing)
+        views["resize"] = _pixels(samples, lambda image, index: whole.resize(image))
+    images = image_features(encoder, *views["crop"], cache, "images (as they are)")
+    resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.squash else None
+    material = PoolMaterial(samples, captions, views, cache)
+    pools = {each.fields[0].name: each.make_pool(making, material) for each in active_inputs(making.config)}
+    del views, material
+    augmented = None
+    if augmentation.crop_scale or augmentation.flip:
+        augmented = _augmented_features(encoder, samples, augmentation, data.feature_pool.views, cache)
+    identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
+    return Features(images, texts, first, pools, resized, augmented, len(left_out), identity)
+
+
+def _pixels(
+    samples: Sequence[PairSample],
+    made: Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]],
+    broken: list[int] | None = None,
+) -> Pixels:
+    """Pixels of all samples, except those that cannot be decoded where a list is given for their numbers."""
+    rows, hashes = [], []
+    with progress("decoding", len(samples), "images") as advance:
+        for index, sample in enumerate(samples):
+            advance(1)
+            try:
+                rows.append(made(sample.open(), index))
+            except InputError as error:
+                if broken is None:
+                    raise InputError(sample.source, error.field, error.found, error.wanted) from None
+                broken.append(index)
+            else:
+                hashes.append(hashlib.sha256(rows[-1].tobytes()).hexdigest())
+    if not rows:
+        raise InputError(
+            "training data", "images", f"{len(samples)} images and none that can be decoded", "image files"
+        )
+    return np.stack(rows), hashes
+
+
+def image_features(
+    encoder: Encoder, pixels: np.ndarray, contents: Sequence[str], cache: EmbeddingCache, kind: str
+) -> Float[np.ndarray, "images f"]:
+    """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
+    parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
+    of_parts = cut([content.encode() for content in contents], IMAGES_PER_PART)
+    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_features, cache)
+
+
+def _augmented_features(
+    encoder: Encoder, samples: Sequence[PairSample], augmentation: Augmentation, size: int, cache: EmbeddingCache
+) -> Float[np.ndarray, "images size f"]:
+    # Which images are resized whole is drawn step by step.
+    augmentation = dataclasses.replace(augmentation, squash=0.0, also_squashed=False)
+    pools = []
+    for place in range(size):
+
+        def made(image: Image.Image, index: int, place: int = place) -> UInt8[np.ndarray, "h w 3"]:
+            return augmentation.apply(image, encoder.preprocessing, np.random.default_rng([POOL_SEED, place, index]))
+
+        pools.append(image_features(encoder, *_pixels(samples, made), cache, f"images (view {place + 1} of {size})"))
+    return np.stack(pools, axis=1)
+
+
+class FeatureInput:
+    """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one of
+    its captions.
+
+    Attributes:
+        skipped: images that could not be decoded.
+    """
+
+    def __init__(self, features: Features, making: Making, process_index: int = 0, process_count: int = 1):
+        config = making.config
+        self.features, self.config, self.inputs = features, config, active_inputs(config)
+        noise = config.data.feature_noise
+        self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
+        self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
+        rows = config.batch_size // process_count
+        self.rows = slice(process_index * rows, (process_index + 1) * rows)
+        self.next_step, self.skipped = 0, features.left_out
+        self.identity = {"seed": config.seed, "batch_size": config.batch_size, **features.identity}
+
+    def __next__(self) -> Batch:
+        """The batch of `next_step`: this process's rows of it."""
+        features, seed, step = self.features, self.config.seed, self.next_step
+        images = self.order.batch(step)
+        count = len(images)
+        random = np.random.default_rng([seed, step])
+        captions = features.first[images] + (
+            random.random(count) * (features.first[images + 1] - features.first[images])
+        ).astype(np.int64)
+        own = {"vision": features.images[images], "text": features.texts[captions]}
+        drawn: dict[Field, tuple[np.ndarray, np.ndarray]] = {}
+        for each in self.inputs:
+            (field,) = each.fields
+            drawn[field] = each.draw(features.pools[field.name], self.config, images, captions, random)
+        # Each has a generator of its own, so that asking for it changes no other draw.
+        if features.views is not None:
+            chosen = np.random.default_rng([seed, step, 2]).integers(features.views.shape[1], size=count)
+            own["vision"] = features.views[images, chosen]
+        if features.resized is not None:
+            taken = np.random.default_rng([seed, step, 1]).random(count) < self.config.data.resize_prob
+            own["vision"] = np.where(taken[:, None], features.resized[images], own["vision"])
+        noise = self._noise(own, np.random.default_rng([seed, step, 3]))
+        own = {tower: rows + noise[tower] if noise else rows for tower, rows in own.items()}
+        batch = Batch(Images(features=own["vision"]), Texts(features=own["text"]), images.astype(np.int32), {}, {})
+        for field, (rows, valid) in drawn.items():
+            rows = rows + noise[field.tower][:, None] if noise else rows
+            batch = batch.with_field(field, (Images if field.tower == "vision" else Texts)(features=rows), valid)
+        self.next_step += 1
+        return batch.rows(self.rows)
+
+    def _noise(self, own: dict[str, np.ndarray], random: np.random.Generator) -> dict[str, np.ndarray]:
+        return {
+            tower: spread * random.standard_normal(own[tower].shape, np.float32)
+            for tower, spread in self.spread.items()
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the run stands, as JSON values."""
+        return {"next_step": self.next_step, **self.identity}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was called.
+
+        Raises:
+            InputError: the state belongs to another order of the data.
+        """
+        refuse_other_order(self.identity, state)
+        self.next_step = int(state["next_step"])
+
+    def close(self) -> None:
+        """Nothing is open."""

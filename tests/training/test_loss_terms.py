@@ -1,0 +1,131 @@
+"""A loss is registered in its own file: training finds its config keys, its inputs and its function by itself."""
+
+import re
+from pathlib import Path
+
+import grain.python as grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.data.pairs import open_pairs
+from rococo_jax.errors import InputError
+from rococo_jax.losses import terms
+from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training.batch import place_batch
+from rococo_jax.training.config import check_config, default_config
+from rococo_jax.training.freezing import split_parameters
+from rococo_jax.training.inputs import loss_input, make_input
+from rococo_jax.training.inputs.loss_input import LossInput, Making
+from rococo_jax.training.optimizer import make_optimizer
+from rococo_jax.training.state import make_state
+from rococo_jax.training.step import lower_step, make_step
+from rococo_jax.training.throughput import step_flops
+from tests.support.paths import CHECKOUT
+from tests.support.tiny import tiny_encoder
+from tests.support.training_pairs import write_pairs
+
+REVERSED = Field("reversed", "text")
+
+
+def uniformity(embeddings, settings, logits):
+    """A loss of embeddings that exist already."""
+    value = jnp.exp(-settings.sharpness * (embeddings.images * embeddings.texts).sum(-1)).mean()
+    return value, {"uniformity": value}
+
+
+def order_of_words(embeddings, settings, logits):
+    """A loss that reads texts of its own."""
+    other = embeddings[REVERSED]
+    cosines = (embeddings.images[:, None] * other.vectors).sum(-1)
+    value = jnp.where(other.valid, jnp.exp(cosines), 0.0).mean()
+    return value, {"order_of_words": value}
+
+
+class Reverse(grain.MapTransform):
+    def map(self, sample):
+        words = sample["caption"].split()
+        return {**sample, "reversed_captions": (" ".join(reversed(words)), None)}
+
+
+class Reversed(LossInput):
+    fields = (REVERSED,)
+    sample_texts = (("reversed_captions", REVERSED),)
+
+    def items(self, config):
+        return {REVERSED.name: (2,)}
+
+    def transform(self, making):
+        return Reverse()
+
+
+@pytest.fixture
+def more_losses(monkeypatch):
+    """Two losses and an input, as files of their own would register them."""
+    weight = {"weight": Key(0.0, NOT_NEGATIVE)}
+    terms.all_terms()
+    loss_input.all_inputs()
+    monkeypatch.setattr(terms, "_TERMS", dict(terms._TERMS))
+    monkeypatch.setattr(loss_input, "_INPUTS", dict(loss_input._INPUTS))
+    terms.register(LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0)}))
+    terms.register(LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
+    loss_input.register_input(Reversed())
+
+
+def first_metrics(config, tmp_path):
+    """Metrics of the first step."""
+    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:2])
+    source = open_pairs(*write_pairs(tmp_path, 12))
+    batches = make_input(Making(config, encoder, source, tmp_path))
+    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
+    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
+    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
+    batch = place_batch(next(batches), mesh)
+    batches.close()
+    lower_step(config, encoder.spec, encoder.preprocessing, mesh, batch.texts.ids.shape[-1])
+    _, metrics = step(make_state(trained, optimizer, mesh, averaged=False), frozen, batch)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path):
+    config = default_config()
+    config.batch_size = 8
+    config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.5, 2.0
+    check_config(config)
+    found = first_metrics(config, tmp_path)
+    weighted = found["contrastive"] + 0.5 * found["uniformity"] + 2 * found["order_of_words"]
+    np.testing.assert_allclose(found["loss"], weighted, rtol=1e-6)
+    assert found["uniformity"] > 0 and found["order_of_words"] > 0
+    spec = tiny_encoder().spec
+    flops = step_flops(config, spec, 10)
+    config.losses.order_of_words.weight = 0.0
+    assert step_flops(config, spec, 10) < flops
+    assert "order_of_words" not in first_metrics(config, tmp_path / "without")
+
+
+def test_keys_of_a_new_loss_are_checked_and_inputs_without_a_pool_refused(more_losses):
+    config = default_config()
+    config.losses.uniformity.weight = -1.0
+    with pytest.raises(InputError, match=r"losses\.uniformity\.weight.*0 or more"):
+        check_config(config)
+    config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.0, 1.0
+    config.data.cached_features, config.train.vision, config.train.text = True, "none", "none"
+    with pytest.raises(InputError, match=r"losses\.order_of_words\.weight.*no pool"):
+        check_config(config)
+
+
+def test_names_of_losses_and_of_fields_are_given_once(more_losses):
+    with pytest.raises(ValueError, match="two loss terms"):
+        terms.register(LossTerm("uniformity", uniformity, {}))
+    with pytest.raises(ValueError, match="two inputs"):
+        loss_input.register_input(Reversed())
+
+
+def test_the_objective_and_the_step_know_no_loss_by_name():
+    names = "|".join(("sc", "vc", "hard_positives", "altered", "mixed", "positive", "negative"))
+    for file in ("objective", "step", "batch", "grad_cache", "loop", "run", "throughput"):
+        text = Path(CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()
+        assert not re.findall(rf"losses\.(?:{names})\b|[\"'](?:{names})[\"']", text), file
