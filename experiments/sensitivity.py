@@ -16,18 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, AnnotationSet
-from rococo_jax.benchmarks.rococo.build import rococo_from_set
+from rococo_jax.benchmarks.rococo.build import tasks_of_set
 from rococo_jax.benchmarks.rococo.generate import alter_captions, candidate_influence
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.data.captions import find_images, read_captions
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images, embed_texts
-from rococo_jax.evaluation.scoring import rank_by_embeddings
-from rococo_jax.metrics.intervals import image_draws, retrieval_intervals
-from rococo_jax.metrics.retrieval import COUNTED, drop, hits, retrieval_metrics
+from rococo_jax.metrics.intervals import Counted, image_draws, intervals, mean_of_runs
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.runtime import cache_folder, enable_compilation_cache
-from rococo_jax.similarity.statistics import RankStatistics
 
 SELECTIONS = ("lowest", "random", "highest")
 PROTOCOL = "strict"
@@ -46,10 +44,10 @@ def altered_sets(encoder, images, variants, seeds, tower) -> AnnotationSet:
     return AnnotationSet(tuple(images), annotations, (), None)
 
 
-def paired_difference(first: Sequence[RankStatistics], second: Sequence[RankStatistics]) -> dict[str, list[float]]:
+def paired_difference(first: Sequence[Counted], second: Sequence[Counted]) -> dict[str, list[float]]:
     """R@1 and FR@1 of the first runs minus those of the second, in points: `[low, mean, high]`, 95 % over images."""
-    means = [np.mean([hits(run, PROTOCOL) for run in runs], axis=0) for runs in (first, second)]
-    columns = dict(zip(COUNTED, 100 * (means[0] - means[1]).T, strict=True))
+    means = [np.mean([run.counts for run in runs], axis=0) for runs in (first, second)]
+    columns = dict(zip(first[0].columns, 100 * (means[0] - means[1]).T, strict=True))
     differences = {"r1": columns["r1"], "fr1": columns["top1_own_altered"] + columns["top1_other_altered"]}
     draws = image_draws(len(means[0]))
     result = {}
@@ -76,34 +74,30 @@ def main() -> None:
     encoder = load_model(arguments.model)
     tower = load_model(arguments.influence_model) if arguments.influence_model else encoder
     annotations = altered_sets(encoder, images, arguments.variants, arguments.seeds, tower)
-    benchmark = rococo_from_set(annotations, PROTOCOL)
+    benchmark = tasks_of_set(annotations, PROTOCOL)
     cache = EmbeddingCache(cache_folder() / "embeddings")
     pixels = embed_images(encoder, [paths[name] for name in benchmark.images], cache)
-    texts = embed_texts(encoder, benchmark.captions, cache)
-    outcomes = {
-        task.variant: (task, statistics)
-        for task, statistics in rank_by_embeddings(benchmark, pixels, texts, mesh=encoder.mesh)
-        if task.name == "image_to_text"
-    }
-    _, clean = outcomes["clean"]
-    clean_r1 = retrieval_metrics(clean, PROTOCOL)["r1"]
+    texts = embed_texts(encoder, benchmark.texts, cache)
+    embeddings = Embeddings({ORIGINALS: pixels, TEXTS: texts})
+    to_text = [task for task in benchmark.tasks if task.name == "image_to_text"]
+    counted = {task.variant: task.score(embeddings, encoder.mesh).counted for task in to_text}
+    clean = counted["clean"]
+    clean_r1 = clean.values()["r1"]
     print(json.dumps({"images": len(images), "clean r1": round(clean_r1, 2)}))
-    rows = np.arange(len(images))
     for variant in arguments.variants:
         for selection in SELECTIONS:
-            runs = [outcomes[f"{variant}/{selection}/{seed}"][1] for seed in arguments.seeds]
-            metrics = [retrieval_metrics(run, PROTOCOL) for run in runs]
-            intervals = retrieval_intervals(runs, PROTOCOL, rows, clean=clean)
+            runs = [counted[f"{variant}/{selection}/{seed}"] for seed in arguments.seeds]
+            values, bounds = mean_of_runs(runs, clean), intervals(runs, clean)
             line = {"variant": variant, "altered word": selection}
             for name in ("r1", "fr1"):
-                line[name] = round(float(np.mean([each[name] for each in metrics])), 2)
-                line[f"{name} interval"] = [round(value, 2) for value in intervals[name]]
-            points = drop(clean_r1, line["r1"])
-            line |= {name: None if value is None else round(value, 2) for name, value in points.items()}
-            line["drop interval"] = intervals.get("drop")
+                line[name] = round(values[name], 2)
+                line[f"{name} interval"] = [round(value, 2) for value in bounds[name]]
+            for name in ("drop", "drop_points"):
+                line[name] = None if values[name] is None else round(values[name], 2)
+            line["drop interval"] = bounds.get("drop")
             print(json.dumps(line))
         lowest, highest = (
-            [outcomes[f"{variant}/{selection}/{seed}"][1] for seed in arguments.seeds]
+            [counted[f"{variant}/{selection}/{seed}"] for seed in arguments.seeds]
             for selection in ("lowest", "highest")
         )
         print(json.dumps({"variant": variant, "lowest less highest": paired_difference(lowest, highest)}))

@@ -42,24 +42,27 @@ def main() -> None:
 
 def compare(work: Path, arguments: argparse.Namespace) -> dict:
     """Run both on the same images, ours first (once to compile, once to time)."""
+    from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
+    from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.inputs import read_inputs
+    from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.runner import evaluate_model
-    from rococo_jax.evaluation.settings import Settings
 
     names = cut_annotations(Path(arguments.annotations), Path(arguments.images), work / "annotations", arguments.count)
-    inputs = read_inputs(arguments.images, work / "annotations", allow_missing=False)
+    benchmarks = open_benchmarks(Settings(), images=arguments.images, annotations=work / "annotations")
+    annotations = read_annotation_folder(work / "annotations")
+    paths = dict(zip(names, benchmarks[0].image_sets["originals"].paths, strict=True))
     reference = make_reference(arguments.cores)
     ours = beside_transformers.converted(reference)
-    ours.tokenizer, ours.preprocessing = word_tokenizer(inputs), clip_preprocessing()
+    ours.tokenizer, ours.preprocessing = word_tokenizer(annotations), clip_preprocessing()
     seconds = {}
     for what in ("ours_compiling", "ours"):
         started = time.perf_counter()
-        results, _ = evaluate_model(ours, inputs, Settings(), EmbeddingCache(work / what))
+        results = evaluate_model(ours, benchmarks, Settings(), EmbeddingCache(work / what)).results
         seconds[what] = time.perf_counter() - started
-    folders = mixed_folders(names, inputs, work)
+    folders = mixed_folders(names, paths, work)
     started = time.perf_counter()
-    found = published_way(reference, ours.tokenizer, inputs, folders)
+    found = published_way(reference, ours.tokenizer, annotations, paths, folders)
     seconds["published_way"] = time.perf_counter() - started
     check_agreement(results, found)
     ratio = seconds["published_way"] / seconds["ours"]
@@ -79,7 +82,7 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
     return names
 
 
-def mixed_folders(names: list[str], inputs, work: Path) -> dict[str, list[list[Path]]]:
+def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[str, list[list[Path]]]:
     """Variant -> for each seed the files of the mixed images, ordered by their first image."""
     from rococo_jax.benchmarks.rococo.mixed_files import file_names, squash_files, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
@@ -89,7 +92,7 @@ def mixed_folders(names: list[str], inputs, work: Path) -> dict[str, list[list[P
         for seed in SEEDS:
             plan = make_plan(names, method, 0.9, seed, "paper")
             out = work / f"{method}-{seed}"
-            write_mixed(plan, squash_files(inputs.paths, names), out)
+            write_mixed(plan, squash_files(paths, names), out)
             by_first = dict(zip(plan.first.tolist(), file_names(plan), strict=True))
             folders.setdefault(f"{method}_0.9", []).append([out / by_first[place] for place in range(len(names))])
     return folders
@@ -114,16 +117,16 @@ def clip_preprocessing():
     return Preprocessing.from_huggingface(CLIPImageProcessorPil().to_dict())
 
 
-def word_tokenizer(inputs):
+def word_tokenizer(annotations):
     """A tokenizer with one id per word or mark of the captions."""
     import tokenizers
 
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 
-    items = [item.captions for item in inputs.annotations.clean]
+    items = [item.captions for item in annotations.clean]
     items += [
         [text for text in item.altered if text is not None]
-        for annotation in inputs.annotations.variants.values()
+        for annotation in annotations.variants.values()
         for item in annotation.items
     ]
     words = {word for texts in items for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())}
@@ -138,12 +141,14 @@ def word_tokenizer(inputs):
     return Tokenizer(rust, spec)
 
 
-def published_way(model, tokenizer, inputs, folders: dict[str, list[list[Path]]]) -> dict[tuple[str, str], float]:
+def published_way(
+    model, tokenizer, annotations, paths: dict[str, Path], folders: dict[str, list[list[Path]]]
+) -> dict[tuple[str, str], float]:
     """R@1 in percent of every variant; each run embeds all its inputs, a mixed variant is the mean over seeds."""
-    paths, clean = list(inputs.paths.values()), inputs.annotations.clean
+    files, clean = list(paths.values()), annotations.clean
     found = {}
     runs = {"clean": [(list(item.captions), 0) for item in clean]}
-    for name, annotation in inputs.annotations.variants.items():
+    for name, annotation in annotations.variants.items():
         runs[name] = [
             ([*item.originals, *filter(None, item.altered)], sum(text is not None for text in item.altered))
             for item in annotation.items
@@ -152,7 +157,7 @@ def published_way(model, tokenizer, inputs, folders: dict[str, list[list[Path]]]
         owner = np.repeat(np.arange(len(items)), [len(texts) for texts, _ in items])
         original = np.concatenate([np.arange(len(texts)) < len(texts) - altered for texts, altered in items])
         captions = [text for texts, _ in items for text in texts]
-        similarities = embed_images(model, paths) @ embed_texts(model, tokenizer, captions).T
+        similarities = embed_images(model, files) @ embed_texts(model, tokenizer, captions).T
         first = similarities.argsort(axis=1)[:, ::-1][:, 0]
         right = (owner[first] == np.arange(len(items))) & original[first]
         found["image_to_text", name] = 100 * float(right.mean())
@@ -161,7 +166,7 @@ def published_way(model, tokenizer, inputs, folders: dict[str, list[list[Path]]]
     for variant, of_seeds in folders.items():
         shares = []
         for mixed in of_seeds:
-            gallery = np.concatenate([embed_images(model, paths), embed_images(model, mixed)])
+            gallery = np.concatenate([embed_images(model, files), embed_images(model, mixed)])
             similarities = embed_texts(model, tokenizer, captions) @ gallery.T
             shares.append(100 * float((similarities.argsort(axis=1)[:, ::-1][:, 0] == owner).mean()))
         found["text_to_image", variant] = float(np.mean(shares))

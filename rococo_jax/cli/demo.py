@@ -20,26 +20,27 @@ def run(arguments: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
+    from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.checkpoints.shipped import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.inputs import read_inputs
+    from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.runner import evaluate_all
-    from rococo_jax.evaluation.settings import Settings
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.report import write_report
     from rococo_jax.runtime import cache_folder, enable_compilation_cache
 
     enable_compilation_cache()
     out = Path(arguments.out)
-    inputs = read_inputs(*draw_benchmark(out, arguments.scenes, arguments.seed), allow_missing=False)
+    settings = settings_from({"protocol": arguments.protocol})
+    images, annotations = draw_benchmark(out, arguments.scenes, arguments.seed)
+    benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
     models = shipped_models()
-    print(f"{len(models)} model(s), {inputs.in_words()}; protocol {arguments.protocol}", file=sys.stderr)
+    print(f"{len(models)} model(s), {benchmarks[0].summary()}; protocol {settings.protocol}", file=sys.stderr)
     results = out / run_name(arguments.scenes, arguments.seed) / arguments.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
-    settings = Settings(protocol=arguments.protocol)
-    all_results, _ = evaluate_all(folders, results, inputs, settings, cache)
+    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache)
     print_summary(all_results)
     page, table = write_report(folders.values(), out / "report.html")
-    print(f"report: {page}  (figures: {table}; scenes: {inputs.image_folder.parent})")
+    print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

@@ -2,44 +2,53 @@
 
 import argparse
 
-HELP = "Evaluate models on altered captions and images: recall, false recall and drop, with intervals and a report."
+HELP = "Evaluate models on benchmarks: recall, false recall, drop and accuracy, with intervals and a report."
 EXAMPLES = """\
   rococo evaluate models/clip-b32 --images coco/images --annotations rococo/annotations --out out/clip-b32
-  rococo evaluate models/a models/b --images coco/images --annotations rococo/annotations --out out --protocol strict
-  rococo evaluate MODEL --images some/images --annotations rococo/annotations --out out --allow-missing-images
+  rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out --protocol strict
+  rococo evaluate my_models.py:make_clip demo:plain --data DATA --out out --allow-missing-images
   rococo evaluate models/blip --rerank 256 --images coco/images --annotations rococo/annotations --out out/blip
   rococo evaluate --models models.txt 'runs/*/model' --images coco/images --annotations rococo/annotations --out out
 """
+OLD_OPTIONS = {"--mixes": "--mixed-galleries", "--part": "--shard"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
     from rococo_jax.cli.embed import add_embedding_arguments
 
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="model directory, foreign checkpoint, hub name, "
-                        "name=source, or a pattern such as 'runs/*/model'")  # fmt: skip
-    parser.add_argument("--models", dest="model_list", metavar="FILE", help="the same, one a line; # begins a comment")
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images that the annotations name")
-    parser.add_argument("--annotations", required=True, metavar="DIR", help="folder of annotation files")
-    parser.add_argument("--out", required=True, metavar="DIR", help="results.json and per_query.parquet; for several "
-                        "models a folder for each; report.html, .csv and .md; journal.jsonl")  # fmt: skip
-    parser.add_argument("--tasks", default="image_to_text,text_to_image", metavar="A,B", help="default: %(default)s")
-    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
-    parser.add_argument("--mixes", default="mix_0.9,patch_0.9", metavar="A,B", help="mixed galleries of text_to_image: "
-                        "mix_R, patch_R, or none (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seeds", default="1,10,100", metavar="N,N", help="of the mixing (default: %(default)s)")
-    parser.add_argument("--corruptions", default="none", metavar="A,B", help="also ask the clean tasks on corrupted "
-                        "images: kinds of ImageNet-C, or all (default: none)")  # fmt: skip
-    parser.add_argument("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
-    parser.add_argument("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K "
-                        "best of every query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
-    parser.add_argument("--allow-missing-images", action="store_true", help="shrink the gallery to the images present")
-    parser.add_argument("--no-report", action="store_true", help="do not write the report")
-    parser.add_argument("--part", metavar="K/N", help="only every N-th model, from the K-th: for N processes that "
-                        "share --out; write the report of all with `rococo report OUT`")  # fmt: skip
+    add = parser.add_argument
+    add("models", nargs="*", metavar="MODEL", help="model directory, foreign checkpoint, hub name, "
+        "file.py:function that returns an encoder, name=source, or a pattern such as 'runs/*/model'")  # fmt: skip
+    add("--models", dest="model_list", metavar="FILE", help="the same, one a line; # begins a comment")
+    add("--out", required=True, metavar="DIR", help="results.json, per_query.parquet and examples.parquet; for several "
+        "models a folder for each; report.html, .csv and .md; journal.jsonl")  # fmt: skip
+    add("--data", metavar="DIR", help="folder of benchmarks in the documented layout; see rococo benchmarks")
+    add("--benchmarks", metavar="A,B", help="which of them (default: all whose files are under --data)")
+    add("--data-dir", action="append", default=[], metavar="NAME=DIR", help="another place for a folder of the layout, "
+        "such as coco/images, or for a benchmark's annotations; may be repeated")  # fmt: skip
+    add("--images", metavar="DIR", help="instead of --data: the images of one benchmark")
+    add("--annotations", metavar="DIR", help="and its annotation files, by which it is recognised")
+    add("--tasks", metavar="A,B", help="only these tasks (default: all of each benchmark)")
+    add("--protocol", choices=("paper", "strict", "control"), default="paper", metavar="{paper,strict}",
+        help="default: paper")  # fmt: skip
+    add("--mixed-galleries", default="mix_0.9,patch_0.9", metavar="A,B", help="of RoCOCO's text_to_image: mix_R, "
+        "patch_R, control alone, or none (default: %(default)s)")  # fmt: skip
+    add("--seeds", default="1,10,100", metavar="N,N", help="of the mixing (default: %(default)s)")
+    add("--corruptions", default="none", metavar="A,B", help="also ask the unaltered tasks on corrupted images: kinds "
+        "of ImageNet-C, or all (default: none)")  # fmt: skip
+    add("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
+    add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
+        "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
+    add("--allow-missing-images", action="store_true", help="leave out images that are not there, with a note")
+    add("--no-report", action="store_true", help="do not write the report")
+    add("--shard", metavar="K/N", help="only every N-th model, from the K-th: for N processes that share --out; write "
+        "the report of all with `rococo report OUT`")  # fmt: skip
     add_embedding_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Evaluates every model, prints the table, writes the report. Returns 1 where a model failed."""
     from rococo_jax.runtime import distributed_run, enable_compilation_cache
 
     with distributed_run():
@@ -54,40 +63,42 @@ def _run(arguments: argparse.Namespace) -> int:
     import jax
 
     from rococo_jax.cli.embed import embedding_cache
-    from rococo_jax.evaluation.estimate import estimate_lines
-    from rococo_jax.evaluation.inputs import read_inputs
+    from rococo_jax.evaluation.estimate import estimate
+    from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.journal import JOURNAL, write_journal
-    from rococo_jax.evaluation.model_list import part_of, read_models
-    from rococo_jax.evaluation.runner import estimate, evaluate_all
+    from rococo_jax.evaluation.model_list import read_models, shard_of
+    from rococo_jax.evaluation.runner import evaluate_all
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.report import write_report
 
     settings = run_on_all_processes("settings", lambda: _settings(arguments))
-    out = Path(arguments.out)
+    out, shard = Path(arguments.out), arguments.shard
     models = broadcast_from_process_0("models", lambda: read_models(arguments.models, arguments.model_list))
     # A list may grow, and its results must not move when it does.
-    alone = len(models) == 1 and arguments.model_list is None and arguments.part is None
-    models = models if arguments.part is None else run_on_all_processes("part", lambda: part_of(models, arguments.part))
+    alone = len(models) == 1 and arguments.model_list is None and shard is None
+    models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
     folders = {model.source: out if alone else out / model.name for model in models}
     names = {model.source: model.name for model in models if model.renamed}
-    read = (arguments.images, arguments.annotations, arguments.allow_missing_images)
-    inputs = run_on_all_processes("annotations and images", lambda: read_inputs(*read))
+    places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
+    places |= {"names": _names(arguments.benchmarks), "folders": _folders(arguments.data_dir)}
+    benchmarks = run_on_all_processes("benchmarks", lambda: open_benchmarks(settings, **places))
 
     def begin() -> None:
-        print(f"{len(folders)} model(s), {inputs.in_words()}; protocol {arguments.protocol}", file=sys.stderr)
-        told = estimate_lines(*estimate(folders, inputs, settings, arguments.dtype))
-        print("\n".join(told), file=sys.stderr, flush=True)
+        data = "; ".join(benchmark.summary() for benchmark in benchmarks)
+        print(f"{len(folders)} model(s); {data}; protocol {settings.protocol}", file=sys.stderr)
+        lines = estimate(folders, benchmarks, settings.rerank, arguments.dtype)
+        print("\n".join(lines), file=sys.stderr, flush=True)
         if not alone:
-            write_journal(out / JOURNAL, event="started", models=list(folders), estimate=told)
+            write_journal(out / JOURNAL, event="started", models=list(folders), estimate=lines)
 
     broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
-    all_results, failed = evaluate_all(folders, out, inputs, settings, cache, arguments.dtype, names)
+    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, arguments.dtype, names)
     if jax.process_index() == 0:
         if all_results:
             print_summary(all_results)
-            if not arguments.no_report and arguments.part is None:
+            if not arguments.no_report and shard is None:
                 written = [folder for source, folder in folders.items() if source not in failed]
                 print(f"report: {write_report(written, out / 'report.html')[0]}")
         if failed:
@@ -96,23 +107,42 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace):
-    from rococo_jax.evaluation.settings import Settings
+    from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 
     corruptions = tuple(CORRUPTIONS) if arguments.corruptions == "all" else _names(arguments.corruptions)
-    return Settings(
-        protocol=arguments.protocol,
-        tasks=_names(arguments.tasks),
-        mixes=_names(arguments.mixes),
-        seeds=_numbers("--seeds", arguments.seeds),
-        corruptions=corruptions,
-        severities=_numbers("--severities", arguments.severities),
-        rerank=_number("--rerank", arguments.rerank),
-    )
+    return settings_from({
+        "protocol": arguments.protocol,
+        "tasks": _names(arguments.tasks),
+        "mixed_galleries": _names(arguments.mixed_galleries),
+        "seeds": _numbers("--seeds", arguments.seeds),
+        "corruptions": corruptions,
+        "severities": _numbers("--severities", arguments.severities),
+        "rerank": _number("--rerank", arguments.rerank),
+        "allow_missing_images": arguments.allow_missing_images,
+    })  # fmt: skip
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return () if text == "none" else tuple(text.split(","))
+def _names(text: str | None) -> tuple[str, ...]:
+    return () if text in (None, "none") else tuple(text.split(","))
+
+
+def _folders(given: list[str]) -> dict[str, str]:
+    from rococo_jax.errors import InputError
+
+    pairs = [entry.partition("=") for entry in given]
+    for entry, (name, _, folder) in zip(given, pairs, strict=True):
+        if not name or not folder:
+            raise InputError("--data-dir", "folder", entry, "NAME=DIR")
+    return {name: folder for name, _, folder in pairs}
+
+
+def _number(option: str, text: str) -> int:
+    from rococo_jax.errors import InputError
+
+    if not text.isdecimal():
+        raise InputError(option, "number", text, "a whole number, 0 or more")
+    return int(text)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -122,11 +152,3 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     if not all(number.isdecimal() for number in numbers):
         raise InputError(option, "numbers", text, "whole numbers with commas between them")
     return tuple(map(int, numbers))
-
-
-def _number(option: str, text: str) -> int:
-    from rococo_jax.errors import InputError
-
-    if not text.isdecimal():
-        raise InputError(option, "number", text, "a whole number, 0 or more")
-    return int(text)

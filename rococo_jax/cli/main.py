@@ -11,6 +11,7 @@ from rococo_jax.version import __version__
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
 COMMANDS = (
     "demo",
+    "benchmarks",
     "evaluate",
     "score",
     "report",

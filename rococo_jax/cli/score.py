@@ -20,7 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--annotation", required=True, metavar="FILE", help="published form, our own, or plain captions"
     )
     parser.add_argument("--out", required=True, metavar="F.json", help="where the results go")
-    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
+    parser.add_argument(
+        "--protocol",
+        choices=("paper", "strict", "control"),
+        default="paper",
+        metavar="{paper,strict}",
+        help="default: paper",
+    )
     parser.add_argument(
         "--name", help="what to call the model; default: the name of the first file, without its ending"
     )
@@ -33,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Ranks, writes, and prints the table."""
     _check_inputs(arguments)
 
+    from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.evaluation.results import write_per_query
     from rococo_jax.evaluation.scoring import score_embeddings, score_similarities
     from rococo_jax.evaluation.summary import print_summary
@@ -40,6 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.storage import write_json
 
     enable_compilation_cache()
+    # `control` was a protocol once; without images it is `paper`.
+    arguments.protocol = settings_from({"protocol": arguments.protocol}).protocol
     if arguments.similarities:
         results, table = score_similarities(
             arguments.similarities, arguments.annotation, arguments.protocol, arguments.name

@@ -146,10 +146,10 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
 
 def _evaluation(arguments: argparse.Namespace, base):
     """What every model is asked: by the command line, else by the config's `eval` keys, else nothing."""
+    from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.cli.embed import embedding_cache
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.inputs import read_inputs
-    from rococo_jax.evaluation.settings import Settings
+    from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.sweep.axes import parse_seeds
     from rococo_jax.sweep.running import Evaluation
 
@@ -160,14 +160,17 @@ def _evaluation(arguments: argparse.Namespace, base):
     if missing and not base.eval.images:
         return None
     if missing:
-        settings = Settings(protocol=base.eval.protocol, mixes=_names(base.eval.mixes))
-        inputs = read_inputs(base.eval.images, base.eval.annotations, allow_missing=True)
+        mixed = _names(base.eval.mixes)
+        asked = {"protocol": base.eval.protocol, "mixed_galleries": mixed, "allow_missing_images": True}
+        images, annotations = base.eval.images, base.eval.annotations
     else:
         seeds = parse_seeds(arguments.mixing_seeds, "--mixing-seeds")
-        asked = {"tasks": _names(arguments.tasks), "mixes": _names(arguments.mixes), "seeds": seeds}
-        settings = Settings(protocol=arguments.protocol, **asked)
-        inputs = read_inputs(arguments.images, arguments.annotations, arguments.allow_missing_images)
-    return Evaluation(inputs, settings, embedding_cache(arguments), arguments.dtype)
+        asked = {"tasks": _names(arguments.tasks), "mixed_galleries": _names(arguments.mixes), "seeds": seeds}
+        asked |= {"protocol": arguments.protocol, "allow_missing_images": arguments.allow_missing_images}
+        images, annotations = arguments.images, arguments.annotations
+    settings = settings_from(asked)
+    benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
+    return Evaluation(benchmarks, settings, embedding_cache(arguments), arguments.dtype)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ import collections
 import io
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -19,6 +20,8 @@ from PIL import Image, UnidentifiedImageError
 
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
+
+T = TypeVar("T")
 
 _WANTED = "a whole image file that Pillow can read"
 
@@ -113,6 +116,45 @@ def load_images(
                     batch[place] = waiting.popleft().result()
                 yield batch
                 submit(batch_size)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def map_images(
+    paths: Sequence[str | os.PathLike],
+    prepare: Callable[[Image.Image], T],
+    *,
+    ahead: int = 128,
+    workers: int | None = None,
+) -> Iterator[T]:
+    """What `prepare` makes of each image file, in the order of `paths`, opened and prepared in threads.
+
+    Args:
+        paths: the files.
+        prepare: called with each decoded image, in a thread.
+        ahead: how many images may be ready or in work before they are asked for.
+        workers: threads; the number of CPU cores this process may use by default.
+
+    Raises:
+        InputError: the first file, in the order of `paths`, that cannot be used.
+    """
+
+    def load(path: str | os.PathLike) -> T:
+        image = open_image(path)
+        try:
+            return prepare(image)
+        except InputError as error:
+            raise InputError(path, error.field, error.found, error.wanted) from None
+
+    waiting: collections.deque[Future] = collections.deque()
+    remaining = iter(paths)
+    with ThreadPoolExecutor(workers or _usable_cores(), thread_name_prefix="images") as pool:
+        try:
+            waiting.extend(pool.submit(load, path) for path in itertools.islice(remaining, ahead))
+            while waiting:
+                yield waiting.popleft().result()
+                waiting.extend(pool.submit(load, path) for path in itertools.islice(remaining, 1))
         finally:
             for future in waiting:
                 future.cancel()

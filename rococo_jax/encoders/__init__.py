@@ -1,6 +1,8 @@
-"""Images and strings in, unit vectors out: batched, bucketed by length, sharded over a mesh, kept on disk if asked."""
+"""Images and texts in, unit vectors out: our own models in batches and length buckets, and objects of any framework."""
 
 from rococo_jax.encoders.encoder import Encoder
-from rococo_jax.encoders.loading import load_model
+from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.loading import load_encoder, load_model
+from rococo_jax.encoders.protocol import ImageTextEncoder
 
-__all__ = ["Encoder", "load_model"]
+__all__ = ["Encoder", "ForeignEncoder", "ImageTextEncoder", "load_encoder", "load_model"]

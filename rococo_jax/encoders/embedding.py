@@ -1,13 +1,13 @@
-"""Embed once: every image and every distinct caption of a run goes through the towers one time, in parts that are kept.
+"""Embed once: every image and every distinct text of a run goes through the towers one time, in parts that are cached.
 
-What is kept are a tower's features; the head is applied to them anew. So models that were trained on top of one frozen
+The cache keeps a tower's features; the head is applied to them anew. So models that were trained on top of one frozen
 tower share its work.
 
-Several processes share the parts: each encodes some on its own devices, and all have all of them. What one of them has
-in its cache folder it gives to those that have not; where the folder is one for all, nothing is sent.
+Several processes share the parts: each encodes some on its own devices, and all have all of them. A part that is in the
+cache folder of one process alone is sent to the others.
 
-A part holds a few hundred items; a run that is stopped goes on after the last whole part. Equal captions share one
-vector, so they tie exactly, as they should.
+A part holds a few hundred items; a run that is stopped goes on after the last whole part. Equal texts share one vector,
+so they tie exactly, as they should.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,46 +19,41 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.data.images import load_images
+from rococo_jax.data.image_sets import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.encoder import Encoder
+from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
-from rococo_jax.storage import hash_file
 from rococo_jax.version import __version__
 
-IMAGES_PER_PART = 512
 _TEXTS_PER_PART = 4096
 
 
 def embed_images(
-    encoder: Encoder,
-    paths: Sequence[Path],
-    cache: EmbeddingCache,
-    *,
-    hashes: Sequence[str] | None = None,
-    features: bool = False,
+    encoder: FeatureEncoder, images: ImageSet | Sequence[Path], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "images dim"]:
-    """Unit vectors of image files, in the order given; with `features`, what the tower gives before its head.
-
-    `hashes` are the files' SHA-256, where the caller has them already.
+    """Unit vectors of the images of a set, or of files, row by row; with `features`, before the head.
 
     Raises:
         InputError: a file is missing or is not a whole image.
     """
+    if isinstance(images, Sequence):
+        images = FileImages(tuple(map(str, images)), tuple(images))
+    runs = images.runs(IMAGES_PER_RUN)
+    contents = [[images.content(row) for row in run] for run in runs]
 
-    def encode(part: Sequence[Path], advance: Callable[[int], None]) -> np.ndarray:
-        batches = load_images(part, encoder.preprocessing)
-        return encoder.image_features((image for batch in batches for image in batch), advance)
+    def encode(run: list[int], on_progress: OnProgress) -> np.ndarray:
+        return encoder.image_features(images.read(run, encoder.prepare), on_progress)
 
-    contents = [bytes.fromhex(each) for each in hashes or map(hash_file, paths)]
-    parts, of_parts = cut(list(paths), IMAGES_PER_PART), cut(contents, IMAGES_PER_PART)
-    of_tower = features_of_parts(encoder, "images", parts, of_parts, encode, cache)
+    kind = "images" if images.name == ORIGINALS else f"images ({images.name})"
+    of_runs = features_of_parts(encoder, kind, runs, contents, encode, cache)
+    of_tower = np.empty_like(of_runs)
+    of_tower[np.concatenate(runs)] = of_runs
     return of_tower if features else encoder.project_image_features(of_tower)
 
 
 def embed_texts(
-    encoder: Encoder, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
+    encoder: FeatureEncoder, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "texts dim"]:
     """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors.
 
@@ -66,7 +61,7 @@ def embed_texts(
     """
     distinct = sorted(set(texts), key=lambda text: (len(text), text))
     place = {text: index for index, text in enumerate(distinct)}
-    parts = cut(distinct, _TEXTS_PER_PART)
+    parts = chunks(distinct, _TEXTS_PER_PART)
     contents = [[text.encode() for text in part] for part in parts]
     vectors = features_of_parts(encoder, "captions", parts, contents, encoder.text_features, cache)
     if not features:
@@ -74,17 +69,12 @@ def embed_texts(
     return vectors[[place[text] for text in texts]]
 
 
-def cut(items: list, size: int) -> list[list]:
-    """Runs of `size` items; the last may be shorter."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
 def features_of_parts(
-    encoder: Encoder,
+    encoder: FeatureEncoder,
     kind: str,
     parts: Sequence[Any],
     contents: Sequence[list[bytes]],
-    encode: Callable[[Any, Callable[[int], None]], np.ndarray],
+    encode: Callable[[Any, OnProgress], np.ndarray],
     cache: EmbeddingCache,
 ) -> np.ndarray:
     """The tower's features of all parts; `contents` says for each part what decides its items.
@@ -94,7 +84,10 @@ def features_of_parts(
     """
     # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
     side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
-    about = {"kind": f"{side} features", "tower": encoder.describe_tower(side), "versions": encoding_versions()}
+    tower = encoder.describe_tower(side)
+    if tower is None:  # what decides the vectors is not known
+        cache = EmbeddingCache(None)
+    about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
     keys = [cache.key(about, content) for content in contents]
     found = {number: part for number, key in enumerate(keys) if (part := cache.get(key)) is not None}
     what = f"{encoder.name}: embedding {kind}"
@@ -115,7 +108,7 @@ def features_of_parts(
             return part
 
         # A round of parts, one for each process, so that none waits for the others longer than a part takes.
-        for turn in cut([number for number in range(len(parts)) if number not in kept_somewhere], len(held)):
+        for turn in chunks([number for number in range(len(parts)) if number not in kept_somewhere], len(held)):
             made = gather(what, partial(_mine, turn, make))
             for process, number in enumerate(turn):
                 found[number] = made[process]

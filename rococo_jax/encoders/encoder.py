@@ -23,16 +23,16 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders.buckets import pad_rows, text_batches
 from rococo_jax.encoders.matching import Matcher
+from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import AXES, make_mesh
+from rococo_jax.storage import hash_json
 
 # Rows a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call.
 _CPU_IMAGES, _ACCELERATOR_IMAGES = 16, 256
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 16384
 _PROJECTED_ROWS = 256
-
-Advance = Callable[[int], None]
 
 
 class Encoder:
@@ -82,6 +82,29 @@ class Encoder:
             "dtype": jnp.dtype(self.model.dtype).name,
         }
 
+    def fingerprint(self) -> str:
+        """A hash of all that decides an embedding; the name is no part of it."""
+        return hash_json({key: value for key, value in self.describe().items() if key != "name"})
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        """The image resized and cropped as the model wants it, uint8.
+
+        Raises:
+            InputError: the model has no image tower or no preprocessing, or the image is too narrow.
+        """
+        self._require_images()
+        return self.preprocessing.resize(image)
+
+    def facts(self) -> dict[str, Any]:
+        """Provenance, size, cost, and what to look at twice; decides no figure that the fingerprint does not hold."""
+        from rococo_jax.encoders.inspection import inspect_model
+
+        facts = inspect_model(self)
+        told = ("provenance", "weights_sha256", "embedding_dimensions", "parameters", "flops", "warnings")
+        preprocessing = self.preprocessing and self.preprocessing.describe()
+        tokenizer = self.tokenizer and self.tokenizer.spec.to_json()
+        return {**{key: facts[key] for key in told}, "preprocessing": preprocessing, "tokenizer": tokenizer}
+
     def describe_tower(self, side: str) -> dict[str, Any]:
         """All that decides a feature of one tower (`vision` or `text`), heads left out: models that share a tower and
         differ in what was trained on top of it agree here."""
@@ -107,38 +130,42 @@ class Encoder:
         """How many images all devices encode in one step."""
         return self._image_rows * self.mesh.size
 
-    def encode_image(self, images, advance: Advance | None = None) -> Float[np.ndarray, "images dim"]:
+    def encode_image(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:
         """Unit image vectors, float32.
 
         Args:
             images: uint8 `(n, h, w, 3)` of any size (resized and cropped as the model wants), float pixels
                 `(n, h, w, 3)` already normalised, or a sequence of PIL images.
-            advance: called with the number of images done.
+            on_progress: called with the number of images done.
 
         Raises:
             InputError: the model has no image tower, or the pixels have another size than the model's.
         """
-        return self.project_image_features(self.image_features(images, advance))
+        return self.project_image_features(self.image_features(images, on_progress))
 
-    def encode_text(self, texts: Sequence[Any], advance: Advance | None = None) -> Float[np.ndarray, "texts dim"]:
+    def encode_text(
+        self, texts: Sequence[Any], on_progress: OnProgress | None = None
+    ) -> Float[np.ndarray, "texts dim"]:
         """Unit text vectors, float32.
 
         Args:
             texts: strings, or lists of token ids with their special tokens in place.
-            advance: called with the number of texts done.
+            on_progress: called with the number of texts done.
 
         Raises:
             InputError: the model has no text tower, or a text has more tokens than its context.
         """
-        return self.project_text_features(self.text_features(texts, advance))
+        return self.project_text_features(self.text_features(texts, on_progress))
 
-    def image_features(self, images, advance: Advance | None = None) -> Float[np.ndarray, "images width"]:
+    def image_features(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images width"]:
         """Pooled features of the image tower before the projection head, as `encode_image` takes them."""
-        return self._encode_images(images, advance)
+        return self._encode_images(images, on_progress)
 
-    def text_features(self, texts: Sequence[Any], advance: Advance | None = None) -> Float[np.ndarray, "texts width"]:
+    def text_features(
+        self, texts: Sequence[Any], on_progress: OnProgress | None = None
+    ) -> Float[np.ndarray, "texts width"]:
         """Pooled features of the text tower before the projection head, as `encode_text` takes them."""
-        return self._encode_texts(texts, advance)
+        return self._encode_texts(texts, on_progress)
 
     def project_image_features(self, features: Float[np.ndarray, "images width"]) -> Float[np.ndarray, "images dim"]:
         """Unit vectors from what `image_features` gave."""
@@ -148,21 +175,21 @@ class Encoder:
         """Unit vectors from what `text_features` gave."""
         return self._project("project_text", features)
 
-    def image_tokens(self, images, advance: Advance | None = None) -> Float[np.ndarray, "images tokens width"]:
+    def image_tokens(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images tokens width"]:
         """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
 
         Raises:
             InputError: the model has no matching head, or as `encode_image`.
         """
         self.require_matching()
-        return self._encode_images(images, advance, _image_tokens)
+        return self._encode_images(images, on_progress, _image_tokens)
 
     def matching_logits(
         self,
         image_tokens: Float[np.ndarray, "images tokens width"],
         texts: Sequence[Any],
         pairs: tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]],
-        advance: Advance | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Float[np.ndarray, "pairs 2"]:
         """What the matching head says of pairs: logits of no match and of a match, float32.
 
@@ -170,7 +197,7 @@ class Encoder:
             image_tokens: from `image_tokens`.
             texts: as `encode_text` takes them. Where the spec has a `first_id`, it replaces their first token.
             pairs: the image and the text of each, as places in `image_tokens` and `texts`.
-            advance: called with the number of pairs done.
+            on_progress: called with the number of pairs done.
 
         Raises:
             InputError: the model has no matching head, or as `encode_text`.
@@ -180,7 +207,7 @@ class Encoder:
         ids = ids if first is None else [[first, *row[1:]] for row in ids]
         context = self.spec.text.context_length
         matcher = Matcher(self._graph, self._state, self.tokenizer, context, self.mesh, self._tokens)
-        return matcher.logits(image_tokens, ids, pairs, advance)
+        return matcher.logits(image_tokens, ids, pairs, on_progress)
 
     def require_matching(self) -> None:
         """Refuses to go on without a matching head.
@@ -200,11 +227,8 @@ class Encoder:
             outputs.append(np.asarray(vectors)[: len(part)])
         return np.concatenate(outputs)
 
-    def _encode_images(self, images, advance: Advance | None, program: Callable | None = None) -> np.ndarray:
-        if self.spec.vision is None:
-            raise InputError(self.name, "image tower", "none", "a model with an image tower")
-        if self.preprocessing is None:
-            raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
+    def _encode_images(self, images, on_progress: OnProgress | None, program: Callable | None = None) -> np.ndarray:
+        self._require_images()
         rows = self._image_rows * self.mesh.size
         outputs = []
         for batch in self._pixel_batches(images, rows):
@@ -213,11 +237,17 @@ class Encoder:
             encode = partial(program or _image_features, self._graph, self.preprocessing)
             outputs.append((encode(self._state, placed), count))
             if len(outputs) > 1:
-                outputs[-2] = _fetch(outputs[-2], advance)
+                outputs[-2] = _fetch(outputs[-2], on_progress)
         if not outputs:
             raise InputError(self.name, "images", "none", "at least one image")
-        outputs[-1] = _fetch(outputs[-1], advance)
+        outputs[-1] = _fetch(outputs[-1], on_progress)
         return np.concatenate(outputs)
+
+    def _require_images(self) -> None:
+        if self.spec.vision is None:
+            raise InputError(self.name, "image tower", "none", "a model with an image tower")
+        if self.preprocessing is None:
+            raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
 
     def _pixel_batches(self, images, rows: int) -> Iterator[np.ndarray]:
         if isinstance(images, np.ndarray | jax.Array):
@@ -253,7 +283,7 @@ class Encoder:
             raise InputError(self.name, "token ids", f"{longest} tokens", f"at most {context}")
         return ids
 
-    def _encode_texts(self, texts: Sequence[Any], advance: Advance | None) -> np.ndarray:
+    def _encode_texts(self, texts: Sequence[Any], on_progress: OnProgress | None) -> np.ndarray:
         ids = self.token_ids(texts)
         counts, context = [len(row) for row in ids], self.spec.text.context_length
         output, pending = None, None
@@ -264,9 +294,9 @@ class Encoder:
             if pending is None:
                 output = np.empty((len(ids), vectors.shape[1]), np.float32)
             else:
-                output[pending[1]] = _fetch((pending[0], len(pending[1])), advance)
+                output[pending[1]] = _fetch((pending[0], len(pending[1])), on_progress)
             pending = vectors, batch.index
-        output[pending[1]] = _fetch((pending[0], len(pending[1])), advance)
+        output[pending[1]] = _fetch((pending[0], len(pending[1])), on_progress)
         return output
 
     def _place(self, rows: np.ndarray) -> jax.Array:
@@ -295,10 +325,10 @@ def _projected(graph, method: str, state, features) -> jax.Array:
     return getattr(nnx.merge(graph, state), method)(features)
 
 
-def _fetch(output: tuple[jax.Array, int], advance: Advance | None) -> np.ndarray:
+def _fetch(output: tuple[jax.Array, int], on_progress: OnProgress | None) -> np.ndarray:
     vectors, count = output
-    if advance is not None:
-        advance(count)
+    if on_progress is not None:
+        on_progress(count)
     return np.asarray(vectors)[:count]
 
 

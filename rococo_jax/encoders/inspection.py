@@ -1,6 +1,6 @@
 """Facts about a model: origin, architecture, cost, and warnings of known pitfalls."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.openai import activation_by_name
@@ -8,11 +8,8 @@ from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.models import ResNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
-if TYPE_CHECKING:
-    from rococo_jax.encoders import Encoder
 
-
-def inspect_model(encoder: "Encoder") -> dict[str, Any]:
+def inspect_model(encoder: Any) -> dict[str, Any]:
     """A JSON value: `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`,
     `preprocessing`, `tokenizer`, `warnings`.
 
@@ -45,7 +42,7 @@ def inspect_model(encoder: "Encoder") -> dict[str, Any]:
     }
 
 
-def warnings_of(encoder: "Encoder") -> list[str]:
+def warnings_of(encoder: Any) -> list[str]:
     """Warnings of known pitfalls; empty for a model without any."""
     found = _activation_warnings(encoder)
     if encoder.spec.vision is not None:
@@ -58,7 +55,7 @@ def warnings_of(encoder: "Encoder") -> list[str]:
     return found
 
 
-def _activation_warnings(encoder: "Encoder") -> list[str]:
+def _activation_warnings(encoder: Any) -> list[str]:
     source, spec = encoder.provenance.get("source"), encoder.spec
     known = activation_by_name(source) if source is not None else None
     towers = {"image": spec.vision, "text": spec.text}
@@ -72,7 +69,7 @@ def _activation_warnings(encoder: "Encoder") -> list[str]:
     return found
 
 
-def _image_warnings(encoder: "Encoder") -> list[str]:
+def _image_warnings(encoder: Any) -> list[str]:
     vision, preprocessing, found = encoder.spec.vision, encoder.preprocessing, []
     if preprocessing is None:
         return ["image size: nothing says how images become pixels"]
@@ -93,7 +90,7 @@ def _image_warnings(encoder: "Encoder") -> list[str]:
     return found
 
 
-def _text_warnings(encoder: "Encoder") -> list[str]:
+def _text_warnings(encoder: Any) -> list[str]:
     text, tokenizer, found = encoder.spec.text, encoder.tokenizer, []
     if tokenizer is None:
         return ["tokenizer: none came with the model, it reads token ids only"]

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -17,10 +16,30 @@ from rococo_jax.checkpoints.model_directory import (
 )
 from rococo_jax.checkpoints.parameters import build_model, with_image_size
 from rococo_jax.checkpoints.shipped import demo_folder
+from rococo_jax.encoders.encoder import Encoder
+from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
+from rococo_jax.encoders.protocol import ImageTextEncoder
 from rococo_jax.runtime import make_mesh
 
-if TYPE_CHECKING:
-    from rococo_jax.encoders import Encoder
+
+def load_encoder(
+    source: ImageTextEncoder | str | os.PathLike, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.float32
+) -> Encoder | ForeignEncoder:
+    """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
+
+    Args:
+        source: a model's name, the name of a function that returns an encoder, or an encoder.
+        mesh: the devices; all of them by default.
+        dtype: of the towers' compute, for models of this project.
+
+    Raises:
+        InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
+    """
+    if isinstance(source, str) and is_factory(source):
+        source = load_factory(source)
+    if isinstance(source, str | os.PathLike):
+        return load_model(source, mesh=mesh, dtype=dtype)
+    return source if isinstance(source, Encoder | ForeignEncoder) else ForeignEncoder(source, mesh=mesh)
 
 
 def load_model(
@@ -33,7 +52,7 @@ def load_model(
     pooling: str | None = None,
     activation: str | None = None,
     tokenizer: str | None = None,
-) -> "Encoder":
+) -> Encoder:
     """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
 
     Args:
@@ -46,8 +65,6 @@ def load_model(
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
     """
-    from rococo_jax.encoders import Encoder
-
     folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)
@@ -65,10 +82,9 @@ def load_model(
     return Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh)
 
 
-def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> "Encoder":
+def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
     from rococo_jax.data.preprocessing import Preprocessing
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-    from rococo_jax.encoders import Encoder
 
     spec, description = read_description(folder)
     path = folder / MODEL_FILE

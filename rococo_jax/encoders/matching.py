@@ -44,17 +44,17 @@ class Matcher:
         image_tokens: Float[np.ndarray, "images tokens width"],
         ids: Sequence[Sequence[int]],
         pairs: tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]],
-        advance: Callable[[int], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> Float[np.ndarray, "pairs 2"]:
         """Logits of no match and of a match; see `Encoder.matching_logits`."""
         output = np.empty((len(pairs[0]), 2), np.float32)
         for start in range(0, len(image_tokens), _IMAGES_PLACED):
             placed = image_tokens[start : start + _IMAGES_PLACED]
             here = np.flatnonzero((pairs[0] >= start) & (pairs[0] < start + len(placed)))
-            output[here] = self._logits(placed, ids, pairs[0][here] - start, pairs[1][here], advance)
+            output[here] = self._logits(placed, ids, pairs[0][here] - start, pairs[1][here], on_progress)
         return output
 
-    def _logits(self, image_tokens, ids, images, texts, advance) -> np.ndarray:
+    def _logits(self, image_tokens, ids, images, texts, on_progress) -> np.ndarray:
         # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
         tokens = pad_rows(image_tokens, 1 << (len(image_tokens) - 1).bit_length())
         tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
@@ -64,10 +64,10 @@ class Matcher:
             inputs = self._inputs(batch, ids, images, texts)
             logits = _matching_logits(self.graph, self.state, tokens, *inputs)
             if pending is not None:
-                _fetch(*pending, output, advance)
+                _fetch(*pending, output, on_progress)
             pending = logits, batch.pairs
         if pending is not None:
-            _fetch(*pending, output, advance)
+            _fetch(*pending, output, on_progress)
         return output
 
     def _inputs(self, batch: PairBatch, ids, images, texts) -> list[jax.Array]:
@@ -79,11 +79,11 @@ class Matcher:
         return [jax.device_put(pad_rows(part, batch.rows), groups) for part in rows]
 
 
-def _fetch(logits: jax.Array, pairs: np.ndarray, output: np.ndarray, advance: Callable[[int], None] | None) -> None:
+def _fetch(logits: jax.Array, pairs: np.ndarray, output: np.ndarray, on_progress: Callable[[int], None] | None) -> None:
     real = pairs >= 0
     output[pairs[real]] = np.asarray(logits)[: len(pairs)][real]
-    if advance is not None:
-        advance(int(real.sum()))
+    if on_progress is not None:
+        on_progress(int(real.sum()))
 
 
 @partial(jax.jit, static_argnums=0)

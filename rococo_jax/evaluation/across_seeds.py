@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.runner import PER_QUERY
+from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import image_draws
 
 METRICS = ("r1", "fr1")

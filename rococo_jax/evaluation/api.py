@@ -1,45 +1,50 @@
-"""The benchmark as one call, for notebooks and scripts: a model, two folders, and the results as a dictionary."""
+"""Evaluation as one call, for notebooks and scripts: a model, its data, and the results as a dictionary."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.benchmarks.settings import settings_from
+from rococo_jax.encoders import ImageTextEncoder, load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.inputs import read_inputs
+from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
-from rococo_jax.evaluation.settings import Settings
 
 
 def evaluate(
-    model: Encoder | str | os.PathLike,
-    images: str | os.PathLike,
-    annotations: str | os.PathLike,
+    model: ImageTextEncoder | str | os.PathLike,
+    images: str | os.PathLike | None = None,
+    annotations: str | os.PathLike | None = None,
     *,
+    data: str | os.PathLike | None = None,
+    benchmarks: Sequence[str] = (),
     out: str | os.PathLike | None = None,
     allow_missing_images: bool = False,
     cache: str | os.PathLike | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """What `rococo evaluate` writes into `results.json`: `["tasks"][task][variant][metric]` in percent.
+    """What `rococo evaluate` writes into `results.json`: `["tasks"][task][variant][metric]`, most in percent.
 
     Args:
-        model: from `load_model`, or anything that it takes.
-        images: folder of the images that the annotations name.
-        annotations: folder of annotation files.
-        out: also write `results.json` and `per_query.parquet` into this folder, and take what is there as done.
-        allow_missing_images: shrink the gallery to the images that are present.
+        model: an object of any framework with `encode_image` and `encode_text`, or what `load_model` takes, or
+            `file.py:function` that returns such an object.
+        images, annotations: the folders of one benchmark, which is recognised by its annotation files.
+        data: instead of the two, the folder that holds benchmarks in the documented layout.
+        benchmarks: their names; all whose files are under `data` by default.
+        out: also write `results.json`, `per_query.parquet` and `examples.parquet` into this folder; results of the same
+            model and data that are there are returned as they are.
+        allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
-        settings: fields of `evaluation.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
+        settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
         InputError: the model, a folder or a setting cannot be used, or `out` holds results of something else.
         TypeError: there is no such setting.
     """
-    asked = Settings(**settings)
-    inputs = read_inputs(images, annotations, allow_missing_images)
-    encoder = model if isinstance(model, Encoder) else load_model(model)
-    kept = EmbeddingCache(cache)
+    asked = settings_from({**settings, "allow_missing_images": allow_missing_images})
+    opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
+    encoder, kept = load_encoder(model), EmbeddingCache(cache)
     if out is None:
-        return evaluate_model(encoder, inputs, asked, kept)[0]
-    return evaluate_into(Path(out), encoder, inputs, asked, kept)[0]
+        return evaluate_model(encoder, opened, asked, kept).results
+    return evaluate_into(Path(out), encoder, opened, asked, kept)[0]

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.inputs import read_inputs
+from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_model
-from rococo_jax.evaluation.settings import Settings
 from rococo_jax.runtime import cache_folder
 
 _METRICS = ("r1", "fr1", "drop")
@@ -28,12 +28,13 @@ def make_evaluation(
     """
     if not images:
         return None
-    inputs = read_inputs(images, annotations, allow_missing=True)
-    settings = Settings(protocol=protocol, mixes=() if mixes == "none" else tuple(mixes.split(",")))
+    mixed = () if mixes == "none" else tuple(mixes.split(","))
+    settings = Settings(protocol=protocol, mixed_galleries=mixed, allow_missing_images=True)
+    benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
-        results, _ = evaluate_model(encoder, inputs, settings, cache)
+        results = evaluate_model(encoder, benchmarks, settings, cache).results
         figures = {
             f"{task}/{variant}/{metric}": float(values[metric])
             for task, variants in results["tasks"].items()

@@ -11,17 +11,19 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from rococo_jax.benchmarks.tasks import RankBenchmark
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.checkpoints.shipped import demo_folder
 from rococo_jax.encoders.pairs import TEXTS
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 from rococo_jax.models.spec import ModelSpec
 
@@ -64,18 +66,40 @@ class Cost:
     bytes: int
 
 
-def work_of(benchmark: RankBenchmark, rerank: int = 0) -> Work:
-    """What a benchmark asks of any model, with the best `rerank` of each query judged by its matching head."""
-    texts = set(benchmark.captions)
+def work_of(benchmarks: Sequence[Benchmark], rerank: int = 0) -> Work:
+    """What benchmarks ask of any model, with the best `rerank` of each query judged by its matching head."""
+    texts = {text for benchmark in benchmarks for text in benchmark.texts}
     words = statistics.fmean(len(text.split()) for text in texts) if texts else 0.0
+    asked = [task.queries_and_pairs for benchmark in benchmarks for task in benchmark.tasks]
     return Work(
-        images=len(benchmark.images) * (1 + len(benchmark.derived)),
+        images=sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values()),
         texts=len(texts),
         tokens=round(words * _TOKENS_A_WORD) + _TOKENS_BESIDE,
-        queries=sum(len(task.queries) for task in benchmark.tasks),
-        pairs=sum(len(task.queries) * len(task.gallery) for task in benchmark.tasks),
-        judged=sum(len(task.queries) * min(rerank, len(task.gallery)) for task in benchmark.tasks),
+        queries=sum(queries for queries, _ in asked),
+        pairs=sum(pairs for _, pairs in asked),
+        judged=sum(min(queries * rerank, pairs) for queries, pairs in asked),
     )
+
+
+def estimate(
+    folders: Mapping[str, Path], benchmarks: Sequence[Benchmark], rerank: int = 0, dtype: DTypeLike = jnp.float32
+) -> list[str]:
+    """What evaluating models into folders will take, as lines to print; models with results there cost nothing.
+
+    Raises:
+        InputError: an image among the few that are timed is not whole, or a model that is known already has no
+            matching head to rerank with.
+    """
+    work = work_of(benchmarks, rerank)
+    waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
+    specs = [spec_before_loading(source) for source in waiting]
+    for source, found in zip(waiting, specs, strict=True):
+        if rerank and found is not None and found[0].matching is None:
+            raise InputError(source, "matching head", "none", "one to rerank with, such as BLIP's for retrieval")
+    paths = [path for benchmark in benchmarks for path in getattr(benchmark.image_sets[ORIGINALS], "paths", ())]
+    rate, image_seconds = measured_rate(dtype), measured_image_seconds(paths)
+    costs = [found and cost_of(found[0], work, rate, image_seconds, found[1]) for found in specs]
+    return estimate_lines(costs, len(folders) - len(waiting), work, rate, image_seconds)
 
 
 def cost_of(spec: ModelSpec, work: Work, rate: float, image_seconds: float, fixed_length: int | None = None) -> Cost:

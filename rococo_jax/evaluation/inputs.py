@@ -1,82 +1,109 @@
-"""What an evaluation reads: a folder of annotations and the images that are there, with their hashes."""
+"""Which benchmarks an evaluation opens: all under one data folder, some of them by name, or one by its two folders."""
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
-from rococo_jax.data.captions import find_images, refuse_missing_images
-from rococo_jax.storage import hash_file, hash_json
+from rococo_jax.benchmarks.benchmark import (
+    Benchmark,
+    BenchmarkInfo,
+    find_benchmark,
+    known_benchmarks,
+    recognise,
+    with_corrupted_images,
+)
+from rococo_jax.benchmarks.settings import Settings, check_known
+from rococo_jax.errors import InputError
 
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationInputs:
-    """Annotations, and the files of the images that are present.
-
-    Attributes:
-        annotations: clean captions and variants.
-        annotation_folder, image_folder: where they came from.
-        paths: name -> file of every image that is present, in the order of the annotations.
-        missing: names of images without a file.
-    """
-
-    annotations: AnnotationSet
-    annotation_folder: Path
-    image_folder: Path
-    paths: Mapping[str, Path]
-    missing: tuple[str, ...]
-
-    @cached_property
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of every image file by name."""
-        return {name: hash_file(path) for name, path in self.paths.items()}
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether images are missing, so that the gallery is smaller than the benchmark's."""
-        return bool(self.missing)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What of the data decides a result, whatever the folders are called."""
-        clean = [[item.image, *item.captions] for item in self.annotations.clean]
-        variants = {
-            name: hash_json([[item.image, item.originals, item.altered] for item in annotation.items])
-            for name, annotation in self.annotations.variants.items()
-        }
-        return {"captions": hash_json(clean), "variants": variants, "images": hash_json(self.hashes)}
-
-    def describe(self) -> dict[str, Any]:
-        """What a reader of the results needs to know of the data."""
-        captions = sum(len(item.captions) for item in self.annotations.clean if item.image in self.paths)
-        wanted = len(self.annotations.clean)
-        return {
-            "images": str(self.image_folder.resolve()),
-            "annotations": str(self.annotation_folder.resolve()),
-            "image_count": len(self.paths),
-            "caption_count": captions,
-            "coverage": {"present": len(self.paths), "wanted": wanted, "complete": not self.missing},
-        }
-
-    def in_words(self) -> str:
-        """What is there, for the line that a command says before it starts."""
-        found = self.describe()
-        variants = ", ".join(("clean", *self.annotations.variants))
-        wanted = found["coverage"]["wanted"]
-        return f"{found['image_count']} of {wanted} images, {found['caption_count']} captions; variants {variants}"
+Folder = str | os.PathLike
 
 
-def read_inputs(images: str | os.PathLike, annotations: str | os.PathLike, allow_missing: bool) -> EvaluationInputs:
-    """Reads and checks both folders.
+def open_benchmarks(
+    settings: Settings,
+    *,
+    images: Folder | None = None,
+    annotations: Folder | None = None,
+    data: Folder | None = None,
+    names: Sequence[str] = (),
+    folders: Mapping[str, Folder] | None = None,
+) -> list[Benchmark]:
+    """Opens one benchmark by its two folders, or benchmarks under a data folder in the documented layout.
+
+    Args:
+        settings: what is asked of them.
+        images, annotations: the folders of one benchmark, which is recognised by its tasks or its annotation files.
+        data: the folder that holds `coco/images`, `rococo/annotations`, `sugar_crepe`, ...
+        names: of the benchmarks under `data`; by default all whose files are there.
+        folders: other places, by a folder of the layout (`coco/images`) or a benchmark's name (its annotations).
 
     Raises:
-        InputError: an annotation file is unusable, or images are missing and that is not allowed.
+        InputError: neither or both ways of naming folders are used, a name is unknown, a folder is missing, or a
+            benchmark's files cannot be used.
     """
-    read = read_annotation_folder(annotations)
-    names = [item.image for item in read.clean]
-    present, missing = find_images(names, images)
-    refuse_missing_images(images, missing, len(names), allow_missing)
-    ordered = {name: present[name] for name in names if name in present}
-    return EvaluationInputs(read, Path(annotations), Path(images), ordered, tuple(missing))
+    if (data is None) == (images is None) or (images is None) != (annotations is None):
+        given = [name for name, value in (("images", images), ("annotations", annotations), ("data", data)) if value]
+        raise InputError("evaluate", "folders", " and ".join(given) or "none", "images and annotations, or data")
+    if data is None:
+        if names or folders:
+            raise InputError("evaluate", "benchmarks", "names with images and annotations", "names with data")
+        info = _by_tasks(settings.tasks) or recognise(Path(annotations))
+        places = {"images": Path(images), "annotations": Path(annotations)}
+        chosen = [(info, {role: places[role] for role in info.folders})]
+    else:
+        chosen = _under(Path(data), names, folders or {}, settings)
+    known = [task for info, _ in chosen for task in info.tasks]
+    check_known("tasks", settings.tasks, known)
+    return [open_benchmark(info, places, settings) for info, places in chosen]
+
+
+def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
+    """One benchmark with its corrupted images, where the settings ask for them.
+
+    Raises:
+        InputError: its files cannot be used, or no task is left.
+    """
+    benchmark = with_corrupted_images(info.open(folders, settings), settings.corruptions, settings.severities)
+    if not benchmark.tasks:
+        raise InputError(info.name, "tasks", "none that can be asked", f"one of {', '.join(info.tasks)}")
+    if settings.rerank:
+        benchmark = dataclasses.replace(benchmark, decides={**benchmark.decides, "rerank": settings.rerank})
+    return benchmark
+
+
+def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:
+    """Where a benchmark's folders are under `data`, or where `folders` says."""
+    folders = folders or {}
+    places = {role: Path(folders.get(place, data / place)) for role, place in info.folders.items()}
+    if info.name in folders:
+        places["annotations" if "annotations" in places else next(iter(places))] = Path(folders[info.name])
+    return places
+
+
+def _by_tasks(tasks: Sequence[str]) -> BenchmarkInfo | None:
+    """The one benchmark that has all these tasks; None where none are named."""
+    fitting = [info for info in known_benchmarks().values() if tasks and set(tasks) <= set(info.tasks)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _under(
+    data: Path, names: Sequence[str], folders: Mapping[str, Folder], settings: Settings
+) -> list[tuple[BenchmarkInfo, dict[str, Path]]]:
+    if not data.is_dir():
+        raise InputError(data, "data", "a file" if data.exists() else "nothing there", "a folder of benchmarks")
+    known = known_benchmarks()
+    layout = {place for info in known.values() for place in info.folders.values()}
+    check_known("folders", list(folders), [*known, *sorted(layout)], "evaluate")
+    if names:
+        chosen = [find_benchmark(name) for name in dict.fromkeys(names)]
+    else:
+        chosen = [info for info in known.values() if not info.missing(layout_folders(info, data, folders))]
+        chosen = [info for info in chosen if any(map(settings.wants, info.tasks))]
+        if not chosen:
+            wanted = "; ".join(f"{info.name}: {', '.join(info.folders.values())}" for info in known.values())
+            raise InputError(data, "benchmarks", "none whose files are all there", f"one of {wanted}")
+    placed = [(info, layout_folders(info, data, folders)) for info in chosen]
+    for info, places in placed:
+        if missing := info.missing(places):
+            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; from {info.source}")
+    return placed

@@ -4,6 +4,7 @@
 openai/clip-vit-base-patch32
 checkpoints/*.pt
 demo:plain                       a model that comes with the package
+my_models.py:make_clip           a function that returns an encoder of any framework
 runs/*/model                     of `rococo train`: named after the run's folder
 ours=runs/sc-vc/model            the name in tables and of the results' folder
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rococo_jax.checkpoints.shipped import PREFIX
+from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
 
 # What `rococo train` leaves in its working folder; the model's name in tables is the folder's.
@@ -59,18 +61,18 @@ def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None)
     return [model for _, model in found.values()]
 
 
-def part_of(models: Sequence[NamedModel], part: str) -> list[NamedModel]:
-    """Every n-th model for `part` = "k/n": n processes that take one part each do all of them, none twice.
+def shard_of(models: Sequence[NamedModel], shard: str) -> list[NamedModel]:
+    """Every n-th model for `shard` = "k/n": n processes that take one shard each do all of them, none twice.
 
     Raises:
         InputError: it is not of that form, or k is not from 1 to n.
 
-    >>> [model.name for model in part_of([NamedModel(name, name) for name in "abcde"], "2/3")]
+    >>> [model.name for model in shard_of([NamedModel(name, name) for name in "abcde"], "2/3")]
     ['b', 'e']
     """
-    number, _, count = part.partition("/")
+    number, _, count = shard.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise InputError("--part", "part", part, "k/n, with k from 1 to n")
+        raise InputError("models", "shard", shard, "k/n, with k from 1 to n")
     return list(models[int(number) - 1 :: int(count)])
 
 
@@ -109,6 +111,8 @@ def _models_of(where: str, entry: str) -> list[NamedModel]:
 def _named(source: str) -> NamedModel:
     if source.startswith(PREFIX):
         return NamedModel(source, source.removeprefix(PREFIX))
+    if is_factory(source):
+        return NamedModel(source, source.rpartition(":")[2])
     path = Path(source)
     resolved = path.resolve() if path.exists() else path
     if resolved.name == _OF_A_RUN and (resolved.parent / _ALONGSIDE).is_file():

@@ -14,24 +14,24 @@ embeddings, one file a part of images; a run that is stopped goes on after the l
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark, RankTask
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import Embeddings, Rows
+from rococo_jax.benchmarks.tasks import Outcome, RankTask
+from rococo_jax.benchmarks.tasks.rank import RankOutcome
+from rococo_jax.data.image_sets import ImageSet
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import encoding_versions
-from rococo_jax.evaluation.image_parts import ImagePart, image_parts
-from rococo_jax.evaluation.results import Outcome
-from rococo_jax.evaluation.shared_ranking import joined
+from rococo_jax.errors import InputError
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
 from rococo_jax.similarity import rank_statistics_of_matrix
-from rococo_jax.similarity.statistics import RankStatistics
 
 # Below every sum of a logit and a cosine; where a logit is lower than any trained head says, further down.
 _BELOW = 100.0
@@ -60,13 +60,7 @@ class PairScores:
 
 
 def rerank_on_all_processes(
-    benchmark: RankBenchmark,
-    image_embeddings: Float[np.ndarray, "images width"],
-    caption_embeddings: Float[np.ndarray, "captions width"],
-    count: int,
-    encoder: Encoder,
-    files: tuple[Sequence[Path], Sequence[str]],
-    cache: EmbeddingCache,
+    benchmark: Benchmark, embeddings: Embeddings, count: int, encoder: Encoder, cache: EmbeddingCache
 ) -> list[Outcome]:
     """Ranks every task with the `count` best of each query judged by the matching head.
 
@@ -74,61 +68,81 @@ def rerank_on_all_processes(
     a pair, and the tokens of one part of images (`encoder.images_at_once`), 1.8 MB each for BLIP-base at 384 pixels.
 
     Args:
-        benchmark: the tasks.
-        image_embeddings, caption_embeddings: unit vectors of its tables.
+        benchmark: the tasks, all of them rank tasks.
+        embeddings: unit vectors of its tables.
         count: gallery items of a query that are judged, all of a smaller gallery.
         encoder: a model with a matching head.
-        files: paths of the benchmark's images, and their SHA-256.
         cache: where logits are kept.
 
     Raises:
-        InputError: the model has no matching head, or an image cannot be read.
+        InputError: the model has no matching head, a task cannot be reranked, or an image cannot be read.
     """
     encoder.require_matching()
-    tables = image_embeddings, caption_embeddings
-    pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_judge(benchmark, *tables, count))
-    scores = _judge(benchmark, pairs, encoder, files, cache)
-    statistics = broadcast_from_process_0("ranking", lambda: rank_by_scores(benchmark, *tables, count, scores))
-    return list(zip(benchmark.tasks, statistics, strict=True))
+    if not all(isinstance(task, RankTask) for task in benchmark.tasks):
+        raise InputError(benchmark.name, "rerank", "tasks that are no ranking", "rank tasks, such as RoCOCO's")
+    tables = PairTables(benchmark, embeddings)
+    pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_judge(benchmark.tasks, tables, count))
+    scores = _judge(tables, pairs, encoder, cache)
+    return broadcast_from_process_0("ranking", lambda: rank_by_scores(benchmark.tasks, tables, count, scores))
 
 
-def pairs_to_judge(
-    benchmark: RankBenchmark,
-    image_embeddings: Float[np.ndarray, "images width"],
-    caption_embeddings: Float[np.ndarray, "captions width"],
-    count: int,
-) -> Int[np.ndarray, " pairs"]:
-    """What some query has among its `count` best, as in `PairScores`."""
+class PairTables:
+    """Rows of all image sets under one numbering, so that a pair of an image and a caption is one number."""
+
+    def __init__(self, benchmark: Benchmark, embeddings: Embeddings):
+        self.benchmark, self.embeddings = benchmark, embeddings
+        self.captions = len(benchmark.texts)
+        sizes = [len(images) for images in benchmark.image_sets.values()]
+        self.first = dict(zip(benchmark.image_sets, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        self.images = sum(sizes)
+
+    def numbers(self, rows: Rows) -> Int[np.ndarray, " rows"]:
+        """The number of each row: of an image among all sets, of a caption its index."""
+        return np.concatenate([self.first.get(name, 0) + index for name, index in rows.parts])
+
+    def pair(self, task: RankTask, queries: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Image numbers and caption numbers of a task's queries and gallery items."""
+        of_query, of_item = self.numbers(task.queries)[queries], self.numbers(task.gallery)[items]
+        return (of_query, of_item) if task.asks_for_texts else (of_item, of_query)
+
+    def cosines(self, task: RankTask) -> Iterator[tuple[slice, Float[np.ndarray, "queries gallery"]]]:
+        """Cosines of some queries with the whole gallery, in turn. Items of one row have the same bits."""
+        (table, query_rows), (gallery, gallery_rows) = map(self.embeddings.select, (task.queries, task.gallery))
+        rows, place = np.unique(gallery_rows, return_inverse=True)
+        columns = jnp.asarray(np.pad(gallery[rows], ((0, -len(rows) % _COLUMNS), (0, 0))))
+        for start in range(0, len(query_rows), _QUERIES_AT_ONCE):
+            queries = slice(start, min(start + _QUERIES_AT_ONCE, len(query_rows)))
+            vectors = table[query_rows[queries]]
+            padded = np.pad(vectors, ((0, _QUERIES_AT_ONCE - len(vectors)), (0, 0)))
+            yield queries, np.asarray(_products(padded, columns))[: len(vectors), place]
+
+
+def pairs_to_judge(tasks: Sequence[RankTask], tables: PairTables, count: int) -> Int[np.ndarray, " pairs"]:
+    """Pairs that some query has among its `count` best, as in `PairScores`."""
     pairs = np.empty(0, np.int64)
-    with progress("choosing pairs", sum(len(task.queries) for task in benchmark.tasks), "queries") as advance:
-        for task in benchmark.tasks:
+    with progress("choosing pairs", sum(len(task.queries) for task in tasks), "queries") as advance:
+        for task in tasks:
             found = [pairs]
-            for queries, cosines in _cosines(task, image_embeddings, caption_embeddings):
+            for queries, cosines in tables.cosines(task):
                 rows, items = np.nonzero(_best(cosines, count))
-                images, captions = _pair(task, queries.start + rows, items)
-                found.append(np.unique(images * len(caption_embeddings) + captions))
+                images, captions = tables.pair(task, queries.start + rows, items)
+                found.append(np.unique(images * tables.captions + captions))
                 advance(len(cosines))
             pairs = np.unique(np.concatenate(found))
     return pairs
 
 
-def rank_by_scores(
-    benchmark: RankBenchmark,
-    image_embeddings: Float[np.ndarray, "images width"],
-    caption_embeddings: Float[np.ndarray, "captions width"],
-    count: int,
-    scores: PairScores,
-) -> list[RankStatistics]:
-    """The ranks of every task, from the logits of all pairs that it needs."""
-    statistics = []
-    with progress("ranking", sum(len(task.queries) for task in benchmark.tasks), "queries") as advance:
-        for task in benchmark.tasks:
+def rank_by_scores(tasks: Sequence[RankTask], tables: PairTables, count: int, scores: PairScores) -> list[RankOutcome]:
+    """The outcome of every task, from the logits of all pairs that it needs."""
+    outcomes = []
+    with progress("ranking", sum(len(task.queries) for task in tasks), "queries") as advance:
+        for task in tasks:
             parts = []
-            for queries, cosines in _cosines(task, image_embeddings, caption_embeddings):
+            for queries, cosines in tables.cosines(task):
                 judged = _best(cosines, count)
                 rows, items = np.nonzero(judged)
                 logits = np.zeros(cosines.shape)
-                logits[rows, items] = scores.of(*_pair(task, queries.start + rows, items))
+                logits[rows, items] = scores.of(*tables.pair(task, queries.start + rows, items))
                 parts.append(
                     rank_statistics_of_matrix(
                         reranked(cosines, logits, judged),
@@ -139,8 +153,8 @@ def rank_by_scores(
                     )
                 )
                 advance(len(cosines))
-            statistics.append(joined(parts))
-    return statistics
+            outcomes.append(task.joined(parts))
+    return outcomes
 
 
 def reranked(
@@ -166,79 +180,72 @@ def _best(cosines: Float[np.ndarray, "queries gallery"], count: int) -> Bool[np.
     return cosines >= np.partition(cosines, place, axis=1)[:, place : place + 1]
 
 
-def _pair(task: RankTask, queries: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Image rows and caption rows of a task's queries and gallery items."""
-    of_query, of_item = task.queries[queries], task.gallery[items]
-    return (of_query, of_item) if task.name == IMAGE_TO_TEXT else (of_item, of_query)
-
-
-def _cosines(
-    task: RankTask, images: np.ndarray, captions: np.ndarray
-) -> Iterator[tuple[slice, Float[np.ndarray, "queries gallery"]]]:
-    """Cosines of some queries with the whole gallery, in turn. Items of one row have the same bits."""
-    table, gallery = (images, captions) if task.name == IMAGE_TO_TEXT else (captions, images)
-    rows, place = np.unique(task.gallery, return_inverse=True)
-    columns = jnp.asarray(np.pad(gallery[rows], ((0, -len(rows) % _COLUMNS), (0, 0))))
-    for start in range(0, len(task.queries), _QUERIES_AT_ONCE):
-        queries = slice(start, min(start + _QUERIES_AT_ONCE, len(task.queries)))
-        vectors = table[task.queries[queries]]
-        padded = np.pad(vectors, ((0, _QUERIES_AT_ONCE - len(vectors)), (0, 0)))
-        yield queries, np.asarray(_products(padded, columns))[: len(vectors), place]
-
-
 @jax.jit
 def _products(queries: Float[Array, "queries width"], gallery: Float[Array, "gallery width"]) -> Array:
     return jnp.dot(queries, gallery.T, precision=jax.lax.Precision.HIGHEST)
 
 
-def _judge(
-    benchmark: RankBenchmark,
-    pairs: np.ndarray,
-    encoder: Encoder,
-    files: tuple[Sequence[Path], Sequence[str]],
-    cache: EmbeddingCache,
-) -> PairScores:
-    """The logits of all pairs: each process takes every N-th part of the images."""
-    captions = len(benchmark.captions)
-    wanted = np.zeros(len(benchmark.images) * (1 + len(benchmark.derived)), bool)
-    wanted[pairs // captions] = True
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ImageRun:
+    """Some images of one set: their numbers in `PairTables`, and the set with its rows."""
+
+    numbers: Int[np.ndarray, " images"]
+    images: ImageSet
+    rows: list[int]
+
+
+def _runs(tables: PairTables, wanted: Bool[np.ndarray, " images"], at_once: int) -> list[_ImageRun]:
+    """The wanted images of all sets, about `at_once` in a run."""
+    found = []
+    for name, images in tables.benchmark.image_sets.items():
+        for run in images.runs(at_once):
+            rows = [row for row in run if wanted[tables.first[name] + row]]
+            if rows:
+                found.append(_ImageRun(tables.first[name] + np.array(rows), images, rows))
+    return found
+
+
+def _judge(tables: PairTables, pairs: np.ndarray, encoder: Encoder, cache: EmbeddingCache) -> PairScores:
+    """The logits of all pairs: each process takes every N-th run of images."""
+    wanted = np.zeros(tables.images, bool)
+    wanted[pairs // tables.captions] = True
     at_once = broadcast_from_process_0("images at once", lambda: encoder.images_at_once)
-    parts = list(image_parts(benchmark, *files, encoder.preprocessing, wanted, at_once))
+    runs, texts = _runs(tables, wanted, at_once), tables.benchmark.texts
 
     def judge() -> list[np.ndarray]:
-        mine = [(part, pairs[_places(pairs, part, captions)]) for part in parts[process::processes]]
+        mine = [(run, pairs[_places(pairs, run, tables.captions)]) for run in runs[process::processes]]
         with progress(f"{encoder.name}: matching", sum(len(each) for _, each in mine), "pairs") as advance:
-            return [_judge_part(part, each, benchmark.captions, encoder, cache, advance) for part, each in mine]
+            return [_judge_run(run, each, texts, encoder, cache, advance) for run, each in mine]
 
     process, processes = jax.process_index(), jax.process_count()
     logits = np.empty(len(pairs), np.float32)
     for number, judged in enumerate(gather("matching", judge)):
-        for part, of_part in zip(parts[number::processes], judged, strict=True):
-            logits[_places(pairs, part, captions)] = of_part
-    return PairScores(pairs, logits, captions)
+        for run, of_run in zip(runs[number::processes], judged, strict=True):
+            logits[_places(pairs, run, tables.captions)] = of_run
+    return PairScores(pairs, logits, tables.captions)
 
 
-def _places(pairs: np.ndarray, part: ImagePart, captions: int) -> np.ndarray:
-    """Where the pairs of a part's images stand, image by image in its order."""
-    begins = np.searchsorted(pairs, part.rows * captions)
-    ends = np.searchsorted(pairs, (part.rows + 1) * captions)
+def _places(pairs: np.ndarray, run: _ImageRun, captions: int) -> np.ndarray:
+    """Places of the pairs of a run's images, image by image in its order."""
+    begins = np.searchsorted(pairs, run.numbers * captions)
+    ends = np.searchsorted(pairs, (run.numbers + 1) * captions)
     return np.concatenate([np.arange(*ends_of) for ends_of in zip(begins, ends, strict=True)])
 
 
-def _judge_part(
-    part: ImagePart, pairs: np.ndarray, captions: Sequence[str], encoder: Encoder, cache: EmbeddingCache, advance
+def _judge_run(
+    run: _ImageRun, pairs: np.ndarray, captions: Sequence[str], encoder: Encoder, cache: EmbeddingCache, advance
 ) -> np.ndarray:
     rows, of_pair = np.divmod(pairs, len(captions))
-    by_row = np.argsort(part.rows)
-    image = by_row[np.searchsorted(part.rows[by_row], rows)]
+    by_row = np.argsort(run.numbers)
+    image = by_row[np.searchsorted(run.numbers[by_row], rows)]
     texts, text = np.unique(of_pair, return_inverse=True)
     texts = [captions[row] for row in texts]
     about = {"kind": "matching logits", "model": encoder.describe_matching(), "versions": encoding_versions()}
     places = np.stack([image, text]).astype("<i8").tobytes()
-    key = cache.key(about, [*part.contents, *(text.encode() for text in texts), places])
+    key = cache.key(about, [*map(run.images.content, run.rows), *(text.encode() for text in texts), places])
     kept = cache.get(key)
     if kept is None or kept.shape != pairs.shape:
-        tokens = encoder.image_tokens(part.read())
+        tokens = encoder.image_tokens(run.images.read(run.rows, encoder.prepare))
         kept = encoder.matching_logits(tokens, texts, (image, text), advance)[:, 1]
         cache.put(key, kept)
     else:

@@ -1,26 +1,28 @@
 """From embeddings or similarities to outcomes and results, whoever made the numbers.
 
-`rank_by_embeddings` and `rank_by_similarities` rank every task of a benchmark. `score_similarities` and
-`score_embeddings` are `rococo score`: arrays in `.npy` files beside one annotation file, rows in file order.
+`score_similarities` and `score_embeddings` are `rococo score`: arrays in `.npy` files beside one annotation file, rows
+in file order.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.benchmarks.rococo.build import rococo_from_file
-from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, RankBenchmark
+from rococo_jax.benchmarks.rococo.build import CaptionTasks, tasks_of_file
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tasks import Outcome, RankTask
+from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import Outcome, make_fingerprint, make_results, per_query_table
+from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.similarity import rank_statistics, rank_statistics_of_matrix
+from rococo_jax.similarity import rank_statistics_of_matrix
 from rococo_jax.storage import hash_file, read_json
 
 # Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
@@ -28,59 +30,29 @@ _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
 
 
-def rank_by_embeddings(
-    benchmark: RankBenchmark,
-    image_embeddings: Float[np.ndarray, "images width"] | Float[Array, "images width"],
-    caption_embeddings: Float[np.ndarray, "captions width"] | Float[Array, "captions width"],
-    *,
-    mesh: jax.sharding.Mesh | None = None,
-    source: str = "embeddings",
-) -> list[Outcome]:
-    """Ranks every task of `benchmark`; row `i` of the embeddings is entry `i` of its tables.
-
-    Raises:
-        InputError: as `rank_statistics`.
-    """
-    outcomes = []
-    for task in benchmark.tasks:
-        tables = (image_embeddings, caption_embeddings)
-        queries, gallery = tables if task.name == IMAGE_TO_TEXT else tables[::-1]
-        statistics = rank_statistics(
-            queries,
-            gallery,
-            query_rows=task.queries,
-            gallery_rows=task.gallery,
-            query_group=task.query_group,
-            gallery_group=task.gallery_group,
-            gallery_altered=task.gallery_altered,
-            mesh=mesh,
-            source=source,
-        )
-        outcomes.append((task, statistics))
-    return outcomes
-
-
 def rank_by_similarities(
-    benchmark: RankBenchmark, similarities: Float[np.ndarray, "images captions"], source: str = "similarities"
+    tasks: Iterable[RankTask], similarities: Float[np.ndarray, "images captions"], source: str = "similarities"
 ) -> list[Outcome]:
-    """The same from a matrix with one row an image and one column a caption of the benchmark's tables.
+    """The outcomes of tasks from a matrix with one row an image and one column a caption of their tables.
 
     Raises:
         InputError: as `rank_statistics_of_matrix`.
     """
-    outcomes = []
-    for task in benchmark.tasks:
-        statistics = rank_statistics_of_matrix(
-            similarities if task.name == IMAGE_TO_TEXT else similarities.T,
-            query_rows=task.queries,
-            gallery_columns=task.gallery,
-            query_group=task.query_group,
-            gallery_group=task.gallery_group,
-            gallery_altered=task.gallery_altered,
-            source=source,
+    return [
+        RankOutcome(
+            task,
+            rank_statistics_of_matrix(
+                similarities if task.asks_for_texts else similarities.T,
+                query_rows=task.queries.index,
+                gallery_columns=task.gallery.index,
+                query_group=task.query_group,
+                gallery_group=task.gallery_group,
+                gallery_altered=task.gallery_altered,
+                source=source,
+            ),
         )
-        outcomes.append((task, statistics))
-    return outcomes
+        for task in tasks
+    ]
 
 
 def score_similarities(
@@ -93,18 +65,18 @@ def score_similarities(
     Args:
         similarities: the file; higher is more similar.
         annotation: the captions file that the columns follow: image by image, originals, then altered captions.
-        protocol: `paper`, `strict` or `control`.
+        protocol: `paper` or `strict`.
         name: what to call the model; the file's stem by default.
 
     Raises:
         InputError: a file is missing or not what it should be, shapes disagree, or a score is NaN or infinite.
     """
-    benchmark = rococo_from_file(read_score_annotation(annotation), protocol)
+    asked = tasks_of_file(read_score_annotation(annotation), protocol)
     matrix = read_array(similarities)
-    _check_shape(matrix, similarities, (len(benchmark.images), len(benchmark.captions)), "images, captions")
-    outcomes = rank_by_similarities(benchmark, matrix, str(similarities))
+    _check_shape(matrix, similarities, (len(asked.images), len(asked.texts)), "images, captions")
+    outcomes = rank_by_similarities(asked.tasks, matrix, str(similarities))
     files = {"similarities": similarities}
-    return _results(name or Path(similarities).stem, protocol, files, annotation, benchmark, outcomes, [])
+    return _results(name or Path(similarities).stem, protocol, files, annotation, asked, outcomes, [])
 
 
 def score_embeddings(
@@ -120,15 +92,16 @@ def score_embeddings(
 
     Embeddings that are not of unit length are brought to it, and a note in the results says so.
     """
-    benchmark = rococo_from_file(read_score_annotation(annotation), protocol)
+    asked = tasks_of_file(read_score_annotation(annotation), protocol)
     images, texts = read_array(image_embeddings), read_array(text_embeddings)
-    _check_shape(images, image_embeddings, (len(benchmark.images), None), "images, width")
-    _check_shape(texts, text_embeddings, (len(benchmark.captions), images.shape[1]), "captions, width of the images'")
+    _check_shape(images, image_embeddings, (len(asked.images), None), "images, width")
+    _check_shape(texts, text_embeddings, (len(asked.texts), images.shape[1]), "captions, width of the images'")
     notes = []
     images, texts = _to_unit_length(images, image_embeddings, notes), _to_unit_length(texts, text_embeddings, notes)
-    outcomes = rank_by_embeddings(benchmark, images, texts, mesh=mesh)
+    embeddings = Embeddings({ORIGINALS: images, TEXTS: texts})
+    outcomes = [task.score(embeddings, mesh) for task in asked.tasks]
     files = {"image_embeddings": image_embeddings, "text_embeddings": text_embeddings}
-    return _results(name or Path(image_embeddings).stem, protocol, files, annotation, benchmark, outcomes, notes)
+    return _results(name or Path(image_embeddings).stem, protocol, files, annotation, asked, outcomes, notes)
 
 
 def read_score_annotation(path: str | os.PathLike) -> Annotation | list[CaptionedImage]:
@@ -202,16 +175,16 @@ def _results(
     protocol: str,
     files: Mapping[str, str | os.PathLike],
     annotation: str | os.PathLike,
-    benchmark: RankBenchmark,
+    asked: CaptionTasks,
     outcomes: list[Outcome],
     notes: list[str],
 ) -> tuple[dict[str, Any], Any]:
     fingerprint = make_fingerprint(
         model={kind: hash_file(path) for kind, path in files.items()},
-        data={"annotation": hash_file(annotation)},
+        data={"rococo": {"annotation": hash_file(annotation)}},
         protocol=protocol,
     )
     if protocol == "strict":
         notes = [*notes, "strict: captions were read by the model as the file has them; only no-ops could be left out"]
-    results = make_results(name, protocol, fingerprint, outcomes, [*benchmark.notes, *notes])
-    return results, per_query_table(benchmark, outcomes, protocol)
+    results = make_results(name, protocol, fingerprint, outcomes, [*asked.notes, *notes])
+    return results, per_query_table(outcome.rows(asked) for outcome in outcomes)

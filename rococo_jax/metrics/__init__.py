@@ -1,6 +1,19 @@
-"""Numbers from ranks, choices and logits, with intervals. Nothing here reads or writes files."""
+"""Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
-from rococo_jax.metrics.intervals import retrieval_intervals
-from rococo_jax.metrics.retrieval import METRICS, drop, retrieval_metrics
+from rococo_jax.metrics import choice, retrieval
+from rococo_jax.metrics.metric import DROPS, Metric
 
-__all__ = ["METRICS", "drop", "retrieval_intervals", "retrieval_metrics"]
+__all__ = ["METRICS", "Metric", "metric_of"]
+
+# Every metric by name, in the order in which tables print them.
+METRICS = {metric.name: metric for metric in (*retrieval.METRICS[:5], *DROPS, *retrieval.METRICS[5:], *choice.METRICS)}
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of that name; a name that this version does not know is printed as it is written.
+
+    >>> metric_of("fr1").label, metric_of("new_score").label
+    ('FR@1', 'new score')
+    """
+    unknown = Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
+    return METRICS.get(name, unknown)

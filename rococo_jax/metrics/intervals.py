@@ -1,21 +1,21 @@
-"""95 % bootstrap intervals, resampled by image.
+"""Counts per query or item, the metrics that are functions of their shares, and their bootstrap intervals by image.
 
 Images are drawn with replacement, as many as there are; the queries of an image (its captions, in text-to-image) come
 and go together, because they are not independent. A metric's interval runs from the 2.5th to the 97.5th percentile of
-its values over the draws (Efron's percentile interval). The clean and the altered run of a drop use the same draws.
+its values over the draws (Efron's percentile interval). A drop compares two variants on the same draws.
 
 A draw is a count for each image, so all draws of all metrics are one matrix product: counts times hits per image.
 Images are put in the order of their group before drawing, so the order of queries does not matter.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from rococo_jax.metrics.retrieval import COUNTED, hits, metrics_of_counts
-from rococo_jax.similarity.statistics import RankStatistics
+from rococo_jax.metrics.metric import Metric, drop
 
 RESAMPLES = 2000
 SEED = 0
@@ -25,9 +25,57 @@ _DRAWS_AT_ONCE = 100
 Interval = list[float] | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Counted:
+    """What counts of each query or item of one task and variant.
+
+    Attributes:
+        counts: 1.0 where an item counts for that column, else 0.0.
+        columns: names of the columns.
+        group: the image that each item is, or belongs to; items of one image are resampled together.
+        metrics: functions of the columns' shares; the first is the one that drops are measured on.
+    """
+
+    counts: Float[np.ndarray, "items columns"]
+    columns: tuple[str, ...]
+    group: Int[np.ndarray, " items"]
+    metrics: tuple[Metric, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def primary(self) -> str:
+        """The metric that a drop is measured on."""
+        return self.metrics[0].name
+
+    def values(self) -> dict[str, float]:
+        """Every metric, in its unit."""
+        totals = np.append(self.counts.sum(axis=0), float(len(self)))
+        return {name: float(value) for name, value in self._metrics_of(totals).items()}
+
+    def over_draws(self, images: Int[np.ndarray, " images"], draws: UInt16[np.ndarray, "draws images"]) -> dict:
+        """The value of each metric in each draw; `images` are the groups, ascending, that `draws` counts."""
+        per_image = np.zeros((len(images), len(self.columns) + 1))
+        place = np.searchsorted(images, self.group)
+        # Sums of whole numbers, exact in float64 in any order.
+        np.add.at(per_image, place, np.column_stack([self.counts, np.ones(len(self))]))
+        parts = [draws[start : start + _DRAWS_AT_ONCE] @ per_image for start in range(0, len(draws), _DRAWS_AT_ONCE)]
+        return self._metrics_of(np.concatenate(parts))
+
+    def _metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
+        # A draw without an item of this variant has no value; it is left out of the percentiles.
+        with np.errstate(invalid="ignore"):
+            shares = {
+                name: np.asarray(100.0 * totals[..., place] / totals[..., -1])
+                for place, name in enumerate(self.columns)
+            }
+        return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
+
+
 @functools.lru_cache(maxsize=4)
 def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UInt16[np.ndarray, "resamples images"]:
-    """How often each image is in each draw (16-bit counts). Same seed, same draws."""
+    """How often each image is in each draw (16-bit counts); the same seed gives the same draws."""
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, images), np.uint16)
     for start in range(0, resamples, _DRAWS_AT_ONCE):
@@ -37,51 +85,48 @@ def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UI
     return counts
 
 
-def retrieval_intervals(
-    statistics: RankStatistics | Sequence[RankStatistics],
-    protocol: str,
-    image: Int[np.ndarray, "queries"],
-    *,
-    clean: RankStatistics | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
+def mean_of_runs(runs: Sequence[Counted], clean: Counted | None = None) -> dict[str, float | None]:
+    """The mean of each metric over runs; of several also its sample standard deviation, as `r1_std` and so on.
+
+    With `clean`, the baseline, also `drop` and `drop_points` of the primary metric.
+    """
+    each = [run.values() for run in runs]
+    values: dict[str, float | None] = dict(each[0])
+    if len(each) > 1:
+        stacked = {name: np.array([run[name] for run in each]) for name in each[0]}
+        values = {name: float(column.mean()) for name, column in stacked.items()}
+        values |= {f"{name}_std": float(column.std(ddof=1)) for name, column in stacked.items()}
+    if clean is not None:
+        values |= drop(clean.values()[clean.primary], values[clean.primary])
+    return values
+
+
+def intervals(
+    runs: Sequence[Counted], clean: Counted | None = None, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> dict[str, Interval]:
-    """`[low, high]` in percent for every metric.
+    """`[low, high]` in the metric's unit for the mean of each metric over runs (seeds, kinds or parts).
 
     Args:
-        statistics: one entry per query; or several runs over the same queries, whose mean is meant.
-        protocol: `paper`, `strict` or `control`.
-        image: the image that each query is, or belongs to.
-        clean: statistics of the same queries on the clean gallery; adds `drop` and `drop_points`. The interval of
-            `drop` is None where in some draw the clean R@1 is 0, because its drop is not defined.
+        runs: several runs are resampled with the same images.
+        clean: the baseline on the same images; adds `drop` and `drop_points`. The interval of `drop` is None where the
+            primary metric of some draw of the baseline is 0, because its drop is not defined.
         resamples: how many draws.
         seed: of the draws.
     """
-    _, image = np.unique(image, return_inverse=True)
-    runs = [statistics] if isinstance(statistics, RankStatistics) else statistics
-    drawn_runs = [_over_draws(run, protocol, image, resamples, seed) for run in runs]
+    images = np.unique(np.concatenate([run.group for run in runs]))
+    draws = image_draws(len(images), resamples, seed)
+    drawn_runs = [run.over_draws(images, draws) for run in runs]
     values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in drawn_runs[0]}
     if clean is not None:
-        clean_r1 = _over_draws(clean, protocol, image, resamples, seed)["r1"]
-        points = clean_r1 - values["r1"]
-        values["drop"] = 100.0 * points / clean_r1 if clean_r1.all() else None
+        before = clean.over_draws(images, draws)[clean.primary]
+        points = before - values[clean.primary]
+        values["drop"] = 100.0 * points / before if before.all() else None
         values["drop_points"] = points
     tail = (100.0 - LEVEL) / 2
-    return {
-        name: None if drawn is None else [float(end) for end in np.percentile(drawn, [tail, 100.0 - tail])]
-        for name, drawn in values.items()
-    }
+    ends = [tail, 100.0 - tail]
+    return {name: None if drawn is None else _ends(drawn, ends) for name, drawn in values.items()}
 
 
-def _over_draws(
-    statistics: RankStatistics, protocol: str, image: np.ndarray, resamples: int, seed: int
-) -> dict[str, Float[np.ndarray, "resamples"]]:
-    """The value of each metric in each draw."""
-    images = int(image.max()) + 1
-    per_image = np.zeros((images, len(COUNTED) + 1))
-    # Sums of whole numbers, exact in float64 in any order.
-    np.add.at(per_image, image, np.column_stack([hits(statistics, protocol), np.ones(len(image))]))
-    draws = image_draws(images, resamples, seed)
-    parts = [draws[start : start + _DRAWS_AT_ONCE] @ per_image for start in range(0, resamples, _DRAWS_AT_ONCE)]
-    totals = np.concatenate(parts)
-    return metrics_of_counts(totals[:, :-1], totals[:, -1])
+def _ends(drawn: Float[np.ndarray, " draws"], percentiles: list[float]) -> Interval:
+    drawn = drawn[~np.isnan(drawn)]
+    return [float(end) for end in np.percentile(drawn, percentiles)] if len(drawn) else None

@@ -7,67 +7,104 @@
     drop       100 (R@1 clean - R@1 altered) / R@1 clean
 
 R@K, FR@1 and r_mean follow the public code of RoCOCO (arXiv 2304.10727); the paper reports a drop rate whose formula
-is in no public code, so `drop` is this project's own. Protocols differ in ties: `paper` and `control` rank by the
-nearest defined equivalent of the published sort, `strict` by the pessimistic rank, and gives a tie for the first place
-to an altered caption of another image, then of the own image, then another original, and only then to an own original.
+is in no public code, so `drop` is this project's own. Ties: `published` ranks by the nearest defined equivalent of the
+published sort; `pessimistic` counts every tie against the model, and gives a tie for the first place to an altered
+caption of another image, then of the own image, then another original, and only then to an own original.
 """
 
-import numpy as np
-from jaxtyping import Float
+from typing import Literal
 
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.metric import Metric, share
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
+Ties = Literal["published", "pessimistic"]
+
+_CUTOFFS = (1, 5, 10)
 # What is counted for each query; every metric is linear in the shares of these.
 COUNTED = ("r1", "r5", "r10", *(f"top1_{kind}" for kind in KINDS))
-METRICS = ("r1", "r5", "r10", "r_mean", "fr1", *(f"top1_{kind}" for kind in KINDS))
-_CUTOFFS = (1, 5, 10)
+METRICS = (
+    Metric(
+        "r1", "R@1", "higher", "%", "share of queries whose best-ranked right answer is first", "benchmark", share("r1")
+    ),
+    Metric(
+        "r5",
+        "R@5",
+        "higher",
+        "%",
+        "share of queries whose best-ranked right answer is among the first 5",
+        "benchmark",
+        share("r5"),
+    ),
+    Metric(
+        "r10",
+        "R@10",
+        "higher",
+        "%",
+        "share of queries whose best-ranked right answer is among the first 10",
+        "benchmark",
+        share("r10"),
+    ),
+    Metric(
+        "r_mean",
+        "Mean R",
+        "higher",
+        "%",
+        "(R@1 + R@5 + R@10) / 3",
+        "benchmark",
+        lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3,
+    ),
+    Metric(
+        "fr1",
+        "FR@1",
+        "lower",
+        "%",
+        "false recall: share of queries whose first choice is altered, whoever it belongs to",
+        "benchmark",
+        lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"],
+    ),
+    Metric("top1_own", "Own", None, "%", "first choice is an original of the query's own", "benchmark",
+           share("top1_own")),
+    Metric("top1_own_altered", "Own altered", None, "%", "first choice is an altered one of the query's own",
+           "benchmark", share("top1_own_altered")),
+    Metric("top1_other_altered", "Other altered", None, "%", "first choice is an altered one of another", "benchmark",
+           share("top1_other_altered")),
+    Metric("top1_other", "Other", None, "%", "first choice is an original of another", "benchmark",
+           share("top1_other")),
+)  # fmt: skip
 
 
-def ranks(statistics: RankStatistics, protocol: str) -> np.ndarray:
-    """The rank of the best own original of each query, 1 is best, as the protocol treats ties."""
-    return statistics.rank_pessimistic if protocol == "strict" else statistics.rank_published
+def ranks(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
+    """The rank of the best own original of each query; 1 is best."""
+    return statistics.rank_pessimistic if ties == "pessimistic" else statistics.rank_published
 
 
-def top_kinds(statistics: RankStatistics, protocol: str) -> np.ndarray:
-    """Who has the first place of each query (places in `KINDS`), as the protocol treats ties."""
-    return statistics.top_kind_against_the_model if protocol == "strict" else statistics.top_kind_published
+def top_kinds(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
+    """The kind of the item in the first place of each query, as a place in `KINDS`."""
+    return statistics.top_kind_against_the_model if ties == "pessimistic" else statistics.top_kind_published
 
 
-def hits(statistics: RankStatistics, protocol: str) -> Float[np.ndarray, "queries counted"]:
-    """1.0 where a query counts for the metric of that column of `COUNTED`, else 0.0."""
-    within = ranks(statistics, protocol)[:, None] <= np.array(_CUTOFFS)
-    on_top = top_kinds(statistics, protocol)[:, None] == np.arange(len(KINDS))
+def count_hits(statistics: RankStatistics, ties: Ties) -> Float[np.ndarray, "queries counted"]:
+    """1.0 where a query counts for that column of `COUNTED`, else 0.0."""
+    within = ranks(statistics, ties)[:, None] <= np.array(_CUTOFFS)
+    on_top = top_kinds(statistics, ties)[:, None] == np.arange(len(KINDS))
     return np.concatenate([within, on_top], axis=1).astype(np.float64)
 
 
-def metrics_of_counts(
-    counts: Float[np.ndarray, "*sets counted"], queries: Float[np.ndarray, "*sets"]
-) -> dict[str, Float[np.ndarray, "*sets"]]:
-    """All of `METRICS` in percent from how many queries count for each column of `COUNTED`, of how many."""
-    percent = {name: np.asarray(100.0 * counts[..., place] / queries) for place, name in enumerate(COUNTED)}
-    percent["r_mean"] = (percent["r1"] + percent["r5"] + percent["r10"]) / 3
-    percent["fr1"] = percent["top1_own_altered"] + percent["top1_other_altered"]
-    return {name: np.asarray(percent[name]) for name in METRICS}
+def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float]:
+    """All of `METRICS` in percent, from one entry a query."""
+    return count_retrieval(statistics, ties, np.arange(len(statistics))).values()
 
 
-def retrieval_metrics(statistics: RankStatistics, protocol: str) -> dict[str, float]:
-    """All of `METRICS` in percent.
+def count_retrieval(statistics: RankStatistics, ties: Ties, group: Int[np.ndarray, " queries"]) -> Counted:
+    """What counts of each query, for `METRICS`.
 
     Args:
-        statistics: one entry per query.
-        protocol: `paper`, `strict` or `control`.
+        statistics: one entry a query.
+        ties: `published` or `pessimistic`.
+        group: the image that each query is, or belongs to.
     """
-    counts = hits(statistics, protocol).sum(axis=0)
-    return {name: float(value) for name, value in metrics_of_counts(counts, np.array(float(len(statistics)))).items()}
-
-
-def drop(clean_r1: float, altered_r1: float) -> dict[str, float | None]:
-    """What alteration costs: `drop` in percent of the clean R@1, and `drop_points` in points.
-
-    `drop` is None where the clean R@1 is 0: nothing was there to be lost.
-
-    >>> drop(50.0, 40.0)
-    {'drop': 20.0, 'drop_points': 10.0}
-    """
-    points = clean_r1 - altered_r1
-    return {"drop": 100.0 * points / clean_r1 if clean_r1 else None, "drop_points": points}
+    return Counted(count_hits(statistics, ties), COUNTED, group, METRICS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.benchmarks.altered_images import CONTROL
+from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.collection import Section

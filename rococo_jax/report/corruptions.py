@@ -5,7 +5,7 @@ Drops are measured against `uncorrupted`, the same images cut to the same square
 
 from collections.abc import Sequence
 
-from rococo_jax.benchmarks.tasks import UNCORRUPTED
+from rococo_jax.benchmarks.image_sets import UNCORRUPTED
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report import headline, tables
 from rococo_jax.report.archive import Archive

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from rococo_jax.benchmarks.altered_images import CONTROL
+from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.report.collection import Section
 from rococo_jax.report.markup import Markup, element, isolated
 from rococo_jax.report.scores import Figure, Run, altered_variants

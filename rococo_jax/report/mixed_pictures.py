@@ -3,9 +3,9 @@
 import functools
 from typing import NamedTuple
 
+from rococo_jax.benchmarks.rococo.mixed_galleries import mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan, make_plan
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.single_mix import mix_one, partner_of, place_of
 from rococo_jax.report.archive import Archive, Picture, small_jpeg
 from rococo_jax.report.examples import PER_QUERY_FILE, Fooled, read_image_order
 from rococo_jax.report.scores import Run

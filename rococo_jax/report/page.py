@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rococo_jax.benchmarks.altered_images import CONTROL
+from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.progress import progress
 from rococo_jax.report import definitions, headline, model_cards, provenance, tables
 from rococo_jax.report.archive import Archive

@@ -47,7 +47,7 @@ class Run:
     def data(self) -> dict[str, Any]:
         """What was measured on; empty where the results do not say."""
         data = self.results.get("data") or self.results["fingerprint"].get("data")
-        return data if isinstance(data, dict) else {}
+        return next((each for each in data.values() if isinstance(each, dict)), {}) if isinstance(data, dict) else {}
 
     def variants(self, task: str) -> list[str]:
         """The variants measured for a task, `clean` first; corruptions stand apart."""

@@ -10,8 +10,9 @@ Any other name stands for altered captions.
 
 import re
 
-from rococo_jax.benchmarks.altered_images import CONTROL, parse_mix
-from rococo_jax.benchmarks.tasks import UNCORRUPTED
+from rococo_jax.benchmarks.image_sets import UNCORRUPTED
+from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix
+from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 

@@ -13,6 +13,7 @@ The public code of RoCOCO sorts ascending by an unstable argsort and reverses th
 too, but none of them is ahead of the best own original, so its rank is the same with and without them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -88,6 +89,13 @@ class RankStatistics:
     def __getitem__(self, rows: slice | np.ndarray) -> "RankStatistics":
         """The statistics of some of the queries."""
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["RankStatistics"]) -> "RankStatistics":
+        """The statistics of runs of queries, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(**{each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)})
 
 
 def ranks_before(

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.altered_images import CONTROL
+from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.evaluation.across_seeds import PerImage, draws_of, interval, over_draws, read_per_image, spread
-from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.runner import RESULTS
+from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.report.variant_families import is_about_corruption
 from rococo_jax.report.vocabulary import CLEAN
 from rococo_jax.sweep.plan import Plan, Point

@@ -22,15 +22,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.callback import make_evaluation
-from rococo_jax.evaluation.inputs import EvaluationInputs
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
-from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.runner import PER_QUERY, RESULTS, evaluate_into
-from rococo_jax.evaluation.settings import Settings
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.storage import hash_json
 from rococo_jax.sweep.plan import Plan, Point
 from rococo_jax.training.config import flat, refuse_other_config
@@ -48,11 +48,11 @@ class Evaluation:
     """What every model of the sweep is asked.
 
     Attributes:
-        inputs, settings, cache: as in `evaluate_model`.
+        benchmarks, settings, cache: as in `evaluate_model`.
         dtype: of the towers' compute.
     """
 
-    inputs: EvaluationInputs
+    benchmarks: list[Benchmark]
     settings: Settings
     cache: EmbeddingCache
     dtype: DTypeLike = jnp.float32
@@ -136,7 +136,7 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluates the model of a point into its folder."""
     encoder = load_model(folder / MODEL, dtype=evaluation.dtype)
     encoder.name = name
-    evaluate_into(folder / EVALUATION, encoder, evaluation.inputs, evaluation.settings, evaluation.cache)
+    evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 
 
 def run_points(

@@ -177,7 +177,7 @@ def test_missing_images_are_refused_or_left_out_and_counted(model, benchmark, tm
     assert not (tmp_path / "out").exists()
     assert main([*command, "--allow-missing-images"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["data"]["coverage"] == {"present": 5, "wanted": 12, "complete": False}
+    assert results["data"]["rococo"]["coverage"] == {"present": 5, "wanted": 12, "complete": False}
     assert results["sizes"]["image_to_text"]["danger"]["gallery"] == 5 * 10 + 1
     assert "only 5 of 12 images" in results["notes"][0]
 

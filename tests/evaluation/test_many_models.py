@@ -2,26 +2,28 @@
 
 import gc
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.tasks import RankBenchmark
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
+from rococo_jax.data.image_sets import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import runner
 from rococo_jax.evaluation.estimate import Work, cost_of, estimate_lines, spec_before_loading, work_of
-from rococo_jax.evaluation.inputs import read_inputs
+from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
-from rococo_jax.evaluation.settings import Settings
 from rococo_jax.models.flops import image_flops, text_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
-SETTINGS = Settings(mixes=())
+SETTINGS = Settings(mixed_galleries=())
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,9 @@ def models(tmp_path_factory):
 
 
 def run_all(sources, data, out):
-    inputs = read_inputs(data / "images", data / "annotations", allow_missing=False)
+    benchmarks = open_benchmarks(SETTINGS, images=data / "images", annotations=data / "annotations")
     folders = {str(source): out / source.name for source in sources}
-    return runner.evaluate_all(folders, out, inputs, SETTINGS, EmbeddingCache(None))
+    return runner.evaluate_all(folders, out, benchmarks, SETTINGS, EmbeddingCache(None))
 
 
 def journal(out) -> list[dict]:
@@ -90,10 +92,10 @@ def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(mod
 def test_whatever_is_wrong_with_a_model_is_recorded_and_the_rest_goes_on(models, data, tmp_path, monkeypatch, capsys):
     evaluate_model = runner.evaluate_model
 
-    def out_of_memory(encoder, *rest):
+    def out_of_memory(encoder, *rest, **options):
         if encoder.name == "m1":
             raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        return evaluate_model(encoder, *rest)
+        return evaluate_model(encoder, *rest, **options)
 
     monkeypatch.setattr(runner, "evaluate_model", out_of_memory)
     results, failed = run_all([models / f"m{seed}" for seed in (0, 1, 2)], data, tmp_path)
@@ -113,7 +115,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
         f"# all there are\n{models}/m[01]\n\nrenamed={models}/m2  # the third\n{tmp_path}/broken\n{models}/m0\n"
     )
     command = ["evaluate", "--models", str(tmp_path / "models.txt"), "--images", str(data / "images"), "--annotations"]
-    command += [str(data / "annotations"), "--out", str(tmp_path / "out"), "--mixes", "none", "--no-cache"]
+    command += [str(data / "annotations"), "--out", str(tmp_path / "out"), "--mixed-galleries", "none", "--no-cache"]
     assert main(command) == 1
     said = capsys.readouterr()
     assert "1 of 4 models failed" in said.err and "estimate: " in said.err and "1 of unknown size" in said.err
@@ -133,13 +135,13 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
 
 def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path):
     command = ["evaluate", f"{models}/m*", "--images", str(data / "images"), "--annotations", str(data / "annotations")]
-    command += ["--out", str(tmp_path), "--mixes", "none", "--tasks", "image_to_text", "--no-cache"]
-    assert main([*command, "--part", "1/2"]) == 0
+    command += ["--out", str(tmp_path), "--mixed-galleries", "none", "--tasks", "image_to_text", "--no-cache"]
+    assert main([*command, "--shard", "1/2"]) == 0
     assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m2"}
     assert not (tmp_path / "report.html").exists()
-    assert main([*command, "--part", "2/2"]) == 0
+    assert main([*command, "--shard", "2/2"]) == 0
     assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m1", "m2", "m3"}
-    assert main([*command, "--part", "3/2"]) == 2
+    assert main([*command, "--shard", "3/2"]) == 2
 
 
 def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
@@ -179,5 +181,6 @@ def test_the_estimate_is_operations_over_the_rate_and_images_by_the_time_of_one(
 
 
 def test_the_work_counts_altered_images_and_equal_captions_once():
-    benchmark = RankBenchmark(("a", "b"), ("x y", "x y", "z w"), ())
-    assert work_of(benchmark) == Work(images=2, texts=2, tokens=4, queries=0, pairs=0)
+    sets = {"originals": FileImages(("a", "b"), (Path("a"), Path("b")))}
+    benchmark = Benchmark("made", ("a", "b"), ("x y", "x y", "z w"), sets, ())
+    assert work_of([benchmark]) == Work(images=2, texts=2, tokens=4, queries=0, pairs=0)

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameter_shapes, parameters_of, without_matching
@@ -19,13 +20,11 @@ from rococo_jax.cli.inspect import describe_facts
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.inspection import inspect_model
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.embedding_altered import embed_corrupted, embed_mixed
-from rococo_jax.evaluation.image_parts import image_parts
-from rococo_jax.evaluation.inputs import read_inputs
-from rococo_jax.evaluation.runner import evaluate_model, make_benchmark
-from rococo_jax.evaluation.settings import Settings
+from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.models import DualEncoder, MatchingSpec, ModelSpec
 from rococo_jax.models.flops import matching_flops
 from rococo_jax.runtime import make_mesh
@@ -35,7 +34,7 @@ from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
 
 ENC = 299
 IMAGES = 6
-ALTERED = Settings(mixes=("patch_0.9",), seeds=(10,), corruptions=("contrast",), severities=(3,))
+ALTERED = Settings(mixed_galleries=("patch_0.9",), seeds=(10,), corruptions=("contrast",), severities=(3,))
 # Float32 sums in another order, over three layers; logits differ by tenths and more.
 TOLERANCE = 1e-4
 
@@ -90,8 +89,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def inputs(data):
-    return read_inputs(data / "images", data / "annotations", allow_missing=False)
+def opened(data):
+    """The benchmark with what the settings ask for."""
+    return lambda settings: open_benchmarks(settings, images=data / "images", annotations=data / "annotations")
 
 
 def reference_logits(reference, pixels, ids, mask) -> np.ndarray:
@@ -134,11 +134,11 @@ def test_a_pair_has_the_same_logits_whatever_stands_beside_it(encoder, judged):
     np.testing.assert_array_equal(many.matching_logits(tokens, texts, of_short), logits[short])
 
 
-def scores_of_reference(reference, encoder, benchmark, inputs) -> tuple[np.ndarray, np.ndarray]:
+def scores_of_reference(reference, encoder, benchmark) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and matching logits of all images with all captions, (images, captions) each."""
-    prepared = [encoder.preprocessing.resize(Image.open(path)) for path in inputs.paths.values()]
+    prepared = [encoder.preprocessing.resize(Image.open(path)) for path in benchmark.image_sets["originals"].paths]
     pixels = np.asarray(encoder.preprocessing.normalise(jnp.asarray(np.stack(prepared))))
-    ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(list(benchmark.captions)))
+    ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(list(benchmark.texts)))
     with torch.no_grad():
         cosines = reference(torch_ids(ids), torch_pixels(pixels), False, torch.from_numpy(mask).long()).itm_score
     ids[:, 0] = ENC
@@ -147,8 +147,9 @@ def scores_of_reference(reference, encoder, benchmark, inputs) -> tuple[np.ndarr
 
 def expected_rows(task, cosines: np.ndarray, logits: np.ndarray, count: int):
     """Rank of the best own original and what stands on top, for each query, by sorting twice."""
-    for place, query in enumerate(task.queries):
-        of = (query, task.gallery) if task.name == IMAGE_TO_TEXT else (task.gallery, query)
+    gallery = task.gallery.index
+    for place, query in enumerate(task.queries.index):
+        of = (query, gallery) if task.name == IMAGE_TO_TEXT else (gallery, query)
         by_cosine = np.argsort(-cosines[of], kind="stable")
         judged = by_cosine[:count]
         best = judged[np.argsort(-(logits[of] + cosines[of])[judged], kind="stable")]
@@ -161,67 +162,59 @@ def expected_rows(task, cosines: np.ndarray, logits: np.ndarray, count: int):
         yield 1 + first, kind
 
 
-def assert_ranks(rows: list[dict], count: int, reference, encoder, inputs, settings: Settings) -> None:
-    benchmark = make_benchmark(inputs, settings)
-    cosines, logits = scores_of_reference(reference, encoder, benchmark, inputs)
+def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -> None:
+    (benchmark,) = benchmarks
+    cosines, logits = scores_of_reference(reference, encoder, benchmark)
     wanted = [row for task in benchmark.tasks for row in expected_rows(task, cosines, logits, count)]
     assert [(row["rank"], row["top1_kind"]) for row in rows] == wanted
     assert len({rank for rank, _ in wanted}) > 5
 
 
-def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, inputs):
-    settings = Settings(mixes=(), rerank=1000)
-    results, table = evaluate_model(encoder, inputs, settings, EmbeddingCache(None))
-    assert_ranks(table.to_pylist(), 1000, reference, encoder, inputs, settings)
+def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened):
+    settings = Settings(mixed_galleries=(), rerank=1000)
+    results, table, _ = evaluate_model(encoder, opened(settings), settings, EmbeddingCache(None))
+    assert_ranks(table.to_pylist(), 1000, reference, encoder, opened(settings))
     assert any("reranked" in note for note in results["notes"])
 
 
 def test_what_is_not_judged_comes_after_the_best_in_the_order_of_cosines(
-    reference, model, encoder, inputs, data, tmp_path
+    reference, model, encoder, opened, data, tmp_path
 ):
     folders = ["--images", str(data / "images"), "--annotations", str(data / "annotations")]
-    command = ["evaluate", str(model), *folders, "--mixes", "none", "--no-report", "--no-cache"]
+    command = ["evaluate", str(model), *folders, "--mixed-galleries", "none", "--no-report", "--no-cache"]
     assert main([*command, "--out", str(tmp_path), "--rerank", "4"]) == 0
-    assert json.loads((tmp_path / "results.json").read_text())["fingerprint"]["data"]["rerank"] == 4
+    assert json.loads((tmp_path / "results.json").read_text())["fingerprint"]["data"]["rococo"]["rerank"] == 4
     rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
-    assert_ranks(rows, 4, reference, encoder, inputs, Settings(mixes=(), rerank=4))
+    assert_ranks(rows, 4, reference, encoder, opened(Settings(mixed_galleries=(), rerank=4)))
     low = [row["positive_score"] for row in rows if row["rank"] > 4]
     assert low and all(-101 < score < -99 for score in low)
 
 
-def test_one_that_is_judged_stays_in_the_first_place(encoder, inputs, tmp_path, monkeypatch):
+def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, monkeypatch):
     cache = EmbeddingCache(tmp_path)
-    plain = ALTERED
-    before, _ = evaluate_model(encoder, inputs, plain, cache)
-    after, rows = evaluate_model(encoder, inputs, dataclasses.replace(plain, rerank=1), cache)
+    asked = dataclasses.replace(ALTERED, rerank=1)
+    before = evaluate_model(encoder, opened(ALTERED), ALTERED, cache).results
+    after, rows, _ = evaluate_model(encoder, opened(asked), asked, cache)
     on_top = [name for name in before["tasks"]["image_to_text"]["clean"] if name in ("r1", "fr1") or "top1" in name]
     for task, variants in before["tasks"].items():
         for variant, metrics in variants.items():
             assert {name: after["tasks"][task][variant][name] for name in on_top} == {n: metrics[n] for n in on_top}
-    assert "rerank" not in before["fingerprint"]["data"]
+    assert "rerank" not in before["fingerprint"]["data"]["rococo"]
     # Logits are kept: nothing is judged twice.
     monkeypatch.setattr(Encoder, "image_tokens", None)
-    assert evaluate_model(encoder, inputs, dataclasses.replace(plain, rerank=1), cache)[1].equals(rows)
+    assert evaluate_model(encoder, opened(asked), asked, cache).per_query.equals(rows)
 
 
-def test_altered_images_are_judged_as_they_were_embedded(encoder, inputs):
-    benchmark = make_benchmark(inputs, ALTERED)
-    paths, hashes, none = list(inputs.paths.values()), list(inputs.hashes.values()), EmbeddingCache(None)
-    vectors = [encoder.encode_image([Image.open(path) for path in paths])]
-    for derived in benchmark.derived:
-        mixed = hasattr(derived, "partner")
-        vectors.append(
-            embed_mixed(encoder, derived, paths, hashes, none)
-            if mixed
-            else embed_corrupted(encoder, derived, benchmark.images, paths, hashes, none)
-        )
-    vectors = np.concatenate(vectors)
-    wanted = np.random.default_rng(0).random(len(vectors)) < 0.7
-    parts = list(image_parts(benchmark, paths, hashes, encoder.preprocessing, wanted, 4))
-    assert sorted(row for part in parts for row in part.rows) == np.flatnonzero(wanted).tolist()
-    for part in parts:
-        assert len(part.contents) == len(part.rows)
-        np.testing.assert_array_equal(encoder.encode_image(part.read()), vectors[part.rows])
+def test_altered_images_are_judged_as_they_were_embedded(encoder, opened):
+    (benchmark,) = opened(ALTERED)
+    assert len(benchmark.image_sets) == 5
+    for images in benchmark.image_sets.values():
+        vectors = embed_images(encoder, images, EmbeddingCache(None))
+        wanted = np.random.default_rng(0).random(IMAGES) < 0.7
+        runs = [[row for row in run if wanted[row]] for run in images.runs(4)]
+        assert sorted(row for run in runs for row in run) == np.flatnonzero(wanted).tolist()
+        for run in filter(None, runs):
+            np.testing.assert_array_equal(encoder.encode_image(images.read(run, encoder.prepare)), vectors[run])
 
 
 def test_inspect_tells_of_the_head(encoder):

@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rococo_jax.metrics.intervals import image_draws, retrieval_intervals
-from rococo_jax.metrics.retrieval import METRICS, drop, retrieval_metrics
+from rococo_jax.metrics import intervals as bootstrap
+from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.metric import drop
+from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
 
 IMAGES = 150
+NAMES = [metric.name for metric in METRICS]
+
+
+def retrieval_intervals(statistics, ties, image, *, clean=None, **options):
+    """Intervals of one run, whose queries belong to the given images."""
+    baseline = None if clean is None else count_retrieval(clean, ties, image)
+    return bootstrap.intervals([count_retrieval(statistics, ties, image)], baseline, **options)
 
 
 def one_query_an_image(seed=0, help_own=2.0) -> RankStatistics:
@@ -33,7 +42,7 @@ def captions_of_images(seed=0) -> tuple[RankStatistics, np.ndarray]:
 
 def test_intervals_are_those_of_scipy():
     statistics = one_query_an_image()
-    found = retrieval_intervals(statistics, "paper", np.arange(IMAGES))
+    found = retrieval_intervals(statistics, "published", np.arange(IMAGES))
     for name, cutoff in (("r1", 1), ("r5", 5), ("r10", 10)):
         hits = 100.0 * (statistics.rank_published <= cutoff)
         # The same generator, asked for the same numbers of whole numbers in the same order, draws the same images.
@@ -45,34 +54,34 @@ def test_intervals_are_those_of_scipy():
 
 def test_intervals_are_those_of_a_plain_loop():
     statistics, owner = captions_of_images()
-    found = retrieval_intervals(statistics, "strict", owner, resamples=200, seed=3)
-    values = {name: [] for name in METRICS}
+    found = retrieval_intervals(statistics, "pessimistic", owner, resamples=200, seed=3)
+    values = {name: [] for name in NAMES}
     for draw in image_draws(IMAGES, 200, 3):
         queries = np.concatenate([np.flatnonzero(owner == image) for image in np.repeat(np.arange(IMAGES), draw)])
-        for name, value in retrieval_metrics(statistics[queries], "strict").items():
+        for name, value in retrieval_metrics(statistics[queries], "pessimistic").items():
             values[name].append(value)
-    for name in METRICS:
+    for name in NAMES:
         assert found[name] == pytest.approx(list(np.percentile(values[name], [2.5, 97.5])), abs=1e-9)
 
 
 def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
     clean, altered = one_query_an_image(0), one_query_an_image(1, help_own=1.5)
-    found = retrieval_intervals(altered, "paper", np.arange(IMAGES), clean=clean, resamples=200)
+    found = retrieval_intervals(altered, "published", np.arange(IMAGES), clean=clean, resamples=200)
     values = []
     for draw in image_draws(IMAGES, 200):
         queries = np.repeat(np.arange(IMAGES), draw)
-        r1 = [retrieval_metrics(each[queries], "paper")["r1"] for each in (clean, altered)]
+        r1 = [retrieval_metrics(each[queries], "published")["r1"] for each in (clean, altered)]
         values.append(drop(*r1))
     for name in ("drop", "drop_points"):
         expected = np.percentile([value[name] for value in values], [2.5, 97.5])
         assert found[name] == pytest.approx(list(expected), abs=1e-9)
-    unchanged = retrieval_intervals(clean, "paper", np.arange(IMAGES), clean=clean)
+    unchanged = retrieval_intervals(clean, "published", np.arange(IMAGES), clean=clean)
     assert unchanged["drop"] == unchanged["drop_points"] == [0.0, 0.0]
 
 
 def test_a_drop_that_some_draw_does_not_define_has_no_interval():
     never = one_query_an_image(help_own=-9.0)
-    found = retrieval_intervals(never, "paper", np.arange(IMAGES), clean=never)
+    found = retrieval_intervals(never, "published", np.arange(IMAGES), clean=never)
     assert found["drop"] is None
     assert found["drop_points"] == [0.0, 0.0]
 
@@ -80,18 +89,18 @@ def test_a_drop_that_some_draw_does_not_define_has_no_interval():
 def test_intervals_do_not_depend_on_the_order_of_queries():
     statistics, owner = captions_of_images()
     order = np.random.default_rng(5).permutation(len(owner))
-    expected = retrieval_intervals(statistics, "paper", owner)
-    assert retrieval_intervals(statistics[order], "paper", owner[order]) == expected
+    expected = retrieval_intervals(statistics, "published", owner)
+    assert retrieval_intervals(statistics[order], "published", owner[order]) == expected
 
 
 def test_captions_of_an_image_come_and_go_together():
     statistics, owner = captions_of_images()
     five_times = np.repeat(np.arange(len(owner)), 5)
-    together = retrieval_intervals(statistics[five_times], "paper", owner[five_times])
+    together = retrieval_intervals(statistics[five_times], "published", owner[five_times])
     # The same captions five times over say nothing new while they stay with their image.
-    for name, interval in retrieval_intervals(statistics, "paper", owner).items():
+    for name, interval in retrieval_intervals(statistics, "published", owner).items():
         assert together[name] == pytest.approx(interval, abs=1e-9)
-    apart = retrieval_intervals(statistics[five_times], "paper", np.arange(len(five_times)))
+    apart = retrieval_intervals(statistics[five_times], "published", np.arange(len(five_times)))
     assert np.diff(apart["r1"]) < 0.7 * np.diff(together["r1"])
 
 

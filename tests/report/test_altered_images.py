@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.mixed_galleries import mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
-from rococo_jax.benchmarks.tasks import CorruptedImages
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.evaluation import embedding_altered
-from rococo_jax.evaluation.single_mix import mix_one, partner_of, place_of
+from rococo_jax.data.image_sets import FileImages
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report import document
 from rococo_jax.report.archive import Archive
@@ -265,10 +265,10 @@ def test_whoever_takes_the_controls_copy_is_no_example(pictures, tmp_path):
 def test_a_corrupted_picture_is_the_one_that_was_measured(pictures):
     name, path = next(iter(files_of(pictures).items()))
     for kind in ("gaussian_noise", "jpeg_compression"):
-        images = CorruptedImages(kind, 3)
-        (measured,) = embedding_altered.corrupted_images(images, [(name, path)])
-        (square,) = embedding_altered.corrupted_images(CorruptedImages(None, 0), [(name, path)])
-        found = corrupted_as_measured(name, np.asarray(square), images)
+        originals = FileImages((name,), (path,))
+        (measured,) = CorruptedImages(originals, kind, 3).read([0])
+        (square,) = CorruptedImages(originals, None, 0).read([0])
+        found = corrupted_as_measured(name, np.asarray(square), (kind, 3))
         np.testing.assert_array_equal(found, np.asarray(measured))
 
 

@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.tasks import RankBenchmark, RankTask
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query
-from rococo_jax.evaluation.scoring import rank_by_embeddings
 from rococo_jax.report import write_report
 from rococo_jax.storage import write_json
+from tests.support.made_runs import unit
 
 VOID = {"meta", "img", "br", "input", "link", "col"}
 NASTY = "<script>alert('x')</script> & \"quotes\" <img src=http://evil.example/x onerror=alert(1)> \u202eright to left"
@@ -386,20 +388,21 @@ def test_results_as_the_evaluation_writes_them_make_a_page(tmp_path):
     rng = np.random.default_rng(0)
     captions = [f"a dog number {place}" for place in range(6)] + [f"a weapon number {place}" for place in range(6)]
     one = np.arange(6)
-    clean = RankTask("image_to_text", "clean", one, one, one, one, np.zeros(6, bool))
-    both = np.arange(12)
-    altered = RankTask("image_to_text", "danger", one, both, one, both % 6, both >= 6)
+    asked, texts, both = Rows.of(ORIGINALS, one), Rows.of(TEXTS, one), np.arange(12)
+    clean = RankTask("image_to_text", "clean", asked, texts, one, one, np.zeros(6, bool))
+    altered = RankTask("image_to_text", "danger", asked, Rows.of(TEXTS, both), one, both % 6, both >= 6)
     images = tuple(f"val/{place}.png" for place in range(6))
-    benchmark = RankBenchmark(images, tuple(captions), (clean, altered))
-    vectors = [rng.normal(size=(count, 8)).astype(np.float32) for count in (6, 12)]
-    units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors]
-    outcomes = rank_by_embeddings(benchmark, *units)
-    assert any(statistics.top_kind_published.max() > 0 for _, statistics in outcomes)
-    fingerprint = make_fingerprint(model={"weights": "w"}, data={"captions": "c"}, protocol="paper")
+    benchmark = Benchmark("rococo", images, tuple(captions), {}, (clean, altered))
+    tables = {ORIGINALS: rng.normal(size=(6, 8)), TEXTS: rng.normal(size=(12, 8))}
+    embeddings = Embeddings({key: unit(table) for key, table in tables.items()})
+    outcomes = [task.score(embeddings) for task in benchmark.tasks]
+    assert any(outcome.statistics.top_kind_published.max() > 0 for outcome in outcomes)
+    fingerprint = make_fingerprint(model={"weights": "w"}, data={"rococo": {"captions": "c"}}, protocol="paper")
     results = make_results("tiny", "paper", fingerprint, outcomes, ["a note <for> readers"])
     data = {"images": str(tmp_path / "images"), "annotations": str(tmp_path / "none"), "image_count": 6}
-    write_json(tmp_path / "tiny" / "results.json", results | {"data": data})
-    write_per_query(tmp_path / "tiny" / "per_query.parquet", per_query_table(benchmark, outcomes, "paper"))
+    write_json(tmp_path / "tiny" / "results.json", results | {"data": {"rococo": data}})
+    table = per_query_table(outcome.rows(benchmark) for outcome in outcomes)
+    write_per_query(tmp_path / "tiny" / "per_query.parquet", table)
     for name in images:
         path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)

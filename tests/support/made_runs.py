@@ -4,33 +4,35 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.benchmarks.tasks import RankBenchmark, RankTask
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query
-from rococo_jax.evaluation.scoring import rank_by_embeddings
 from rococo_jax.storage import write_json
 
 IMAGES, EACH = 60, 2
 CAPTIONS = IMAGES * EACH
 
 
-def made_benchmark() -> RankBenchmark:
+def made_benchmark() -> Benchmark:
     """Images with two captions each; altered captions of two variants, and blended images of two seeds."""
     image, caption = np.arange(IMAGES), np.arange(CAPTIONS)
     owner = caption // EACH
-    tasks = [RankTask("image_to_text", "clean", image, caption, image, owner, np.zeros(CAPTIONS, bool))]
+    images, captions = Rows.of(ORIGINALS, image), Rows.of(TEXTS, caption)
+    tasks = [RankTask("image_to_text", "clean", images, captions, image, owner, np.zeros(CAPTIONS, bool))]
     for place, variant in enumerate(("same_concept", "danger"), 1):
-        gallery = np.concatenate([caption, caption + place * CAPTIONS])
+        gallery = Rows.of(TEXTS, np.concatenate([caption, caption + place * CAPTIONS]))
         altered = np.arange(2 * CAPTIONS) >= CAPTIONS
-        tasks.append(RankTask("image_to_text", variant, image, gallery, image, np.tile(owner, 2), altered))
-    tasks.append(RankTask("text_to_image", "clean", caption, image, owner, image, np.zeros(IMAGES, bool)))
-    for place, seed in enumerate((1, 10), 1):
-        gallery = np.concatenate([image, image + place * IMAGES])
+        tasks.append(RankTask("image_to_text", variant, images, gallery, image, np.tile(owner, 2), altered))
+    tasks.append(RankTask("text_to_image", "clean", captions, images, owner, image, np.zeros(IMAGES, bool)))
+    for seed in (1, 10):
+        gallery = images + Rows.of(f"mix_0.9_seed{seed}", image)
         altered = np.arange(2 * IMAGES) >= IMAGES
         tasks.append(
-            RankTask("text_to_image", "mix_0.9", caption, gallery, owner, np.tile(image, 2), altered, seed=seed)
+            RankTask("text_to_image", "mix_0.9", captions, gallery, owner, np.tile(image, 2), altered, seed=seed)
         )
     words = [f"{what} of a thing numbered {number}" for what in ("photo", "picture", "weapon") for number in caption]
-    return RankBenchmark(tuple(f"val/{number:03}.jpg" for number in image), tuple(words), tuple(tasks))
+    return Benchmark("rococo", tuple(f"val/{number:03}.jpg" for number in image), tuple(words), {}, tuple(tasks))
 
 
 def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
@@ -41,10 +43,12 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
     captions = np.repeat(images, EACH, axis=0) + noise * rng.normal(size=(CAPTIONS, 16))
     altered = [captions + 0.4 * rng.normal(size=captions.shape) for _ in range(2)]
     mixed = [images + 0.5 * rng.normal(size=images.shape) for _ in range(2)]
-    tables = (np.concatenate([images, *mixed]), np.concatenate([captions, *altered]))
-    units = [(table / np.linalg.norm(table, axis=1, keepdims=True)).astype(np.float32) for table in tables]
-    outcomes = rank_by_embeddings(benchmark, *units)
-    fingerprint = make_fingerprint(model={"weights": f"{name} {noise}"}, data={"captions": "made"}, protocol="paper")
+    tables = {ORIGINALS: images, "mix_0.9_seed1": mixed[0], "mix_0.9_seed10": mixed[1]}
+    tables[TEXTS] = np.concatenate([captions, *altered])
+    embeddings = Embeddings({key: unit(table) for key, table in tables.items()})
+    outcomes = [task.score(embeddings) for task in benchmark.tasks]
+    data = {"rococo": {"captions": "made"}}
+    fingerprint = make_fingerprint(model={"weights": f"{name} {noise}"}, data=data, protocol="paper")
     about = {
         "provenance": {"source": f"made/{name}", "source_format": "huggingface"},
         "parameters": {"vision": 86_192_640, "text": 63_165_952, "total": 149_358_592},
@@ -53,10 +57,15 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
         "warnings": [],
     }
     results = make_results(name, "paper", fingerprint, outcomes)
-    data = {"annotations": "made/annotations", "image_count": IMAGES, "caption_count": CAPTIONS}
+    data = {"rococo": {"annotations": "made/annotations", "image_count": IMAGES, "caption_count": CAPTIONS}}
     write_json(folder / "results.json", results | {"data": data, "about": about})
-    write_per_query(folder / "per_query.parquet", per_query_table(benchmark, outcomes, "paper"))
+    write_per_query(folder / "per_query.parquet", per_query_table(outcome.rows(benchmark) for outcome in outcomes))
     return folder
+
+
+def unit(table: np.ndarray) -> np.ndarray:
+    """The rows with length 1, in float32."""
+    return (table / np.linalg.norm(table, axis=1, keepdims=True)).astype(np.float32)
 
 
 def six_runs(folder: Path) -> Path:

@@ -95,7 +95,7 @@ def refuse_other_conditions(results: Mapping[str, Any], path: Path) -> None:
     """Raises InputError where the results cannot be those that were published, whatever the model."""
     if results["protocol"] != PROTOCOL:
         raise InputError(path, "protocol", results["protocol"], f"{PROTOCOL}: the published figures are of no other")
-    data = results.get("data") if isinstance(results.get("data"), dict) else {}
+    data = (results.get("data") or {}).get("rococo") or {}
     coverage = data.get("coverage") if isinstance(data.get("coverage"), dict) else {}
     if coverage.get("complete") is False or data.get("image_count", IMAGES) != IMAGES:
         found = f"{data.get('image_count')} of {coverage.get('wanted', IMAGES)} images"

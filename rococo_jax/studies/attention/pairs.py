@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from rococo_jax.benchmarks.rococo.mixed_galleries import box_of, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan, decode_jpeg, encode_jpeg, squash
 from rococo_jax.data.images import open_image
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.single_mix import box_of, mix_one, partner_of, place_of
 from rococo_jax.studies.attention.maps import box_coverage, overlap, patch_maps, share_on, vision_spec
 
 

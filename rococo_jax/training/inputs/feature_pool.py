@@ -21,12 +21,13 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, squashing
+from rococo_jax.data.image_sets import chunks
 from rococo_jax.data.pair_source import PairSample
 from rococo_jax.data.shuffle import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import cut, embed_texts, features_of_parts
+from rococo_jax.encoders.embedding import embed_texts, features_of_parts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.progress import progress
@@ -121,7 +122,7 @@ def image_features(
 ) -> Float[np.ndarray, "images f"]:
     """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
     parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
-    of_parts = cut([content.encode() for content in contents], IMAGES_PER_PART)
+    of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
     return features_of_parts(encoder, kind, parts, of_parts, encoder.image_features, cache)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet, read_annotation_folder
-from rococo_jax.benchmarks.rococo.build import rococo_from_file, rococo_from_set
+from rococo_jax.benchmarks.rococo.build import tasks_of_file, tasks_of_set
 from rococo_jax.data.captions import CaptionedImage
 
 ITEMS = (
@@ -23,41 +23,48 @@ def tasks_of(benchmark):
 
 
 def gallery_of(benchmark, task):
-    return [benchmark.captions[row] for row in task.gallery]
+    return [benchmark.texts[row] for row in task.gallery.index]
 
 
 def test_the_gallery_is_in_the_order_of_the_published_files():
-    benchmark = rococo_from_set(FOLDER)
+    benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["A dog.", "A cat.", "Two dogs", "a car", "A  CAT .", "A dog.", "One bird", "a car", "one fish"]
     assert gallery_of(benchmark, task) == expected
     assert task.gallery_group.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert task.gallery_altered.tolist() == [False, False, False, True, True, False, False, True, True]
-    assert task.queries.tolist() == task.query_group.tolist() == [0, 1]
+    assert task.queries.index.tolist() == task.query_group.tolist() == [0, 1]
 
 
 def test_the_clean_gallery_has_the_originals_alone():
-    benchmark = rococo_from_set(FOLDER)
+    benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["image_to_text", "clean"]
     assert gallery_of(benchmark, task) == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
     assert not task.gallery_altered.any()
 
 
 def test_text_to_image_asks_with_originals_and_never_with_altered_captions():
-    benchmark = rococo_from_set(FOLDER)
+    benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["text_to_image", "clean"]
-    assert [benchmark.captions[row] for row in task.queries] == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
+    asked = [benchmark.texts[row] for row in task.queries.index]
+    assert asked == [
+        "A dog.",
+        "A cat.",
+        "Two dogs",
+        "A dog.",
+        "One bird",
+    ]
     assert task.query_group.tolist() == [0, 0, 0, 1, 1]
-    assert task.gallery.tolist() == task.gallery_group.tolist() == [0, 1]
+    assert task.gallery.index.tolist() == task.gallery_group.tolist() == [0, 1]
 
 
 def test_a_string_is_embedded_once_however_often_it_occurs():
-    benchmark = rococo_from_set(FOLDER)
-    assert len(benchmark.captions) == len(set(benchmark.captions)) == 7
+    benchmark = tasks_of_set(FOLDER)
+    assert len(benchmark.texts) == len(set(benchmark.texts)) == 7
 
 
 def test_strict_normalises_both_sides_and_leaves_out_what_then_says_the_same():
-    benchmark = rococo_from_set(FOLDER, "strict")
+    benchmark = tasks_of_set(FOLDER, "strict")
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["a dog", "a cat", "two dogs", "a car", "a dog", "one bird", "a car", "one fish"]
     assert gallery_of(benchmark, task) == expected
@@ -67,7 +74,7 @@ def test_strict_normalises_both_sides_and_leaves_out_what_then_says_the_same():
 
 
 def test_the_gallery_shrinks_to_the_images_present():
-    benchmark = rococo_from_set(FOLDER, images={"b.jpg"})
+    benchmark = tasks_of_set(FOLDER, images={"b.jpg"})
     assert benchmark.images == ("b.jpg",)
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     assert gallery_of(benchmark, task) == ["A dog.", "One bird", "a car", "one fish"]
@@ -75,20 +82,20 @@ def test_the_gallery_shrinks_to_the_images_present():
 
 
 def test_columns_of_a_file_are_its_captions_in_file_order():
-    benchmark = rococo_from_file(ANNOTATION)
+    benchmark = tasks_of_file(ANNOTATION)
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
-    assert task.gallery.tolist() == list(range(9))
-    assert tasks_of(benchmark)["image_to_text", "clean"].gallery.tolist() == [0, 1, 2, 5, 6]
-    assert tasks_of(benchmark)["text_to_image", "clean"].queries.tolist() == [0, 1, 2, 5, 6]
+    assert task.gallery.index.tolist() == list(range(9))
+    assert tasks_of(benchmark)["image_to_text", "clean"].gallery.index.tolist() == [0, 1, 2, 5, 6]
+    assert tasks_of(benchmark)["text_to_image", "clean"].queries.index.tolist() == [0, 1, 2, 5, 6]
 
 
 def test_strict_leaves_columns_of_no_ops_out_of_the_gallery():
-    task = tasks_of(rococo_from_file(ANNOTATION, "strict"))["image_to_text", "same_concept"]
-    assert task.gallery.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    task = tasks_of(tasks_of_file(ANNOTATION, "strict"))["image_to_text", "same_concept"]
+    assert task.gallery.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
 def test_plain_captions_give_the_clean_tasks_alone():
-    benchmark = rococo_from_file(list(CLEAN))
+    benchmark = tasks_of_file(list(CLEAN))
     assert list(tasks_of(benchmark)) == [("image_to_text", "clean"), ("text_to_image", "clean")]
 
 
@@ -99,7 +106,7 @@ def published(real_data):
 
 @pytest.mark.real_data
 def test_the_published_files_give_the_published_sizes(published, without_type_checks):
-    tasks = tasks_of(rococo_from_set(published))
+    tasks = tasks_of(tasks_of_set(published))
     for variant in ("same_concept", "diff_concept", "rand_voca", "danger"):
         task = tasks["image_to_text", variant]
         assert (len(task.queries), len(task.gallery), np.sum(task.gallery_altered)) == (5000, 50_010, 25_000)
@@ -110,6 +117,6 @@ def test_the_published_files_give_the_published_sizes(published, without_type_ch
 
 @pytest.mark.real_data
 def test_strict_leaves_out_the_no_ops_of_danger(published, without_type_checks):
-    tasks = tasks_of(rococo_from_set(published, "strict"))
+    tasks = tasks_of(tasks_of_set(published, "strict"))
     # 3 equal their original word for word, which is the published count; case and final punctuation hide no other.
     assert len(tasks["image_to_text", "danger"].gallery) == 50_010 - 3

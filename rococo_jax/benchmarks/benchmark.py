@@ -1,0 +1,197 @@
+"""A benchmark that is ready to be asked, what is known of it before its files are there, and the registry.
+
+A new benchmark is one file: it builds a `Benchmark` from its published files and registers a `BenchmarkInfo`. Files of
+this package are named in `MODULES`; other packages name theirs as entry points of the group `rococo_jax.benchmarks`.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.benchmarks.image_sets import UNCORRUPTED, CorruptedImages
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.benchmarks.tasks.task import Task
+from rococo_jax.data.captions import find_images, refuse_missing_images
+from rococo_jax.data.image_sets import FileImages, ImageSet
+from rococo_jax.errors import InputError
+
+# Where each benchmark of this package is registered, in the order in which tables print them.
+MODULES = ("rococo_jax.benchmarks.rococo.benchmark", "rococo_jax.benchmarks.sugarcrepe")
+ENTRY_POINTS = "rococo_jax.benchmarks"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Benchmark:
+    """Tables of images and texts, each row to be embedded once, and the tasks over them.
+
+    Attributes:
+        name: as registered.
+        images: names of the originals, as the annotations spell them.
+        texts: strings as they are to be embedded.
+        image_sets: by name, `originals` first; each has one image for each of `images`.
+        tasks: all tasks; a baseline before the variants that are measured against it.
+        notes: what a reader of the results must know, one sentence each.
+        data: what a reader needs to know of the data: folders, counts, coverage.
+        decides: what of the data and the settings decides a result, as JSON.
+    """
+
+    name: str
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+    image_sets: Mapping[str, ImageSet]
+    tasks: tuple[Task, ...]
+    notes: tuple[str, ...] = ()
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    decides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What decides a result, whatever the folders are called."""
+        return dict(self.decides)
+
+    def summary(self) -> str:
+        """One phrase for people: what there is."""
+        coverage = self.data.get("coverage", {})
+        wanted = coverage.get("wanted", len(self.images))
+        tasks = dict.fromkeys(task.name for task in self.tasks)
+        return f"{self.name}: {len(self.images)} of {wanted} images, {len(self.texts)} texts; {', '.join(tasks)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkInfo:
+    """What is known of a benchmark before its files are there.
+
+    Attributes:
+        name: on the command line and in results.
+        question: what it asks, one sentence.
+        paper: title and arXiv number.
+        licence: of its data.
+        size: how much there is, in words.
+        folders: role (`images`, `annotations`) -> folder in the documented layout.
+        files: names of annotation files; a folder that holds one of them is recognised as this benchmark's.
+        source: where the files are got.
+        tasks: the names of its tasks.
+        open: reads the files: (folders by role, settings) -> benchmark. Raises InputError.
+    """
+
+    name: str
+    question: str
+    paper: str
+    licence: str
+    size: str
+    folders: Mapping[str, str]
+    files: tuple[str, ...]
+    source: str
+    tasks: tuple[str, ...]
+    open: Callable[[Mapping[str, Path], Settings], Benchmark]
+
+    def missing(self, folders: Mapping[str, Path]) -> list[str]:
+        """What is not there of what the benchmark needs, as paths."""
+        absent = [str(folder) for folder in folders.values() if not folder.is_dir()]
+        annotations = folders.get("annotations")
+        if annotations is not None and annotations.is_dir() and not self.recognises(annotations):
+            absent.append(f"{annotations}/{self.files[0]}")
+        return absent
+
+    def recognises(self, annotations: Path) -> bool:
+        """Whether a folder holds one of the benchmark's annotation files."""
+        return any((annotations / name).is_file() for name in self.files)
+
+
+_REGISTRY: dict[str, BenchmarkInfo] = {}
+
+
+def register(info: BenchmarkInfo) -> BenchmarkInfo:
+    """Makes a benchmark known by its name.
+
+    Raises:
+        ValueError: another benchmark has the name.
+    """
+    if _REGISTRY.setdefault(info.name, info) is not info:
+        raise ValueError(f"two benchmarks are called {info.name!r}")
+    return info
+
+
+def known_benchmarks() -> dict[str, BenchmarkInfo]:
+    """All registered benchmarks by name; loads their modules on the first call."""
+    for module in MODULES:
+        importlib.import_module(module)
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        entry.load()
+    return dict(_REGISTRY)
+
+
+def find_benchmark(name: str) -> BenchmarkInfo:
+    """The benchmark of that name.
+
+    Raises:
+        InputError: there is none; the nearest name is suggested.
+    """
+    known = known_benchmarks()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InputError("benchmarks", "name", name, f"one of {', '.join(known)}{hint}")
+    return known[name]
+
+
+def recognise(annotations: Path) -> BenchmarkInfo:
+    """The benchmark whose annotation files a folder holds; RoCOCO where the folder is not there or holds none.
+
+    The first registered benchmark reports what is missing in its own words.
+    """
+    known = known_benchmarks()
+    return next((info for info in known.values() if info.recognises(annotations)), next(iter(known.values())))
+
+
+def open_images(
+    folder: Path, names: Sequence[str], allow_missing: bool
+) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
+    """The files of the named images.
+
+    Returns:
+        The images that are present in the order of `names`, the names of those that are not, and what a reader of the
+        results needs to know: the folder and the coverage.
+
+    Raises:
+        InputError: images are missing and that is not allowed, or none is there.
+    """
+    names = list(dict.fromkeys(names))
+    present, missing = find_images(names, folder)
+    refuse_missing_images(folder, missing, len(names), allow_missing)
+    kept = tuple(name for name in names if name in present)
+    coverage = {"present": len(kept), "wanted": len(names), "complete": not missing}
+    data = {"images": str(folder.resolve()), "image_count": len(kept), "coverage": coverage}
+    return FileImages(kept, tuple(present[name] for name in kept)), tuple(missing), data
+
+
+def partial_note(present: int, wanted: int) -> str:
+    """What a reader must know of results on a part of the images."""
+    return (
+        f"only {present} of {wanted} images were present: the gallery is smaller than the benchmark's, "
+        "so recalls are not comparable with figures on the whole of it"
+    )
+
+
+def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities: Sequence[int]) -> Benchmark:
+    """The benchmark with its unaltered tasks asked again on corrupted images, and on uncorrupted ones of the same cut.
+
+    The mean over all kinds of one severity is reported as `corruptions_SEVERITY` where there are several kinds.
+    """
+    if not kinds:
+        return benchmark
+    originals = benchmark.image_sets[ORIGINALS]
+    sets = [CorruptedImages(originals, None, 0)]
+    sets += [CorruptedImages(originals, kind, severity) for kind in kinds for severity in severities]
+    tasks = []
+    for images in sets:
+        pooled = f"corruptions_{images.severity}" if images.kind is not None and len(kinds) > 1 else None
+        asked = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
+        tasks += [task for task in asked if task is not None]
+    image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
+    decides = {**benchmark.decides, "corruptions": list(kinds), "severities": list(severities)}
+    return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), decides=decides)

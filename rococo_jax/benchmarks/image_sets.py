@@ -1,0 +1,79 @@
+"""Corrupted images of any benchmark."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+
+from rococo_jax.data.image_sets import IMAGES_PER_RUN, FileImages, Prepare, chunks
+from rococo_jax.perturb.images.corrupted_files import image_id, read_rgb
+from rococo_jax.perturb.images.corruptions import find_corruption
+
+UNCORRUPTED = "uncorrupted"
+# The constants of ImageNet-C were chosen for this size.
+_CORRUPTED_SIDE = 224
+_CORRUPTED_AT_ONCE = 32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorruptedImages:
+    """Files cut to a square of 224 pixels and corrupted as in ImageNet-C; `kind=None` is the cut alone.
+
+    What is random about an image depends on its name and the seed alone.
+
+    Attributes:
+        originals: the images.
+        kind: a name of `CORRUPTIONS`, or None.
+        severity: 1 to 5; 0 without a corruption.
+        seed: of what is random.
+    """
+
+    originals: FileImages
+    kind: str | None
+    severity: int
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """`fog_3`, or `uncorrupted`."""
+        return UNCORRUPTED if self.kind is None else f"{self.kind}_{self.severity}"
+
+    def __len__(self) -> int:
+        return len(self.originals)
+
+    def content(self, row: int) -> bytes:
+        """Name and hash of the file, and the corruption."""
+        about = [self.kind, self.severity, self.seed, _CORRUPTED_SIDE]
+        return json.dumps([self.originals.names[row], self.originals.hashes[row], *about]).encode()
+
+    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
+        """The rows in order."""
+        return self.originals.runs(size)
+
+    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
+        """Corrupts batches on the device; see `ImageSet.read`."""
+        key, originals = jax.random.key(self.seed), self.originals
+        with ThreadPoolExecutor(2, thread_name_prefix="images") as pool:
+            for batch in chunks(rows, _CORRUPTED_AT_ONCE):
+                pixels = np.stack(list(pool.map(lambda row: read_rgb(originals.paths[row], _CORRUPTED_SIDE), batch)))
+                if self.kind is not None:
+                    ids = np.array([image_id(originals.names[row]) for row in batch], np.int64)
+                    pixels = np.asarray(find_corruption(self.kind)(pixels, self.severity, key, ids=ids))
+                yield from map(prepare or _same, map(Image.fromarray, pixels))
+
+    def thumbnail(self, row: int) -> Image.Image:
+        """The corrupted image."""
+        return next(self.read([row]))
+
+    def note(self, row: int) -> str:
+        """Nothing; the set's name tells it."""
+        return self.originals.note(row)
+
+
+def _same(image: Image.Image) -> Image.Image:
+    return image

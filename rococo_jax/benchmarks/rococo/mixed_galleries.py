@@ -1,0 +1,197 @@
+"""Mixed galleries: every image once more with another mixed in, as the published script makes them.
+
+Captions look for their image among the originals *and* the mixed images (RoCOCO, arXiv 2304.10727); one run for each
+seed. `control` is the same with the ratio 1, so its "mixed" images are the originals, squashed and compressed: it tells
+the effect of mixing from that of preprocessing.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.published_mixing import (
+    BATCH,
+    MixingPlan,
+    make_plan,
+    mixed_batches,
+    plan_batches,
+)
+from rococo_jax.benchmarks.settings import CONTROL
+from rococo_jax.benchmarks.tables import Rows
+from rococo_jax.benchmarks.tasks import RankTask
+from rococo_jax.data.image_sets import FileImages, chunks
+from rococo_jax.errors import InputError
+
+_MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
+
+
+def parse_mix(variant: str) -> tuple[str, float]:
+    """`patch_0.9` -> ("patch", 0.9).
+
+    Raises:
+        InputError: it is no method and ratio.
+    """
+    found = _MIX.fullmatch(variant)
+    if found is None or not 0 <= float(found[2]) <= 1:
+        wanted = "mix_R or patch_R with a ratio R from 0 to 1, such as mix_0.9, or control"
+        raise InputError("settings", "mixed_galleries", variant, wanted)
+    return found[1], float(found[2])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixedImages:
+    """The mixed images of a plan; row i is named after original i. They are made when read and not kept.
+
+    Attributes:
+        originals: the images that are mixed.
+        plan: pairs, boxes and ratio.
+    """
+
+    originals: FileImages
+    plan: MixingPlan
+
+    @property
+    def name(self) -> str:
+        """`mix_0.9_seed1`, or `control`."""
+        return CONTROL if self.plan.variant == CONTROL else f"{self.plan.variant}_seed{self.plan.seed}"
+
+    @cached_property
+    def _place(self) -> np.ndarray:
+        """The place in the plan of each row."""
+        place = np.empty(len(self.plan.first), int)
+        place[self.plan.first] = np.arange(len(place))
+        return place
+
+    def __len__(self) -> int:
+        return len(self.plan.first)
+
+    def content(self, row: int) -> bytes:
+        """The hashes of the two files, and how they are mixed."""
+        plan, place = self.plan, self._place[row]
+        pair = [self.originals.hashes[plan.first[place]], self.originals.hashes[plan.partner[place]]]
+        box = plan.boxes[plan.batch[place]].tolist()
+        return json.dumps([*pair, plan.method, plan.ratio, box, plan.compressed]).encode()
+
+    def runs(self, size: int = 8 * BATCH) -> list[list[int]]:
+        """Whole batches of the plan, in its order, so that every file is opened once."""
+        batches = chunks(plan_batches(self.plan), max(1, size // BATCH))
+        return [self.plan.first[np.concatenate(run)].tolist() for run in batches]
+
+    def read(self, rows: Sequence[int], prepare: Callable[[Image.Image], Any] | None = None) -> Iterator[Any]:
+        """Mixes the batches that hold these rows; see `ImageSet.read`. Rows come in the plan's order within `runs`."""
+        wanted = set(rows)
+        batches = [places for places in plan_batches(self.plan) if wanted.intersection(self.plan.first[places])]
+        files = dict(zip(self.plan.images, self.originals.paths, strict=True))
+        made = mixed_batches(self.plan, squash_files(files, self.plan.images), batches=batches)
+        for places, images in made:
+            for row, image in zip(self.plan.first[places].tolist(), images, strict=True):
+                if row in wanted:
+                    yield (prepare or (lambda same: same))(Image.fromarray(image))
+
+    def thumbnail(self, row: int) -> Image.Image:
+        """The mixed image, made without the others."""
+        files = dict(zip(self.plan.images, self.originals.paths, strict=True))
+        return Image.fromarray(mix_one(self.plan, int(self._place[row]), files))
+
+    def note(self, row: int) -> str:
+        """What was mixed in, and the share of the image's own content."""
+        if self.plan.variant == CONTROL:
+            return "squashed and compressed, nothing mixed in"
+        place = int(self._place[row])
+        return f"{partner_of(self.plan, place)} mixed in; {100 * self.plan.true_ratio[place]:.0f} % is its own"
+
+
+def mixed_galleries(
+    clean: RankTask, originals: FileImages, variants: Sequence[str], seeds: Sequence[int], protocol: str
+) -> list[tuple[RankTask, MixedImages]]:
+    """For each variant and seed the clean text-to-image task with the mixed images behind its gallery.
+
+    Under `paper` the control stands beside the others; `strict` compresses nothing and has none.
+
+    Raises:
+        InputError: a variant is not one.
+    """
+    plans = []
+    for variant in variants:
+        if variant != CONTROL:
+            method, ratio = parse_mix(variant)
+            plans += [make_plan(originals.names, method, ratio, seed, protocol) for seed in seeds]
+    if protocol != "strict":
+        plans.append(make_plan(originals.names, "mix", 1.0, seeds[0], CONTROL))
+    return [(_mixed_task(clean, images), images) for images in (MixedImages(originals, plan) for plan in plans)]
+
+
+def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
+    is_control = images.plan.variant == CONTROL
+    return dataclasses.replace(
+        clean,
+        variant=images.plan.variant,
+        seed=None if is_control else images.plan.seed,
+        gallery=clean.gallery + Rows.of(images.name, clean.gallery.index),
+        gallery_group=np.concatenate([clean.gallery_group, clean.gallery_group]),
+        gallery_altered=np.repeat([False, True], len(clean.gallery)),
+        # The control's copy shows the same as its original: taking it is no error to show.
+        shows_errors=not is_control,
+    )
+
+
+def place_of(plan: MixingPlan, image: str) -> int:
+    """The place of the mixed image that is named after `image`.
+
+    Raises:
+        ValueError: the plan has no such image.
+    """
+    return int(np.flatnonzero(plan.first == plan.images.index(image))[0])
+
+
+def partner_of(plan: MixingPlan, place: int) -> str:
+    """The name of the image that is mixed in."""
+    return plan.images[plan.partner[place]]
+
+
+def box_of(plan: MixingPlan, place: int) -> tuple[int, int, int, int]:
+    """Rows x1 to x2 and columns y1 to y2 that come from the partner; all zero for a blend."""
+    x1, y1, x2, y2 = plan.boxes[plan.batch[place]].tolist()
+    return x1, y1, x2, y2
+
+
+def plan_of_one(plan: MixingPlan, place: int) -> MixingPlan:
+    """The plan of one mixed image: the first place is `place`, and its partner the only other image, if it has one.
+
+    A mixed image depends on its two images, the box of its batch and the codec alone, so its pixels stay the same.
+    """
+    first, partner = plan.first[place], plan.partner[place]
+    images = [first] if first == partner else [first, partner]
+    return dataclasses.replace(
+        plan,
+        images=tuple(plan.images[index] for index in images),
+        first=np.arange(len(images)),
+        partner=np.full(len(images), len(images) - 1),
+        batch=np.zeros(len(images), np.int64),
+        boxes=plan.boxes[[plan.batch[place]]],
+        true_ratio=np.repeat(plan.true_ratio[place], len(images)),
+    )
+
+
+def mix_one(plan: MixingPlan, place: int, files: dict[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
+    """The mixed image at `place`, as an encoder meets it.
+
+    Args:
+        plan: pairs, boxes and ratio.
+        place: which of the plan's images.
+        files: the files of this image and its partner, by name.
+
+    Raises:
+        InputError: one of the two files cannot be read.
+    """
+    alone = plan_of_one(plan, place)
+    return next(mixed_batches(alone, squash_files(files, alone.images)))[1][0]

@@ -1,0 +1,96 @@
+"""What an evaluation asks for, apart from the models and the data."""
+
+import dataclasses
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import check_severity, find_corruption
+
+PROTOCOLS = ("paper", "strict")
+CONTROL = "control"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The questions of an evaluation.
+
+    Attributes:
+        protocol: `paper`, the published files and ways; or `strict`, ties and oddities of the data count against the
+            model.
+        tasks: names of tasks; all of a benchmark's by default.
+        mixed_galleries: of text-to-image retrieval: `mix_R` and `patch_R` with a ratio R, or `control` alone.
+        seeds: of the mixing; a mixed variant is the mean over them.
+        corruptions: kinds of ImageNet-C; empty for none.
+        severities: of the corruptions, 1 to 5.
+        rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
+        allow_missing_images: leave out images that have no file, with a note, instead of refusing.
+
+    Raises:
+        InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
+    """
+
+    protocol: str = "paper"
+    tasks: tuple[str, ...] = ()
+    mixed_galleries: tuple[str, ...] = ("mix_0.9", "patch_0.9")
+    seeds: tuple[int, ...] = (1, 10, 100)
+    corruptions: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 3, 5)
+    rerank: int = 0
+    allow_missing_images: bool = False
+
+    def __post_init__(self):
+        check_known("protocol", [self.protocol], PROTOCOLS)
+        if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
+            raise InputError("settings", "seeds", list(self.seeds), "whole numbers from 0 to 4294967295, at least one")
+        for kind in self.corruptions:
+            find_corruption(kind)
+        for severity in self.severities:
+            check_severity(severity)
+        if self.rerank < 0:
+            raise InputError("settings", "rerank", self.rerank, "0 for none, or a whole number above it")
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether ties count against the model, and the strict form of the data is used."""
+        return self.protocol == "strict"
+
+    def wants(self, task: str) -> bool:
+        """Whether a task is asked for."""
+        return not self.tasks or task in self.tasks
+
+
+def settings_from(given: Mapping[str, Any]) -> Settings:
+    """Settings from names and values, old names included: each prints one line that gives the new one.
+
+    Raises:
+        InputError: as `Settings`.
+        TypeError: there is no such setting.
+    """
+    given = dict(given)
+    if "mixes" in given:
+        _print_new_name("mixes", "mixed_galleries")
+        given["mixed_galleries"] = given.pop("mixes")
+    if given.get("protocol") == CONTROL:
+        _print_new_name("protocol 'control'", "mixed_galleries 'control' under protocol 'paper'")
+        given |= {"protocol": "paper", "mixed_galleries": (CONTROL,)}
+    return Settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+
+def _print_new_name(old: str, new: str) -> None:
+    print(f"rococo: {old} is now {new}", file=sys.stderr)
+
+
+def check_known(field: str, names: Sequence[str], known: Sequence[str], source: str = "settings") -> None:
+    """Refuses names that are not known.
+
+    Raises:
+        InputError: a name is none of `known`; the nearest is suggested.
+    """
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise InputError(source, field, name, f"one of {', '.join(known)}{hint}")

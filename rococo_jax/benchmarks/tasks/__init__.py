@@ -1,0 +1,7 @@
+"""The kinds of tasks. Each kind scores itself from embeddings; who runs it knows no kind by name."""
+
+from rococo_jax.benchmarks.tasks.choice import ChoiceTask
+from rococo_jax.benchmarks.tasks.rank import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Task
+
+__all__ = ["IMAGE_TO_TEXT", "TEXT_TO_IMAGE", "ChoiceTask", "Example", "Outcome", "RankTask", "Side", "Task"]

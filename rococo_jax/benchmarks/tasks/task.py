@@ -1,0 +1,133 @@
+"""The contract of all kinds of tasks: a task scores itself; its outcome has counts, rows and examples of errors."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+
+from rococo_jax.benchmarks.tables import Embeddings
+from rococo_jax.metrics.intervals import Counted
+
+# (name of an image set, row): what an example shows as a picture.
+Picture = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One of the things an example shows: a text, an image, or an image with the text that belongs to it.
+
+    Attributes:
+        text: a caption; empty for an image alone.
+        image: the image's name; empty for a text alone.
+        jpeg: a small JPEG of the image as the model met it; None for a text, or where it could not be made.
+        note: one phrase about it, such as the original of an altered caption, or the image that was mixed in.
+        picture: the image to make the JPEG of, before there is one.
+    """
+
+    text: str = ""
+    image: str = ""
+    jpeg: bytes | None = None
+    note: str = ""
+    picture: Picture | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One query or item that the model got wrong (`role="error"`), or a picture of an image set (`"illustration"`).
+
+    Attributes:
+        task, variant, seed: where it occurs, as in `results.json`.
+        role: `error` or `illustration`.
+        order: place in the order of choice; the first n are the n best to show.
+        kind: what was chosen: `own_altered`, `other_altered`, `wrong`, ...
+        query, right, wrong: the query, the best right answer, and what was chosen instead.
+        right_score, wrong_score: their similarities.
+    """
+
+    task: str
+    variant: str
+    seed: int | None
+    role: str
+    order: int
+    kind: str
+    query: Side
+    right: Side
+    wrong: Side
+    right_score: float
+    wrong_score: float
+
+
+@runtime_checkable
+class Tables(Protocol):
+    """What rows and examples are written with: the names behind the rows of a benchmark's tables."""
+
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@runtime_checkable
+class Outcome(Protocol):
+    """What a task makes of one model's embeddings.
+
+    Attributes:
+        task, variant: as in `results.json`.
+        kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
+        seed: of the alteration, where the variant is run with several and reported as their mean.
+        baseline: the variant that drops are measured against; the variant itself has none.
+        pooled: a further variant that is the mean over this one and others.
+        counted: counts for every query or item, with the metrics that are made of them.
+        sizes: how many queries, gallery items, images, ...
+        result: what `Task.joined` needs of a share's outcome; it travels between processes.
+    """
+
+    task: str
+    variant: str
+    kind: str
+    seed: int | None
+    baseline: str
+    pooled: str | None
+    result: Any
+
+    @property
+    def counted(self) -> Counted: ...
+
+    @property
+    def sizes(self) -> dict[str, int]: ...
+
+    def rows(self, tables: Tables) -> Any:
+        """One row a query or item, as a `pyarrow.Table`."""
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A question to an embedding model.
+
+    Attributes:
+        name, variant, seed, baseline, pooled: as in `Outcome`.
+        queries_and_pairs: how many queries or items there are, and how many similarities they need.
+    """
+
+    name: str
+    variant: str
+    seed: int | None
+    baseline: str
+    pooled: str | None
+
+    @property
+    def queries_and_pairs(self) -> tuple[int, int]: ...
+
+    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> Outcome:
+        """The outcome for one model."""
+
+    def split(self, count: int) -> list["Task"]:
+        """The task as `count` tasks with a share of the queries each; shares may be empty."""
+
+    def joined(self, results: Sequence[Any]) -> Outcome:
+        """The outcome of the whole task from the results of its shares that are not empty, in their order."""
+
+    def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":
+        """The same question with another image set in place of the originals; None where it makes no sense."""

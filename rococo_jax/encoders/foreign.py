@@ -1,0 +1,231 @@
+"""Models of any framework as encoders: their vectors are checked, brought to unit length, and never trusted unseen.
+
+    class MyModel:
+        name = "my model"
+        def encode_image(self, images): ...  # list of PIL images -> (n, d)
+        def encode_text(self, texts): ...    # list of str -> (m, d)
+
+On the command line `file.py:make_my_model` or `package.module:make_my_model` names a function that returns such an
+object, or the object itself.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+
+from rococo_jax.encoders.protocol import ImageTextEncoder, OnProgress
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+
+_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 64, 256
+# Two calls on the same input may differ by this much in a unit vector before the user is warned.
+_SAME = 1e-4
+
+
+class ForeignEncoder:
+    """An object with `encode_image` and `encode_text` as evaluation uses encoders.
+
+    Args:
+        encoder: the object.
+        name: what tables call it; its own name, or its class's, by default.
+        mesh: the devices that similarities are computed on.
+
+    Raises:
+        InputError: the object lacks a method.
+    """
+
+    def __init__(self, encoder: ImageTextEncoder, name: str | None = None, mesh: jax.sharding.Mesh | None = None):
+        named = getattr(encoder, "name", None)
+        self.encoder, self.name = (
+            encoder,
+            name or (named if isinstance(named, str) and named else type(encoder).__name__),
+        )
+        for method in ("encode_image", "encode_text"):
+            if not callable(getattr(encoder, method, None)):
+                wanted = "an object with encode_image(list of PIL images) and encode_text(list of str)"
+                raise InputError(self.name, "encoder", f"a {type(encoder).__name__} without {method}", wanted)
+        self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
+        self._checked: set[str] = set()
+
+    def prepare(self, image: Image.Image) -> Image.Image:
+        """The image in RGB."""
+        return image.convert("RGB")
+
+    def image_features(self, images: Iterable[Image.Image], on_progress: OnProgress | None = None) -> np.ndarray:
+        """Unit vectors of images."""
+        return self._encode("encode_image", images, _IMAGES_AT_ONCE, on_progress)
+
+    def text_features(self, texts: Sequence[str], on_progress: OnProgress | None = None) -> np.ndarray:
+        """Unit vectors of texts."""
+        return self._encode("encode_text", texts, _TEXTS_AT_ONCE, on_progress)
+
+    def project_image_features(self, features: Float[np.ndarray, "images dim"]) -> Float[np.ndarray, "images dim"]:
+        """The same vectors: there is no head."""
+        return features
+
+    project_text_features = project_image_features
+    encode_image, encode_text = image_features, text_features
+
+    def describe(self) -> dict[str, Any]:
+        """Name, class and fingerprint."""
+        kind = type(self.encoder)
+        return {"name": self.name, "class": f"{kind.__module__}.{kind.__qualname__}", "fingerprint": self.fingerprint()}
+
+    def fingerprint(self) -> str | None:
+        """The object's own fingerprint, or None: then nothing is cached and no result is kept.
+
+        Raises:
+            InputError: it is no string.
+        """
+        if not hasattr(self.encoder, "fingerprint"):
+            return None
+        found = self._call("fingerprint", self.encoder.fingerprint)
+        if not isinstance(found, str) or not found:
+            raise InputError(self.name, "fingerprint()", repr(found)[:80], "a non-empty string")
+        return found
+
+    def describe_tower(self, side: str) -> dict[str, Any] | None:
+        """The fingerprint, which is of both towers."""
+        found = self.fingerprint()
+        return None if found is None else {"foreign": found, "side": side}
+
+    def facts(self) -> dict[str, Any]:
+        """The class that encodes."""
+        return {"provenance": {"encoder": self.describe()["class"]}}
+
+    def require_matching(self) -> None:
+        """Raises InputError: reranking needs a matching head of this project's models."""
+        raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
+
+    def _encode(self, method: str, items: Iterable, at_once: int, on_progress: OnProgress | None) -> np.ndarray:
+        items, vectors = iter(items), []
+        while batch := list(itertools.islice(items, at_once)):
+            made = self._vectors(method, batch)
+            if method not in self._checked:
+                self._checked.add(method)
+                self._compare(method, made[0], self._vectors(method, batch[:1])[0])
+            if vectors and made.shape[1] != vectors[0].shape[1]:
+                raise InputError(
+                    self.name, method, f"vectors of {vectors[0].shape[1]} and {made.shape[1]}", "one width"
+                )
+            vectors.append(made)
+            if on_progress is not None:
+                on_progress(len(batch))
+        if not vectors:
+            raise InputError(self.name, method, "nothing to encode", "at least one item")
+        return np.concatenate(vectors)
+
+    def _vectors(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
+        """One call, checked, as unit vectors in float32."""
+        array = as_numpy(self._call(method, lambda: getattr(self.encoder, method)(batch)))
+        wanted = f"({len(batch)}, dim), one row an item"
+        if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
+            raise InputError(self.name, method, f"shape {array.shape}", wanted)
+        if not np.issubdtype(array.dtype, np.floating):
+            raise InputError(self.name, method, f"vectors of {array.dtype}", "floating-point numbers")
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            row = np.flatnonzero(~np.isfinite(array).all(axis=1))[0]
+            raise InputError(self.name, method, f"NaN or infinite values in row {row}", "finite numbers")
+        norms = np.linalg.norm(array, axis=1, keepdims=True)
+        if not norms.all():
+            row = np.flatnonzero(norms == 0)[0]
+            raise InputError(self.name, method, f"a vector of zeros in row {row}", "vectors with a direction")
+        return (array / norms).astype(np.float32)
+
+    def _call(self, method: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except InputError:
+            raise
+        except Exception as error:  # whatever a user's own code raises
+            said = f"{type(error).__name__}: {error}"
+            raise InputError(self.name, method, f"an error, {said}", "an array of vectors") from error
+
+    def _compare(self, method: str, first: np.ndarray, second: np.ndarray) -> None:
+        if (difference := float(np.abs(first - second).max())) > _SAME:
+            print(
+                f"rococo: warning: {self.name}: {method} gave other vectors for the same input in two calls (by "
+                f"{difference:.2g}): dropout, sampling, or a result that depends on the batch; figures will vary",
+                file=sys.stderr,
+            )
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """Any framework's array: torch tensors are detached and copied to the CPU, bfloat16 becomes float32."""
+    for step in ("detach", "cpu"):
+        value = getattr(value, step)() if hasattr(value, step) else value
+    if "bfloat16" in str(getattr(value, "dtype", "")):
+        value = value.float() if hasattr(value, "float") else value.astype(np.float32)
+    return np.asarray(value)
+
+
+def is_factory(source: str) -> bool:
+    """Whether a source has the form `file.py:attribute` or `package.module:attribute`.
+
+    >>> is_factory("my_models.py:make_clip"), is_factory("a.b:C"), is_factory("demo:plain"), is_factory("C:/models/x")
+    (True, True, False, False)
+    """
+    module, colon, attribute = source.rpartition(":")
+    if not colon or not attribute.isidentifier() or Path(source).exists():
+        return False
+    return module.endswith(".py") or (all(part.isidentifier() for part in module.split(".")) and module != "demo")
+
+
+def load_factory(source: str) -> Any:
+    """What the attribute gives when called without arguments, or the attribute where it is an encoder itself.
+
+    Raises:
+        InputError: there is no such file, module or attribute, or the code raises.
+    """
+    place, _, name = source.rpartition(":")
+    module = _load_file(source, Path(place)) if place.endswith(".py") else _load_module(source, place)
+    if not hasattr(module, name):
+        public = [each for each in vars(module) if not each.startswith("_")]
+        found = f"no attribute {name!r}; it has {', '.join(public[:8]) or 'none'}"
+        raise InputError(place, "attribute", found, "a function that returns an encoder")
+    made = getattr(module, name)
+    if isinstance(made, type) or not isinstance(made, ImageTextEncoder):
+        if not callable(made):
+            raise InputError(source, "attribute", f"a {type(made).__name__}", "a function that returns an encoder")
+        made = _run(source, made)
+    return made
+
+
+def _load_file(source: str, path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", "a Python file of a model")
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    name = f"rococo_user_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    _run(source, lambda: spec.loader.exec_module(module))
+    return module
+
+
+def _load_module(source: str, name: str) -> Any:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    return _run(source, lambda: importlib.import_module(name))
+
+
+def _run(source: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's own code raises
+        raise InputError(
+            source, "encoder", f"an error, {type(error).__name__}: {error}", "a model that loads"
+        ) from error

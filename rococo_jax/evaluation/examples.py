@@ -1,0 +1,134 @@
+"""Examples of queries that a model got wrong, with small pictures, chosen and written while the images are at hand.
+
+The rule: per variant the most confident errors first; variants of a task take turns; an image is shown at most once a
+task. `examples.parquet` beside `results.json` has all that a report shows of them, so that a report needs neither the
+images nor the annotations.
+"""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.image_sets import CorruptedImages
+from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.benchmarks.tasks import Example, Outcome, Side
+from rococo_jax.errors import InputError
+from rococo_jax.progress import progress
+from rococo_jax.storage import atomic_write
+
+__all__ = ["EXAMPLES", "Example", "Side", "collect_examples", "read_examples", "write_examples"]
+
+EXAMPLES = "examples.parquet"
+ERRORS_A_TASK = 12
+_LONGEST_SIDE = 320  # px: sharp at the size that a page shows, about 20 kB each
+_JPEG_QUALITY = 80
+_SIDES = ("query", "right", "wrong")
+
+
+def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: int = ERRORS_A_TASK) -> list[Example]:
+    """Up to `count` errors of each task, and one image in each corruption, with pictures."""
+    chosen = []
+    for task in dict.fromkeys(outcome.task for outcome in outcomes):
+        chosen += _take_turns([each for each in outcomes if each.task == task], benchmark, count)
+    chosen += _illustrations(benchmark)
+    pictures: dict[tuple[str, int], bytes | None] = {}
+
+    def with_picture(side: Side) -> Side:
+        if side.picture is None:
+            return side
+        name, row = side.picture
+        if side.picture not in pictures:
+            pictures[side.picture] = _jpeg(benchmark.image_sets[name].thumbnail(row))
+        note = side.note or benchmark.image_sets[name].note(row)
+        return dataclasses.replace(side, jpeg=pictures[side.picture], note=note, picture=None)
+
+    made = []
+    with progress("drawing examples", len(chosen), "examples") as advance:
+        for example in chosen:
+            made.append(dataclasses.replace(example, **{side: with_picture(getattr(example, side)) for side in _SIDES}))
+            advance(1)
+    return made
+
+
+def _take_turns(outcomes: Sequence[Outcome], benchmark: Benchmark, count: int) -> list[Example]:
+    waiting: dict[str, list[Example]] = {}
+    for outcome in outcomes:
+        # An image that another variant has shown is passed over, so each variant offers more than its share.
+        waiting.setdefault(outcome.variant, []).extend(outcome.errors(benchmark, 2 * count))
+    for errors in waiting.values():
+        errors.sort(key=lambda each: each.wrong_score - each.right_score)  # the most confident last, where pop is
+    chosen, shown = [], set()
+    while len(chosen) < count and any(waiting.values()):
+        for errors in waiting.values():
+            while errors and _image(errors[-1]) in shown:
+                errors.pop()
+            if errors and len(chosen) < count:
+                chosen.append(dataclasses.replace(errors.pop(), order=len(chosen)))
+                shown.add(_image(chosen[-1]))
+    return chosen
+
+
+def _image(example: Example) -> str:
+    """The image that the example is about: the query, or the right answer."""
+    return example.query.image or example.right.image
+
+
+def _illustrations(benchmark: Benchmark) -> list[Example]:
+    """The first image in every corruption."""
+    corrupted = [images for images in benchmark.image_sets.values() if isinstance(images, CorruptedImages)]
+    uncorrupted = next((images.name for images in corrupted if images.kind is None), ORIGINALS)
+    first = Side(image=benchmark.images[0], picture=(uncorrupted, 0))
+    return [
+        Example("", images.name, None, "illustration", order, images.kind, first, Side(), made, 0.0, 0.0)
+        for order, images in enumerate(images for images in corrupted if images.kind is not None)
+        for made in [Side(image=benchmark.images[0], picture=(images.name, 0))]
+    ]
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    small = image.convert("RGB")
+    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=_JPEG_QUALITY, optimize=True)
+    return buffer.getvalue()
+
+
+def write_examples(folder: Path, examples: Sequence[Example]) -> None:
+    """Writes `examples.parquet`, by rename."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    side = pa.struct([("text", pa.string()), ("image", pa.string()), ("jpeg", pa.binary()), ("note", pa.string())])
+    types = {"seed": pa.int64(), "order": pa.int64(), "right_score": pa.float64(), "wrong_score": pa.float64()}
+    names = [field.name for field in dataclasses.fields(Example)]
+    schema = pa.schema([(name, side if name in _SIDES else types.get(name, pa.string())) for name in names])
+    rows = [dataclasses.asdict(example) for example in examples]
+    for row in rows:
+        for name in _SIDES:
+            row[name].pop("picture")
+    with atomic_write(folder / EXAMPLES) as temporary:
+        parquet.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def read_examples(folder: Path) -> list[Example]:
+    """The examples beside a `results.json`; none where the file is absent (`rococo score`, older versions).
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    path = folder / EXAMPLES
+    if not path.is_file():
+        return []
+    try:
+        rows = parquet.read_table(path).to_pylist()
+        return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]
+    except (pyarrow.ArrowException, OSError, TypeError, KeyError) as error:
+        found = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(path, "parquet", found, "the examples that `rococo evaluate` writes") from None
