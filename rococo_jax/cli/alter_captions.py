@@ -1,4 +1,4 @@
-"""`rococo alter-captions`: a benchmark annotation, one noun of every caption replaced."""
+"""`rococo alter-captions`: replace one noun of every caption, and write a benchmark annotation."""
 
 import argparse
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
     parser.add_argument("--variant", required=True, choices=VARIANTS, help="what a noun is replaced by")
     parser.add_argument("--out", required=True, metavar="F.json", help="where the annotation goes")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other replacements")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the replacements (default: 0)")
     parser.add_argument(
         "--select", choices=("lowest", "highest", "random"), default="lowest", help="which noun, by influence"
     )
@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.data.captions import read_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
-    from rococo_jax.perturb.text.lexicon import read_lexicon, shipped_lexicon
+    from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.progress import progress
     from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
     images = read_captions(arguments.captions)
-    lexicon = read_lexicon(arguments.lexicon) if arguments.lexicon else shipped_lexicon()
+    lexicon = open_lexicon(arguments.lexicon or "")
     influences = None
     if arguments.influence and arguments.select != "random":
         influences = influences_from_table(read_influence_table(arguments.influence), images, arguments.influence)

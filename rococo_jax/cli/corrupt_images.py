@@ -1,4 +1,4 @@
-"""`rococo corrupt-images`: one of the nineteen corruptions of ImageNet-C on every image of a folder."""
+"""`rococo corrupt-images`: apply one of the nineteen corruptions of ImageNet-C to every image of a folder."""
 
 import argparse
 
@@ -15,14 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corruption", required=True, metavar="NAME", help="gaussian_noise, fog, pixelate, ...")
     parser.add_argument("--severity", required=True, type=int, metavar="1..5", help="1 is mild, 5 is strong")
     parser.add_argument("--out", required=True, metavar="DIR", help="images and manifest.json; one folder a run")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all random draws (default: 0)")
     parser.add_argument(
         "--size",
         type=int,
         metavar="N",
         help="resize the shorter side to N and cut the centre first; the constants were chosen for 224",
     )
-    parser.add_argument("--format", choices=("png", "jpeg"), default="png", help="png loses nothing (default)")
+    parser.add_argument("--format", choices=("png", "jpeg"), default="png", help="png is lossless (default)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`rococo influence`: how much each word of each caption moves the caption's embedding."""
+"""`rococo influence`: write the embedding influence of every word of every caption."""
 
 import argparse
 
@@ -7,18 +7,18 @@ EXAMPLES = """\
   rococo influence models/clip-b32 --captions coco/captions_test.json --out influence.jsonl
   rococo influence models/minilm --captions coco/captions_test.json --method mask --out masked.jsonl
 """
-_METHOD = "how a word is taken away: removed, masked (BERT), or its embeddings replaced by the table's mean"
+_METHOD = "how a word is ablated: removed, masked (BERT), or its embeddings replaced by the table's mean"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
-    parser.add_argument("--out", required=True, metavar="F.jsonl", help="where the lines go")
+    parser.add_argument("--out", required=True, metavar="F.jsonl", help="output file")
     add_influence_arguments(parser)
 
 
 def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command that computes influence takes."""
+    """Add the options of every command that computes influence."""
     parser.add_argument("--method", choices=("remove", "mask", "mean"), default="remove", help=_METHOD)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tower")
 

@@ -1,4 +1,4 @@
-"""`rococo lexicon`: concept groups, from published altered captions or the shipped ones, as a file to edit."""
+"""`rococo lexicon`: write concept groups, shipped or recovered from published altered captions, as a file to edit."""
 
 import argparse
 
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-annotations", metavar="DIR", help="folder with same_concept.json, and diff_concept.json and danger.json"
     )
-    parser.add_argument("--out", required=True, metavar="F.json", help="where the lexicon goes")
+    parser.add_argument("--out", required=True, metavar="F.json", help="output file")
 
 
 def run(arguments: argparse.Namespace) -> None:

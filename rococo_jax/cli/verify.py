@@ -1,18 +1,16 @@
-"""`rococo verify`: what is in a folder of benchmark annotations, what is odd about it, how it compares with another.
-
-And whether results of the model whose figures were published agree with them.
-"""
+"""`rococo verify`: audit a folder of benchmark annotations, compare two, or check results against published figures."""
 
 import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 HELP = "Count, hash and check benchmark annotations, compare two sets, or check results against published figures."
+OLD_OPTIONS = {"--golden": "--published"}
 EXAMPLES = """\
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
   rococo verify --annotations mine --against rococo/annotations
-  rococo verify --golden out/clip-b32/results.json"""
+  rococo verify --published out/clip-b32/results.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,23 +22,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lexicon", metavar="F", help="which nouns are of one concept (default: the shipped lexicon)")
     parser.add_argument("--out", metavar="FILE", help="write the whole report, with examples, as JSON")
-    golden = "results.json of OpenAI's CLIP ViT-B/32: set beside the published figures; exit 1 where they differ"
-    parser.add_argument("--golden", metavar="RESULTS", help=golden)
+    published = "results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ"
+    parser.add_argument("--published", metavar="RESULTS", help=published)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report. Quirks are reported and are no error; a file that cannot be used is."""
+    """Print the report. Quirks are reported and are not errors."""
     from rococo_jax.errors import InputError
 
-    if arguments.annotations is None and arguments.golden is None:
-        raise InputError("--annotations", "folder", "nothing", "a folder of annotation files, or --golden RESULTS")
+    if arguments.annotations is None and arguments.published is None:
+        raise InputError("--annotations", "folder", "nothing", "a folder of annotation files, or --published RESULTS")
     if arguments.annotations is None:
         for option in ("images", "against", "lexicon", "out"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
     else:
         _verify_annotations(arguments)
-    return 0 if arguments.golden is None else _verify_results(arguments.golden)
+    return 0 if arguments.published is None else _verify_results(arguments.published)
 
 
 def _verify_results(source: str) -> int:
@@ -52,14 +50,13 @@ def _verify_results(source: str) -> int:
     path = Path(source) / "results.json" if Path(source).is_dir() else Path(source)
     results = read_results(path)
     compared = compare_with_published(results, path)
-    print("\n".join(golden_lines(results, compared)))
+    print("\n".join(published_lines(results, compared)))
     return 0 if all(each.matches for each in compared) else 1
 
 
-def golden_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterator[str]:
-    """The comparison as a person reads it; `compared` is what `compare_with_published` gives."""
-    from rococo_jax.benchmarks.rococo.published_figures import METRICS, MODEL
-    from rococo_jax.benchmarks.rococo.reproduce_published import TOLERANCE
+def published_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterator[str]:
+    """Format the result of `compare_with_published`."""
+    from rococo_jax.benchmarks.rococo.reproduce_published import METRICS, MODEL, TOLERANCE
 
     names = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "fr1": "FR@1"}
     yield f"{results['model']} beside the published {MODEL}; tolerance {TOLERANCE} points"
@@ -83,18 +80,18 @@ def golden_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterator[s
 
 
 def _verify_annotations(arguments: argparse.Namespace) -> None:
-    from rococo_jax.benchmarks.rococo.annotation_comparison import compare_annotations
     from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
     from rococo_jax.benchmarks.rococo.audit import inspect_annotations
+    from rococo_jax.benchmarks.rococo.caption_diff import compare_annotations
     from rococo_jax.errors import InputError
-    from rococo_jax.perturb.text.lexicon import read_lexicon, shipped_lexicon
+    from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.storage import write_json
 
     if arguments.lexicon and not arguments.against:
         raise InputError("--lexicon", "use", "no --against", "two sets of annotations to compare")
     annotations, compared = read_annotation_folder(arguments.annotations), None
     if arguments.against:
-        lexicon = read_lexicon(arguments.lexicon) if arguments.lexicon else shipped_lexicon()
+        lexicon = open_lexicon(arguments.lexicon or "")
         other = read_annotation_folder(arguments.against)
         compared = compare_annotations(annotations, other, lexicon, arguments.against)
     report = inspect_annotations(annotations, arguments.images)
@@ -106,7 +103,7 @@ def _verify_annotations(arguments: argparse.Namespace) -> None:
 
 
 def report_lines(report: dict[str, Any]) -> Iterator[str]:
-    """The report as a person reads it."""
+    """Format the report."""
     yield "Files"
     rows = [[each["name"], each["role"], each["form"] or "", each["bytes"], each["sha256"]] for each in report["files"]]
     yield from _table(["name", "read as", "form", "bytes", "sha256"], rows)

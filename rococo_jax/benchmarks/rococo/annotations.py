@@ -1,4 +1,21 @@
-"""A folder of benchmark annotations, read as a whole, and what can be asked of them. One file: `annotation_forms`."""
+"""RoCOCO's benchmark annotations: for every image its original captions and, aligned with them, altered ones.
+
+Two forms are read.
+
+The *published* form of RoCOCO (arXiv 2304.10727) is `[{"image": name, "caption": [texts]}]`, where each list holds the
+originals followed by five altered captions: 5 + 5 = 10 or 6 + 5 = 11 texts. Altered caption k belongs to original k,
+and a sixth original has no altered partner. Only the length tells where the originals end, so a list of any other
+length is an error. A folder holds one such file per variant and `coco_karpathy_test.json`, the originals alone.
+
+*Our own* form is explicit:
+
+    {"format": "rococo_jax.annotation", "version": 1, "variant": str, "made_by": {...},
+     "items": [{"image": name, "originals": [...], "altered": [text or null, aligned with originals],
+                "changes": [{"word_index", "old", "new", "concept", "influence"} or null, ...]}]}
+
+A bare list of `{"image", "originals", "altered"}` is accepted too. In every form the variant is named after the file,
+so that a folder may hold, say, `danger.json` and `danger_seed2.json`; "variant" in the file is informative.
+"""
 
 import dataclasses
 import os
@@ -7,34 +24,49 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.rococo.annotation_forms import (
-    FORMAT,
-    ORIGINALS_IN,
-    AlteredCaptions,
-    Annotation,
-    annotation_from_json,
-    is_bare_own_form,
-    read_annotation,
-    write_annotation,
+from rococo_jax.data.captions import (
+    CaptionedImage,
+    captions_from_json,
+    check_no_image_twice,
+    kind_of,
+    read_image_name,
+    read_texts,
 )
-from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.storage import read_json
-
-__all__ = [
-    "CLEAN_FILE",
-    "AlteredCaptions",
-    "Annotation",
-    "AnnotationSet",
-    "no_ops",
-    "normalise_caption",
-    "read_annotation",
-    "read_annotation_folder",
-    "write_annotation",
-]
+from rococo_jax.storage import read_json, write_json
 
 CLEAN_FILE = "coco_karpathy_test.json"
+FORMAT, VERSION = "rococo_jax.annotation", 1
+ALTERED_PER_IMAGE = 5
+# Number of texts in a published list -> how many of them are originals.
+ORIGINALS_IN = {10: 5, 11: 6}
+
+
+@dataclasses.dataclass(frozen=True)
+class AlteredCaptions:
+    """An image's captions. `altered` is aligned with `originals`; None where an original has no altered partner."""
+
+    image: str
+    originals: tuple[str, ...]
+    altered: tuple[str | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotation:
+    """One variant of a benchmark.
+
+    Attributes:
+        variant: its name, such as `same_concept`.
+        items: one entry per image, in file order.
+        source: the file it was read from.
+        form: `published` or `own`.
+    """
+
+    variant: str
+    items: tuple[AlteredCaptions, ...]
+    source: Path
+    form: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +86,99 @@ class AnnotationSet:
     clean_source: Path | None
 
 
+def read_annotation(path: str | os.PathLike) -> Annotation:
+    """Read one variant, in the published or our own form; it is named after its file.
+
+    Raises:
+        InputError: names the file, the item and the wrong field.
+    """
+    path = Path(path)
+    return annotation_from_json(read_json(path, "an annotation file"), path)
+
+
+def annotation_from_json(value: Any, path: Path) -> Annotation:
+    """`read_annotation` for a JSON value that was read from `path`."""
+    form, read = "own", _read_own_items
+    if isinstance(value, Mapping):
+        for field, wanted in (("format", FORMAT), ("version", VERSION)):
+            if value.get(field) != wanted:
+                raise InputError(path, field, repr(value.get(field)), repr(wanted))
+        value = value.get("items")
+        if not isinstance(value, list):
+            raise InputError(path, "items", kind_of(value), "a list")
+    elif not _is_bare_own_form(value):
+        form, read = "published", _read_published_items
+    return Annotation(path.stem, read(value, path), path, form)
+
+
+def _is_bare_own_form(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) and "originals" in item for item in value)
+
+
+def _read_own_items(items: Sequence[Any], path: Path) -> tuple[AlteredCaptions, ...]:
+    if not items:
+        raise InputError(path, "items", "an empty list", "at least one image")
+    read = []
+    for number, item in enumerate(items):
+        image = read_image_name(item, number, path)
+        where = f"item {number} ({image!r})"
+        originals = read_texts(item, "originals", where, path)
+        altered = read_texts(item, "altered", where, path, may_be_null=True)
+        if not originals:
+            raise InputError(path, f"originals of {where}", "an empty list", "at least one caption")
+        if len(altered) != len(originals):
+            wanted = f"{len(originals)}, one for each original, null where there is none"
+            raise InputError(path, f"altered of {where}", f"{len(altered)} entries", wanted)
+        read.append(AlteredCaptions(image, originals, altered))
+    check_no_image_twice([item.image for item in read], path)
+    return tuple(read)
+
+
+def _read_published_items(value: Any, path: Path) -> tuple[AlteredCaptions, ...]:
+    read = []
+    for number, (image, captions) in enumerate((item.image, item.captions) for item in captions_from_json(value, path)):
+        count = ORIGINALS_IN.get(len(captions))
+        if count is None:
+            where, wanted = f"item {number} ({image!r})", "10 (5 originals and 5 altered) or 11 (6 and 5)"
+            raise InputError(path, f"caption list of {where}", f"{len(captions)} captions", wanted)
+        altered = captions[count:] + (None,) * (count - ALTERED_PER_IMAGE)
+        read.append(AlteredCaptions(image, captions[:count], altered))
+    return tuple(read)
+
+
+def write_annotation(
+    path: str | os.PathLike,
+    variant: str,
+    items: Sequence[AlteredCaptions],
+    *,
+    made_by: Mapping[str, Any],
+    changes: Sequence[Sequence[Mapping[str, Any] | None]] | None = None,
+) -> None:
+    """Write our own form, by rename.
+
+    Args:
+        path: the file.
+        variant: the variant's name.
+        items: the captions.
+        made_by: what made it (model, seed, settings); any JSON.
+        changes: for each item one entry per original, `{"word_index", "old", "new", "concept", "influence"}` or None.
+    """
+    written = []
+    for number, item in enumerate(items):
+        entry: dict[str, Any] = {"image": item.image, "originals": item.originals, "altered": item.altered}
+        if changes is not None:
+            entry["changes"] = list(changes[number])
+        written.append(entry)
+    head = {"format": FORMAT, "version": VERSION, "variant": variant, "made_by": dict(made_by)}
+    write_json(path, {**head, "items": written})
+
+
 def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
-    """Reads every variant of a folder and checks that they speak of the same images and originals.
+    """Read every variant of a folder and check that all have the same images and originals.
 
     The clean file is `coco_karpathy_test.json`, else a captions file with the variants' images, else the variants'
-    originals. A file is a variant where it is in our own form, is one of the published four by name, or holds the
-    clean captions followed by others. What is neither clean nor a variant is `ignored`.
+    originals. A file is a variant if it is in our own form, has the name of a published variant, or holds the clean
+    captions followed by others. Any other file is `ignored`.
 
     Raises:
         InputError: a file cannot be read, a variant disagrees with the clean captions, or there is nothing to read.
@@ -73,29 +192,36 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     others = {path: value for path, value in values.items() if path not in certain}
     clean_source, clean = _find_clean(folder, others, list(certain.values()))
     found = {path: annotation_from_json(others[path], path) for path in _continuing(others, clean, clean_source)}
-    annotations = _by_name([*certain.values(), *found.values()])
-    for annotation in annotations.values():
+    known = {name: number for number, name in enumerate(VARIANTS)}
+    annotations = sorted(
+        [*certain.values(), *found.values()], key=lambda each: (known.get(each.variant, len(known)), each.variant)
+    )
+    for annotation in annotations:
         _check_against_clean(annotation, clean, clean_source)
     ignored = tuple(path for path in others if path not in found and path != clean_source)
-    return AnnotationSet(clean, annotations, ignored, clean_source)
+    return AnnotationSet(clean, {each.variant: each for each in annotations}, ignored, clean_source)
 
 
 def _is_variant(path: Path, value: Any) -> bool:
-    """Whether the file is a variant by its own word or its name, so that anything wrong with it is an error."""
+    """Whether the file is a variant by its format or its name, so that any fault in it is an error."""
     if isinstance(value, Mapping):
         return value.get("format") == FORMAT
-    return path.stem in VARIANTS or is_bare_own_form(value)
+    return path.stem in VARIANTS or _is_bare_own_form(value)
 
 
 def _find_clean(
     folder: Path, others: Mapping[Path, Any], certain: Sequence[Annotation]
 ) -> tuple[Path | None, tuple[CaptionedImage, ...]]:
-    """The clean captions, and their file where they have one."""
+    """The clean captions and, if there is one, their file."""
     named = folder / CLEAN_FILE
     if named in others:
         return named, tuple(captions_from_json(others[named], named))
-    captioned = {path: _captions_or_none(value, path) for path, value in others.items()}
-    captioned = {path: items for path, items in captioned.items() if items}
+    captioned: dict[Path, tuple[CaptionedImage, ...]] = {}
+    for path, value in others.items():
+        try:
+            captioned[path] = tuple(captions_from_json(value, path))
+        except InputError:
+            continue
     published = [path for path, items in captioned.items() if _mostly_published_lengths(items)]
     variants = [*certain, *(annotation_from_json(others[path], path) for path in published if not certain)]
     if not variants:
@@ -104,22 +230,12 @@ def _find_clean(
         found = "no annotation file" if not captioned else "several captions files and no altered captions"
         raise InputError(folder, "annotation folder", found, f"{CLEAN_FILE} and a file for each variant")
     originals = tuple(CaptionedImage(item.image, item.originals) for item in variants[0].items)
+    images = [item.image for item in originals]
     same_images = [
-        path for path in captioned if path not in published and _images(captioned[path]) == _images(originals)
+        path for path, items in captioned.items() if path not in published and [item.image for item in items] == images
     ]
     same_images.sort(key=lambda path: captioned[path] != originals)
     return (same_images[0], captioned[same_images[0]]) if same_images else (None, originals)
-
-
-def _captions_or_none(value: Any, path: Path) -> tuple[CaptionedImage, ...] | None:
-    try:
-        return tuple(captions_from_json(value, path))
-    except InputError:
-        return None
-
-
-def _images(items: Sequence[CaptionedImage]) -> list[str]:
-    return [item.image for item in items]
 
 
 def _mostly_published_lengths(items: Sequence[CaptionedImage]) -> bool:
@@ -127,13 +243,13 @@ def _mostly_published_lengths(items: Sequence[CaptionedImage]) -> bool:
 
 
 def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], clean_source: Path | None) -> list[Path]:
-    """Files of another name whose lists begin, in more than half of the items, with the clean captions and go on.
+    """Files whose lists, in more than half of the items, begin with the clean captions and continue.
 
-    More than half, and not all, so that one damaged list among them is an error and not a file that is ignored.
+    More than half rather than all: one damaged list is then an error, and does not make the file an ignored one.
     """
     captions = {item.image: item.captions for item in clean}
 
-    def goes_on(item: Any) -> bool:
+    def continues(item: Any) -> bool:
         if not isinstance(item, dict) or not isinstance(item.get("image"), str):
             return False
         texts, known = item.get("caption"), captions.get(item["image"])
@@ -144,37 +260,30 @@ def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], cle
     return [
         path
         for path, value in others.items()
-        if path != clean_source and isinstance(value, list) and 2 * sum(map(goes_on, value)) > len(value)
+        if path != clean_source and isinstance(value, list) and 2 * sum(map(continues, value)) > len(value)
     ]
 
 
-def _by_name(annotations: Sequence[Annotation]) -> dict[str, Annotation]:
-    known = {name: number for number, name in enumerate(VARIANTS)}
-    ordered = sorted(annotations, key=lambda each: (known.get(each.variant, len(known)), each.variant))
-    return {annotation.variant: annotation for annotation in ordered}
-
-
 def _check_against_clean(annotation: Annotation, clean: Sequence[CaptionedImage], clean_source: Path | None) -> None:
-    """The same images in the same order, and the same originals."""
-    reference = "the other variants" if clean_source is None else clean_source.name
+    """Check that images, their order, and originals are those of `clean`."""
+    source, reference = annotation.source, "the other variants" if clean_source is None else clean_source.name
     if len(annotation.items) != len(clean):
-        raise InputError(annotation.source, "items", f"{len(annotation.items)}", f"{len(clean)}, as in {reference}")
+        raise InputError(source, "items", f"{len(annotation.items)}", f"{len(clean)}, as in {reference}")
     for number, (item, expected) in enumerate(zip(annotation.items, clean, strict=True)):
         if item.image != expected.image:
-            raise InputError(
-                annotation.source, f"image of item {number}", repr(item.image), f"{expected.image!r}, as in {reference}"
-            )
+            wanted = f"{expected.image!r}, as in {reference}"
+            raise InputError(source, f"image of item {number}", repr(item.image), wanted)
         if item.originals != expected.captions:
-            where = f"originals of item {number} ({item.image!r})"
-            different = [
-                k for k, pair in enumerate(zip(item.originals, expected.captions, strict=False)) if len({*pair}) > 1
-            ]
-            found = f"another text at caption {different[0]}" if different else f"{len(item.originals)} captions"
-            raise InputError(annotation.source, where, found, f"the captions of {reference}")
+            pairs = enumerate(zip(item.originals, expected.captions, strict=False))
+            different = next((f"another text at caption {k}" for k, (one, other) in pairs if one != other), None)
+            found = different or f"{len(item.originals)} captions"
+            raise InputError(
+                source, f"originals of item {number} ({item.image!r})", found, f"the captions of {reference}"
+            )
 
 
 def normalise_caption(text: str) -> str:
-    """A caption as the `strict` protocol reads it.
+    """Normalise a caption as the `strict` protocol does [ours].
 
     Runs of white space become one space, the text is lower-cased, and full stops, exclamation and question marks,
     commas, semicolons and colons at its end are removed together with the white space before and after them.
@@ -183,12 +292,12 @@ def normalise_caption(text: str) -> str:
 
 
 def no_ops(annotation: Annotation, *, normalised: bool) -> list[tuple[int, int]]:
-    """(item, caption) of altered captions that say the same as their original.
+    """(item, caption) of altered captions that equal their original.
 
     Args:
         annotation: the variant.
-        normalised: compare what `normalise_caption` makes of them, as the `strict` protocol does; else the words,
-            split at white space.
+        normalised: compare by `normalise_caption`, as the `strict` protocol does; otherwise compare the words, split at
+            white space.
     """
     reading = normalise_caption if normalised else str.split
     return [

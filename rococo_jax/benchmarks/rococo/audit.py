@@ -1,15 +1,18 @@
-"""What is odd about a set of benchmark annotations: counted and shown, never mended.
+"""Audit benchmark annotations: count quirks and show examples, without correcting anything.
 
-The published RoCOCO files have quirks that change what a score means: altered captions that say what their original
-says, captions that two images share, full stops that only originals have (so that punctuation alone gives the altered
-caption away), a word replaced inside a longer word ("background" -> "backfrance"). `inspect_annotations` counts them
-for any folder of annotations.
+The published RoCOCO files have quirks that affect scores: altered captions equal to their original, captions shared by
+two images, full stops that only originals have (so that punctuation alone identifies the altered caption), a word
+replaced inside a longer word ("background" -> "backfrance"). `inspect_annotations` counts them for any folder.
 
-Three readings of a text are compared, each coarser than the one before:
+Texts are compared in three readings, each coarser than the one before:
 
     exact        the string itself; equal strings tie in every ranking
-    normalised   as the `strict` protocol reads it (`normalise_caption`)
+    normalised   `normalise_caption`, as in the `strict` protocol
     words        lower case, punctuation removed everywhere
+
+The words of an audit are plain runs of letters, digits and underscores (`alphanumeric_runs`), not those of
+`split_words`: published altered captions are split at punctuation and clitics and their originals are not, so "man's"
+and "man 's" must read alike.
 """
 
 import collections
@@ -30,24 +33,24 @@ EXAMPLES = 5
 _WORD = re.compile(r"\w+")
 
 
-def split_words(text: str) -> list[str]:
-    """The words of a text in lower case, without punctuation; `man's` is two."""
+def alphanumeric_runs(text: str) -> list[str]:
+    """The words of a text in lower case, without punctuation; `man's` gives two."""
     return _WORD.findall(text.lower())
 
 
 READINGS: dict[str, Callable[[str], str]] = {
     "exact": str,
     "normalised": normalise_caption,
-    "words": lambda text: " ".join(split_words(text)),
+    "words": lambda text: " ".join(alphanumeric_runs(text)),
 }
 
 
 def inspect_annotations(annotations: AnnotationSet, images: str | os.PathLike | None = None) -> dict[str, Any]:
-    """Everything that `rococo verify` reports, as a JSON value.
+    """Audit a set of annotations; returns a JSON value.
 
     Args:
         annotations: what `read_annotation_folder` returned.
-        images: a folder of images, to count which are missing; or None.
+        images: a folder of images, to count missing ones; or None.
 
     Returns:
         `files` (name, role, form, bytes, sha256), `clean`, `variants` by name, and `images` where a folder was given.
@@ -80,7 +83,7 @@ def inspect_clean(clean: Sequence[CaptionedImage]) -> dict[str, Any]:
     """Counts over the original captions."""
     captions = [(caption, item.image) for item in clean for caption in item.captions]
     per_image = collections.Counter(len(item.captions) for item in clean)
-    lengths = [len(split_words(caption)) for caption, _ in captions]
+    lengths = [len(alphanumeric_runs(caption)) for caption, _ in captions]
     return {
         "images": len(clean),
         "captions": len(captions),
@@ -97,12 +100,12 @@ def _surface(texts: Sequence[str]) -> dict[str, int]:
         "ending_with_space_and_full_stop": sum(text.rstrip().endswith(" .") for text in texts),
         "with_capital_letters": sum(text != text.lower() for text in texts),
         "with_spaces_at_the_ends": sum(text != text.strip() for text in texts),
-        "without_words": sum(not split_words(text) for text in texts),
+        "without_words": sum(not alphanumeric_runs(text) for text in texts),
     }
 
 
 def _duplicates(captions: Iterable[tuple[str, str]], reading: Callable[[str], str]) -> dict[str, Any]:
-    """Texts that read alike: how often one repeats an earlier one, how many are shared by images or stay within one."""
+    """Texts that are equal in a reading: repetitions, texts shared by several images, texts twice in one image."""
     images: dict[str, list[str]] = collections.defaultdict(list)
     for caption, image in captions:
         images[reading(caption)].append(image)
@@ -176,13 +179,13 @@ def _example(image: str, original: str, altered: str | None) -> dict[str, str | 
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
-    """How an altered caption's words differ from its original's.
+    """Differences between the words of an altered caption and its original.
 
     Attributes:
         replaced: (old words, new words) of each place, in order.
         several_times: the same replacement was made in two places or more.
-        inside_words: a replacement made in one place was also made inside a longer word in another. Only this counts:
-            alone in its caption, `plates` -> `weapons` could be a replacement of the whole word.
+        inside_words: a replacement made in one place was also made inside a longer word in another. A single
+            `plates` -> `weapons` does not count: it could be a replacement of the whole word.
     """
 
     replaced: tuple[tuple[str, str], ...]
@@ -191,12 +194,12 @@ class Edits:
 
 
 def find_edits(original: str, altered: str) -> Edits:
-    """Aligns two captions word by word.
+    """Align two captions word by word.
 
     >>> find_edits("The ground in the background.", "the france in the backfrance")
     Edits(replaced=(('ground', 'france'), ('background', 'backfrance')), several_times=False, inside_words=True)
     """
-    replaced = tuple(_replacements(split_words(original), split_words(altered)))
+    replaced = tuple(_replacements(alphanumeric_runs(original), alphanumeric_runs(altered)))
     inside = any(
         word and word != longer and word in longer and longer.replace(word, replacement) == result
         for word, replacement in replaced
@@ -212,7 +215,7 @@ def _replacements(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
     end = _shared_start(old[::-1], new[::-1])
     old, new = old[: len(old) - end], new[: len(new) - end]
     if len(old) <= 1 or len(new) <= 1:
-        # Nearly always: one word was replaced, and there is nothing to align.
+        # The usual case: one word was replaced and no alignment is needed.
         yield from [(" ".join(old), " ".join(new))] if old or new else []
         return
     for step, old_start, old_end, new_start, new_end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -221,7 +224,7 @@ def _replacements(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _shared_start(one: list[str], other: list[str]) -> int:
-    """How many words two lists begin with alike."""
+    """Length of the common prefix of two lists of words."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

@@ -1,20 +1,33 @@
-"""Which word an altered caption replaced, read back from the caption itself.
+"""Recover the replaced word of altered captions, and compare two sets of altered captions over the same originals.
 
 The published RoCOCO files hold captions, not changes: lower-cased, split at punctuation and clitics ("someone 's"),
-without the final stop. Both sides are split into words here and laid beside each other; where they differ in exactly
-one word, that is the change. An altered caption that replaced every occurrence of a word, hit a substring
-("baseweapon"), mended the spelling of another word or equals its original has no single change, and gives None.
+without the final stop. `recover_change` splits both captions into words; if they differ in exactly one word, that is
+the change. An altered caption that replaced every occurrence of a word, hit a substring ("baseweapon"), corrected the
+spelling of another word or equals its original has no single change, and gives None.
+
+`compare_annotations` compares, say, published files with this project's alterations of the same captions. Captions are
+matched by image and text; a caption is *comparable* if both sides replaced exactly one word of it. Counted:
+
+    same word          comparable captions in which both replaced the same word; of these, by the same word
+    same concept       comparable captions whose two new words are nouns of one concept group, among those where the
+                       lexicon knows both; and for each side, whether its new word is of the old word's group
+    vocabulary         different new words of each side, and how many they share (Jaccard: shared / either)
+    length, no-ops     words and characters of altered captions; altered captions that equal their original
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import regex
 
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, AnnotationSet, normalise_caption
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.words import plain, split_words
 
+EXAMPLES = 5
 _SPLIT_CLITIC = regex.compile(r"\s+(?=(?:n['’]t|['’](?:s|re|ve|ll|d|m))(?!\w))", regex.IGNORECASE)
-# The one replacement of the Danger list that is two words, misspelt as published.
+# The only replacement of two words, misspelt as published and as corrected here.
 _TWO_WORDS = ("commiting crime", "committing crime")
 
 
@@ -23,8 +36,8 @@ class Change(NamedTuple):
 
     Attributes:
         word_index: which word of the original (as `split_words` counts).
-        old: the replaced word as the original writes it.
-        new: what stands there in the altered caption.
+        old: the replaced word as written in the original.
+        new: the word in its place in the altered caption.
     """
 
     word_index: int
@@ -33,7 +46,7 @@ class Change(NamedTuple):
 
 
 def recover_change(original: str, altered: str) -> Change | None:
-    """The single word in which two captions differ, whatever their case and punctuation; None where there is none.
+    """The single word in which two captions differ, ignoring case and punctuation; None if there is none.
 
     >>> recover_change("A man's dog.", "a queen 's dog")
     Change(word_index=1, old='man', new='queen')
@@ -56,14 +69,14 @@ def _words_of_altered(altered: str) -> list[str]:
 
 
 def common_change(original: str, altered: Mapping[str, str | None]) -> tuple[int, dict[str, Change]] | None:
-    """The word that every variant replaced, where each replaced exactly one and all the same one.
+    """The word that every variant replaced, if each replaced exactly one word and all the same one.
 
     Args:
         original: the caption.
         altered: variant -> its altered caption, or None where the variant left this one unaltered.
 
     Returns:
-        The word's index and variant -> change; None where the captions cannot be compared so.
+        The word's index, and variant -> change; None otherwise.
     """
     changes = {
         variant: recover_change(original, caption) for variant, caption in altered.items() if caption is not None
@@ -83,3 +96,110 @@ def pair_counts(originals: Sequence[str], altered: Sequence[str | None]) -> dict
             pair = (plain(change.old), plain(change.new))
             counts[pair] = counts.get(pair, 0) + 1
     return counts
+
+
+class _Pair(NamedTuple):
+    """An original with its altered caption on each side, None where a side left it unaltered."""
+
+    image: str
+    original: str
+    altered: tuple[str | None, str | None]
+
+
+def compare_annotations(first: AnnotationSet, second: AnnotationSet, lexicon: Lexicon, source: object) -> dict:
+    """Compare two sets of annotations: variant -> figures, a JSON value; see the head of this file.
+
+    Args:
+        first, second: two folders of annotations.
+        lexicon: which nouns are of one concept.
+        source: name of the second set, for errors.
+
+    Raises:
+        InputError: the sets have no variant or no caption in common.
+    """
+    shared = [name for name in first.variants if name in second.variants]
+    if not shared:
+        found = ", ".join(second.variants) or "no variants"
+        raise InputError(source, "variants", found, f"one of {', '.join(first.variants) or 'any, but there are none'}")
+    report = {}
+    for name in shared:
+        pairs = list(_pairs(first.variants[name].items, second.variants[name].items))
+        if not pairs:
+            raise InputError(source, f"captions of {name}", "none of the same image and text", "captions in common")
+        report[name] = _compare(pairs, lexicon)
+    return report
+
+
+def _pairs(first: Iterable[AlteredCaptions], second: Iterable[AlteredCaptions]) -> Iterable[_Pair]:
+    """Captions of both sets; a caption that an image has twice is matched in order."""
+    others = {item.image: item for item in second}
+    for item in first:
+        other = others.get(item.image)
+        left = list(range(len(other.originals))) if other else []
+        for original, altered in zip(item.originals, item.altered, strict=True):
+            place = next((k for k in left if other.originals[k] == original), None)
+            if place is not None:
+                left.remove(place)
+                yield _Pair(item.image, original, (altered, other.altered[place]))
+
+
+def _compare(pairs: Sequence[_Pair], lexicon: Lexicon) -> dict[str, Any]:
+    both = [pair for pair in pairs if None not in pair.altered]
+    changes = [tuple(recover_change(pair.original, altered) for altered in pair.altered) for pair in both]
+    comparable = [(pair, *change) for pair, change in zip(both, changes, strict=True) if None not in change]
+    same_word = [each for each in comparable if each[1].word_index == each[2].word_index]
+    concepts = [tuple(_concept(change.new, lexicon) for change in each[1:]) for each in comparable]
+    known = [pair for pair in concepts if None not in pair]
+    words = [{plain(each[side].new) for each in comparable} for side in (1, 2)]
+    other_words = [_example(*each) for each in comparable if each[1].word_index != each[2].word_index]
+    return {
+        "captions": len(pairs),
+        "altered_by_both": len(both),
+        "altered_by_first_only": sum(pair.altered[0] is not None is pair.altered[1] for pair in pairs),
+        "altered_by_second_only": sum(pair.altered[1] is not None is pair.altered[0] for pair in pairs),
+        "comparable": len(comparable),
+        "same_word": _share(len(same_word), len(comparable)),
+        "same_replacement": _share(sum(plain(a.new) == plain(b.new) for _, a, b in same_word), len(same_word)),
+        "same_concept": _share(sum(a == b for a, b in known), len(known)),
+        "concept_kept": [_concept_kept([each[side] for each in comparable], lexicon) for side in (1, 2)],
+        "vocabulary": {
+            "words": [len(side) for side in words],
+            "shared": len(words[0] & words[1]),
+            "jaccard": _share(len(words[0] & words[1]), len(words[0] | words[1])),
+        },
+        "length": {
+            "words": [_mean(len(split_words(pair.altered[side])) for pair in both) for side in (0, 1)],
+            "characters": [_mean(len(pair.altered[side]) for pair in both) for side in (0, 1)],
+            "original_words": _mean(len(split_words(pair.original)) for pair in both),
+        },
+        "no_ops": [
+            sum(normalise_caption(pair.altered[side]) == normalise_caption(pair.original) for pair in both)
+            for side in (0, 1)
+        ],
+        "examples": other_words[:EXAMPLES],
+    }
+
+
+def _concept(word: str, lexicon: Lexicon) -> str | None:
+    noun = lexicon.find(word)
+    return None if noun is None else noun.concept
+
+
+def _concept_kept(changes: Sequence[Change], lexicon: Lexicon) -> dict[str, Any]:
+    pairs = [(_concept(change.old, lexicon), _concept(change.new, lexicon)) for change in changes]
+    known = [pair for pair in pairs if None not in pair]
+    return _share(sum(old == new for old, new in known), len(known))
+
+
+def _share(count: int, of: int) -> dict[str, Any]:
+    """`percent` is None where `of` is 0."""
+    return {"count": count, "of": of, "percent": 100 * count / of if of else None}
+
+
+def _mean(values: Iterable[int]) -> float | None:
+    values = list(values)
+    return sum(values) / len(values) if values else None
+
+
+def _example(pair: _Pair, first: Change, second: Change) -> dict[str, Any]:
+    return {"image": pair.image, "original": pair.original, "replaced": [first.old, second.old]}

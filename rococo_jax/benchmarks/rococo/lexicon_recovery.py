@@ -1,14 +1,14 @@
-"""Concept groups from published altered captions: a lexicon whose words replaced each other there.
+"""Recover concept groups from published altered captions: words that replaced each other form a group.
 
-Evidence is counted from the captions: `same(a, b)`, how often b took a's place where the concept was to stay the same,
-and `different(a, b)` where it was to change. Words are grouped so that
+Counted from the captions: `same(a, b)`, how often b replaced a where the concept stays the same, and `different(a, b)`
+where it changes. Words are grouped to maximise [ours]
 
     sum over pairs in one group of  same(a, b) - w different(a, b) - k(a) k(b) / 2m,      k(a) = sum_b same(a, b)
 
-is large: Newman's modularity (Phys. Rev. E 69, 066133), with the changed concepts as evidence against. Connected
-components would not do, since a few stray replacements join nearly all words. The maximum is sought as Blondel et al.
-(J. Stat. Mech. 2008, P10008) do, words moved one by one to the best neighbouring group, then groups as words; in
-alphabetical order, so that the same captions give the same groups.
+Newman's modularity (Phys. Rev. E 69, 066133) with changed concepts as negative evidence. Connected components do not
+work: a few stray replacements join nearly all words. The maximum is searched as in Blondel et al. (J. Stat. Mech. 2008,
+P10008): move words one by one to the best neighbouring group, then groups as if they were words; in alphabetical order,
+so that the same captions give the same groups.
 """
 
 from collections import defaultdict
@@ -21,8 +21,8 @@ from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
 from rococo_jax.perturb.text.words import plural_of
 
 Pairs = Mapping[tuple[str, str], int]
-# The replaced word of a published caption and its stand-in are seldom paired twice, so a pair that must not be in one
-# group weighs as much as one that must.
+# w: a replaced word and its replacement rarely occur twice, so a pair of different concepts weighs as much as a pair of
+# the same concept.
 _WEIGHT_OF_DIFFERENT = 1.0
 _LEAST_GROUP = 2
 
@@ -30,15 +30,15 @@ _LEAST_GROUP = 2
 def recover_lexicon(
     same: Annotation, different: Annotation | None = None, danger: Annotation | None = None, name: str = "recovered"
 ) -> Lexicon:
-    """The lexicon of published files.
+    """Recover a lexicon from published files.
 
     Args:
         same: the variant whose replacements keep the concept.
         different: the one whose replacements change it.
-        danger: the one that tells persons, places, actions and things apart.
+        danger: the one that distinguishes persons, places, actions and things.
 
     Raises:
-        InputError: no replaced word could be read from `same`.
+        InputError: no replaced word was found in `same`.
     """
     pairs = _count(same)
     if not pairs:
@@ -82,7 +82,7 @@ def group_words(same: Pairs, different: Pairs) -> list[list[str]]:
 
 
 def _move_one_by_one(weights: list[dict[int, float]], degrees: list[float], total: float) -> list[int]:
-    """A label for each node: nodes move to the neighbouring label of largest gain until none gains."""
+    """Label nodes: each moves to the neighbouring label of largest gain, until no node gains."""
     labels = list(range(len(weights)))
     sums = list(degrees)
     moved = True
@@ -100,7 +100,7 @@ def _move_one_by_one(weights: list[dict[int, float]], degrees: list[float], tota
                 return gains[label] - degrees[node] * sums[label] / total
 
             best = max(sorted(gains), key=gain)
-            # A gain smaller than rounding would let two labels swap for ever.
+            # A threshold above rounding errors, or two labels could swap forever.
             if gain(best) > gain(own) + 1e-9:
                 labels[node], moved = best, True
             sums[labels[node]] += degrees[node]
@@ -108,7 +108,7 @@ def _move_one_by_one(weights: list[dict[int, float]], degrees: list[float], tota
 
 
 def _merge(labels: list[int], groups: list[list[int]], weights: list[dict[int, float]], degrees: list[float]):
-    """Nodes of one label become one node."""
+    """Merge the nodes of each label into one node."""
     index = {label: place for place, label in enumerate(sorted(set(labels)))}
     merged_groups: list[list[int]] = [[] for _ in index]
     merged_weights: list[dict[int, float]] = [defaultdict(float) for _ in index]
@@ -132,7 +132,7 @@ def _count(annotation: Annotation) -> dict[tuple[str, str], int]:
 
 
 def _kinds(danger: Pairs) -> dict[str, dict[str, int]]:
-    """Word -> kind -> how often Danger took it for one."""
+    """Word -> kind -> how often the danger variant replaced it as that kind."""
     kind_of = {"criminal": "person", "minefield": "place", "weapon": "thing"}
     kinds: dict[str, dict[str, int]] = {}
     for (old, new), count in danger.items():
@@ -152,7 +152,7 @@ def _vote(words: Iterable[str], kinds: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _nouns(words: list[str], concept: str) -> list[Noun]:
-    """Words with their plurals where both are there; a plural alone is a noun without singular."""
+    """Words with their plurals where both occur; a plural alone is a noun without singular."""
     present = set(words)
     plurals = {plural_of(word) for word in words if word.isascii()} & present
     nouns = []

@@ -1,6 +1,10 @@
-"""Results of OpenAI's CLIP ViT-B/32 beside the published ones, line by line: is this installation the benchmark's?
+"""Compare results of OpenAI's CLIP ViT-B/32 with the published figures, line by line, to check an installation.
 
-A published line without a variant's name is set beside the variant whose figures come nearest, each variant taken once.
+Source of the figures: the log in the public code of RoCOCO (arXiv 2304.10727, "RoCOCO: Robustness Benchmark of MS-COCO
+to Stress-test Image-Text Matching Models") of its run on OpenAI's CLIP ViT-B/32, the 5,000 images of the Karpathy test
+split of MS-COCO and the published annotation files. The log names the clean run and the mixed gallery; its three
+altered runs of image-to-text carry no variant's name. A line without a name is compared with the variant whose figures
+are nearest, each variant used once.
 """
 
 import dataclasses
@@ -9,16 +13,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.rococo.published_figures import (
-    ALTERED,
-    CAPTIONS,
-    IMAGES,
-    LINES,
-    METRICS,
-    PROTOCOL,
-    PublishedLine,
-)
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
+
+MODEL = "OpenAI CLIP ViT-B/32"
+PROTOCOL = "paper"
+IMAGES, CAPTIONS, ALTERED = 5000, 25_010, 25_000
+
+METRICS = ("r1", "r5", "r10", "fr1")
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedLine:
+    """One line of the log, in percent. `variants`: those it may belong to, several where the log does not name it."""
+
+    task: str
+    variants: tuple[str, ...]
+    r1: float
+    r5: float
+    r10: float
+    fr1: float
+
+
+LINES = (
+    PublishedLine("image_to_text", ("clean",), 50.12, 74.66, 83.04, 0.0),
+    PublishedLine("image_to_text", VARIANTS, 37.00, 66.72, 76.50, 33.48),
+    PublishedLine("image_to_text", VARIANTS, 36.88, 66.68, 76.52, 34.34),
+    PublishedLine("image_to_text", VARIANTS, 36.98, 66.70, 76.54, 33.48),
+    PublishedLine("text_to_image", ("mix_0.9",), 19.84, 46.28, 57.34, 37.02),
+)
 
 TOLERANCE = 0.1  # points, as the figures are printed
 # A difference of binary fractions: 50.22 - 50.12 is a little above 0.1.
@@ -27,11 +50,11 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class ComparedLine:
-    """A published line, and what the results say of the variant it was set beside.
+    """A published line and the results of the variant it is compared with.
 
     Attributes:
         line: as published.
-        variant: None where the results have none that it could be.
+        variant: None where the results have no candidate.
         found: metric -> percentage; empty without a variant.
     """
 
@@ -55,11 +78,11 @@ class ComparedLine:
 
 
 def compare_with_published(results: Mapping[str, Any], path: Path) -> list[ComparedLine]:
-    """Every published line with its counterpart.
+    """Pair every published line with a variant of the results.
 
     Args:
         results: the contents of a `results.json`.
-        path: of it, for the error line.
+        path: its path, for errors.
 
     Raises:
         InputError: the results are of another protocol, of a smaller gallery or of other sizes than the published.
@@ -74,7 +97,7 @@ def compare_with_published(results: Mapping[str, Any], path: Path) -> list[Compa
 
 
 def _nearest(lines: Sequence[PublishedLine], there: Mapping[str, Mapping[str, Any]]) -> list[ComparedLine]:
-    """The assignment of variants to lines with the most matches, among these with the least distance."""
+    """The assignment of variants to lines with the most matches, then the least total difference."""
     choices = [*there, *[None] * len(lines)]
 
     def compared(line: PublishedLine, variant: str | None) -> ComparedLine:
@@ -92,7 +115,7 @@ def _nearest(lines: Sequence[PublishedLine], there: Mapping[str, Mapping[str, An
 
 
 def refuse_other_conditions(results: Mapping[str, Any], path: Path) -> None:
-    """Raises InputError where the results cannot be those that were published, whatever the model."""
+    """Raise InputError where protocol, gallery or sizes differ from the published ones."""
     if results["protocol"] != PROTOCOL:
         raise InputError(path, "protocol", results["protocol"], f"{PROTOCOL}: the published figures are of no other")
     data = (results.get("data") or {}).get("rococo") or {}
@@ -105,12 +128,12 @@ def refuse_other_conditions(results: Mapping[str, Any], path: Path) -> None:
         raise InputError(path, "sizes", "nothing", "sizes of the galleries, as `rococo evaluate` writes them")
     for line in LINES:
         for variant in line.variants:
-            said = sizes.get(line.task, {}).get(variant)
+            own = sizes.get(line.task, {}).get(variant)
             wanted = _sizes(line.task, variant)
-            if said is not None and {name: said.get(name) for name in wanted} != wanted:
-                found = ", ".join(f"{said.get(name)} {name}" for name in wanted)
-                told = ", ".join(f"{size} {name}" for name, size in wanted.items())
-                raise InputError(path, f"sizes: {line.task}: {variant}", found, f"{told}, as published")
+            if own is not None and {name: own.get(name) for name in wanted} != wanted:
+                found = ", ".join(f"{own.get(name)} {name}" for name in wanted)
+                published = ", ".join(f"{size} {name}" for name, size in wanted.items())
+                raise InputError(path, f"sizes: {line.task}: {variant}", found, f"{published}, as published")
 
 
 def _sizes(task: str, variant: str) -> dict[str, int]:

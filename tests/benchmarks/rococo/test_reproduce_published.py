@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rococo_jax.benchmarks.rococo.published_figures import LINES, METRICS
+from rococo_jax.benchmarks.rococo.reproduce_published import LINES, METRICS
 from rococo_jax.cli.main import main
 
 VARIANTS = ("clean", "danger", "rand_voca", "same_concept")  # no order in which the unnamed lines could be meant
@@ -46,7 +46,7 @@ def figures(line) -> dict[str, float]:
 def verify(tmp_path, capsys, made: dict) -> tuple[int, str, str]:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(made))
-    code = main(["verify", "--golden", str(path)])
+    code = main(["verify", "--published", str(path)])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -55,6 +55,13 @@ def test_published_figures_match_in_whatever_order_the_unnamed_lines_come(tmp_pa
     code, out, _ = verify(tmp_path, capsys, results())
     assert code == 0
     assert "5 of 5 published lines match" in out and "DIFFERS" not in out and "diff_concept" not in out
+
+
+def test_the_old_name_of_the_option_is_accepted(tmp_path, capsys):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results()))
+    assert main(["verify", "--golden", str(path)]) == 0
+    assert "--golden is now --published" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("points", "code"), [(0.1, 0), (-0.1, 0), (0.11, 1), (-0.5, 1)])
@@ -102,5 +109,5 @@ def test_results_of_other_conditions_are_refused_in_one_line(change, named, tmp_
 def test_without_annotations_and_results_there_is_nothing_to_verify(tmp_path, capsys):
     assert main(["verify"]) == 2
     assert "--annotations" in capsys.readouterr().err
-    assert main(["verify", "--golden", str(tmp_path / "none.json")]) == 2
+    assert main(["verify", "--published", str(tmp_path / "none.json")]) == 2
     assert "nothing there" in capsys.readouterr().err

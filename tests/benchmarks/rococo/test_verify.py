@@ -7,8 +7,9 @@ import re
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, read_annotation_folder, write_annotation
-from rococo_jax.benchmarks.rococo.audit import find_edits, inspect_annotations
+from rococo_jax.benchmarks.rococo.audit import alphanumeric_runs, find_edits, inspect_annotations
 from rococo_jax.cli.main import main
+from rococo_jax.perturb.text.words import split_words
 
 
 @pytest.fixture
@@ -125,3 +126,10 @@ def test_the_published_files_have_the_quirks_that_are_known(real_data, without_t
     assert (report["images"]["present"], report["images"]["missing"]) == (281, 4719)
     roles = {each["name"]: each["role"] for each in report["files"]}
     assert roles["coco_karpathy_test.json"] == "clean" and roles["coco_karpathy_val.json"] == "ignored"
+
+
+def test_an_audit_reads_published_and_original_spacing_alike():
+    for text in ("A man's T-shirt, 2.5 m.", "a man 's T - shirt , 2 . 5 m"):
+        assert alphanumeric_runs(text) == ["a", "man", "s", "t", "shirt", "2", "5", "m"]
+    # `split_words` keeps compounds whole and drops the possessive, so that a word can be replaced.
+    assert [word.text for word in split_words("A man's T-shirt, 2.5 m.")] == ["A", "man", "T-shirt", "2.5", "m"]

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from rococo_jax.benchmarks.rococo.annotation_comparison import compare_annotations
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, read_annotation_folder, write_annotation
+from rococo_jax.benchmarks.rococo.caption_diff import compare_annotations
 from rococo_jax.cli.main import main
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 
