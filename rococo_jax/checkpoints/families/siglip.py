@@ -79,6 +79,7 @@ SIGLIP = Siglip()
 
 
 def _vision(section: Section) -> VisionSpec:
+    section.values.setdefault("vision_use_head", True)  # not a field in every release of `transformers`
     if not section.flag("vision_use_head"):
         raise section.refuse("vision_use_head", "true: without its pooling head the tower gives no vector")
     return VisionSpec(
