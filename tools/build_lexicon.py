@@ -1,28 +1,30 @@
-"""Rebuilds the shipped lexicon: nouns that people use in captions, in the concept groups of WordNet.
+"""Build the shipped lexicon: nouns that are common in captions, in the concept groups of WordNet.
 
-    python -m tools.build_lexicon --wordnet DIR --captions FILE [FILE ...] --out FILE
+    python tools/build_lexicon.py --wordnet DIR --captions FILE [FILE ...] --out FILE
 
-`--wordnet` is the folder of WordNet 3.0's database files (Debian's package `wordnet-base` holds them). `--captions` are
-Karpathy files; they only decide which nouns are common enough (a word counts where a part-of-speech tagger calls it a
-noun most of the time), no caption is kept. Captions that a benchmark is made from or scored on have no place here.
-Needs the packages `textblob` (for its tagger) and `wordfreq` (for which plurals people write).
+`--wordnet` is the folder of WordNet 3.0's database files (Debian's package `wordnet-base`). `--captions` are Karpathy
+files; they only decide which nouns are common enough (a word counts if a part-of-speech tagger calls it a noun most of
+the time), no caption is stored. Do not use captions that a benchmark is made from or scored on. Needs the packages
+`textblob` (tagger) and `wordfreq` (which plurals are in use). Nothing reads WordNet at run time.
 
-How a noun finds its concept: its most frequent WordNet meaning is followed up the hypernyms to the nearest meaning
-named in `CONCEPTS`. Where captions use a noun in another meaning than WordNet's most frequent ("bat", "court"),
-`OTHER_MEANING` says which. Nouns without a concept are left out: colours, quantities, words about the picture itself,
-attributes and other abstractions, since a replaced "view" or "number" does not change what an image shows.
+A noun's concept is the nearest meaning named in `CONCEPTS` among the hypernyms of its most frequent WordNet meaning.
+`OTHER_MEANING` lists nouns that captions use in another meaning than WordNet's most frequent ("bat", "court"). Nouns
+without a concept are left out: colours, quantities, words about the picture itself, attributes and other abstractions,
+since replacing "view" or "number" does not change what an image shows.
 """
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import PLURAL_ONLY, plain, plural_of, split_words
 from rococo_jax.storage import read_json, write_json
-from tools.wordnet import WordNetNouns
 
-# Concept -> what Danger makes of it, and the WordNet meanings (noun, number of the sense) that stand for it.
+# Concept -> kind of its nouns, and its WordNet meanings (noun, number of the sense).
 CONCEPTS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "person": ("person", (("person", 1),)),
     "people": ("person", (("people", 1), ("social group", 1), ("gathering", 1))),
@@ -86,7 +88,7 @@ def _nouns(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# The concept of nouns whose most frequent meaning in WordNet is not the one that captions have in mind.
+# Noun -> concept, where captions use another meaning than WordNet's most frequent one.
 OTHER_MEANING: dict[str, str] = {
     noun: concept
     for concept, nouns in {
@@ -172,8 +174,78 @@ _LEAST_PLURAL_SHARE = 0.03
 _MEANINGS = 3
 
 
+@dataclass(frozen=True)
+class Synset:
+    """Nouns of one meaning: key, words, and the keys of more general synsets."""
+
+    key: str
+    words: tuple[str, ...]
+    hypernyms: tuple[str, ...]
+
+
+class WordNetNouns:
+    """The nouns of a folder of WordNet 3.x database files; their format is the manual page wndb(5WN).
+
+    Raises:
+        InputError: the folder does not hold `index.noun`, `data.noun` and `noun.exc`.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for name in ("index.noun", "data.noun", "noun.exc"):
+            if not (folder / name).is_file():
+                raise InputError(folder, name, "nothing there", "the database files of WordNet 3.x")
+
+    @cached_property
+    def senses(self) -> dict[str, tuple[str, ...]]:
+        """Noun -> keys of its synsets, most frequent first."""
+        senses = {}
+        for fields in self._lines("index.noun"):
+            pointers = int(fields[3])
+            senses[fields[0].replace("_", " ")] = tuple(fields[6 + pointers :])
+        return senses
+
+    @cached_property
+    def synsets(self) -> dict[str, Synset]:
+        """Key -> synset."""
+        synsets = {}
+        for fields in self._lines("data.noun"):
+            count = int(fields[3], 16)
+            words = tuple(word.replace("_", " ").lower() for word in fields[4 : 4 + 2 * count : 2])
+            pointers = fields[5 + 2 * count :]
+            hypernyms = tuple(key for sign, key in zip(pointers[::4], pointers[1::4], strict=False) if sign[0] == "@")
+            synsets[fields[0]] = Synset(fields[0], words, hypernyms)
+        return synsets
+
+    @cached_property
+    def exceptions(self) -> dict[str, str]:
+        """Irregular plural -> singular ("men" -> "man")."""
+        return {fields[0]: fields[1] for fields in self._lines("noun.exc")}
+
+    def sense(self, noun: str, number: int = 1) -> Synset:
+        """The `number`-th most frequent meaning of a noun, counted from 1."""
+        return self.synsets[self.senses[noun][number - 1]]
+
+    def ancestors(self, synset: Synset) -> Iterator[Synset]:
+        """The synset, then more general ones, nearest first."""
+        queue, seen = [synset], set()
+        while queue:
+            current = queue.pop(0)
+            if current.key not in seen:
+                seen.add(current.key)
+                yield current
+                queue.extend(self.synsets[key] for key in current.hypernyms)
+
+    def _lines(self, name: str) -> Iterator[list[str]]:
+        with (self.folder / name).open(encoding="ascii", errors="strict") as file:
+            for line in file:
+                # The licence is at the head of each file, in lines that begin with two spaces.
+                if not line.startswith("  "):
+                    yield line.split(" | ")[0].split()
+
+
 def count_nouns(captions: Iterable[str]) -> dict[str, int]:
-    """Word -> in how many places a tagger calls it a noun, for the words that are nouns most of the time."""
+    """Word -> number of occurrences, for words that a tagger calls nouns most of the time."""
     from textblob.en import tag
 
     nouns, words = Counter(), Counter()
@@ -249,7 +321,7 @@ def make_lexicon(wordnet: WordNetNouns, captions: Iterable[str]) -> dict:
     return {
         "format": "rococo_jax.lexicon",
         "version": 1,
-        "made_by": "python -m tools.build_lexicon",
+        "made_by": "python tools/build_lexicon.py",
         "source": "WordNet 3.0, Princeton University",
         "licence": "the WordNet licence: see the file beside this one",
         "groups": [
@@ -268,20 +340,20 @@ def make_lexicon(wordnet: WordNetNouns, captions: Iterable[str]) -> dict:
 
 
 def _is_used(plural: str, singular: str) -> bool:
-    """Whether people write the plural of a noun ("rooms", not "rices"), by word frequencies of English text."""
+    """Whether the plural of a noun is in use ("rooms", not "rices"), by word frequencies of English text."""
     from wordfreq import word_frequency
 
     return word_frequency(plural, "en") > _LEAST_PLURAL_SHARE * word_frequency(singular, "en")
 
 
 def _synonyms(nouns: set[str], wordnet: WordNetNouns) -> list[list[str]]:
-    """Groups of nouns that share a synset, whichever of their meanings it is."""
+    """Groups of nouns that share a synset in any of their meanings."""
     sets = {tuple(sorted(nouns.intersection(synset.words))) for synset in wordnet.synsets.values()}
     return [list(words) for words in sorted(sets) if len(words) > 1]
 
 
 def _more_general(nouns: set[str], wordnet: WordNetNouns) -> dict[str, list[str]]:
-    """Noun -> the nouns that name what it is a kind of: "dog" -> "animal", "pet". True of it, so no alteration."""
+    """Noun -> its hypernyms among the nouns: "dog" -> "animal", "pet". Replacing it by them alters nothing."""
     general = {}
     for noun in sorted(nouns):
         above: set[str] = set()
@@ -294,7 +366,7 @@ def _more_general(nouns: set[str], wordnet: WordNetNouns) -> dict[str, list[str]
 
 
 def main() -> None:
-    """Writes the lexicon."""
+    """Write the lexicon."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wordnet", type=Path, required=True, help="folder of WordNet 3.0's database files")
     parser.add_argument("--captions", type=Path, nargs="+", required=True, help="Karpathy files, for counting nouns")
