@@ -1,11 +1,11 @@
-"""Random changes of a training image before it is resized: a crop of random size and shape, a flip.
+"""Random augmentation of training images: a crop of random size and shape, a flip, or a resize of the whole image.
 
 The crop is the usual one (GoogLeNet, arXiv 1409.4842): a share of the area drawn uniformly from `crop_scale`, an aspect
 ratio drawn log-uniformly from `crop_ratio`, a place drawn uniformly; after ten boxes that do not fit, the largest
-centred box within the ratios. It is squashed to the tower's size with the preprocessing's own filter.
+centred box within the ratios. It is resized to the tower's size, whatever its shape, with the preprocessing's filter.
 
-An image can also be squashed whole: the published mixed images of RoCOCO are, so a model that has seen only centre
-crops meets two changes in them at once.
+RoCOCO's published mixed images are whole images resized to a square. For a model trained on centre crops alone they
+differ in two things, the resizing and the mixing.
 """
 
 import dataclasses
@@ -24,22 +24,22 @@ _ATTEMPTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What is drawn for each image anew.
+    """What is drawn for each image, every time.
 
     Attributes:
         crop_scale: least and largest share of the image's area in a random crop, or None for the preprocessing's own
             crop (its centre).
         crop_ratio: least and largest width over height of a random crop.
         flip: mirror half of the images left to right. Captions that say left and right are then wrong.
-        squash: the share of images that are squashed whole to the tower's size, whatever is cropped of the others.
-        also_squashed: give every image squashed whole too, beside its pixels.
+        resize_prob: the share of images that are resized whole to the tower's size instead of cropped.
+        also_resized: give every image resized whole too, beside its pixels.
     """
 
     crop_scale: tuple[float, float] | None = None
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = False
-    squash: float = 0.0
-    also_squashed: bool = False
+    resize_prob: float = 0.0
+    also_resized: bool = False
 
     def __post_init__(self):
         for name, most in (("crop_scale", 1.0), ("crop_ratio", math.inf)):
@@ -47,38 +47,38 @@ class Augmentation:
             if bounds is not None and not (len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most):
                 wanted = "two numbers above 0, the smaller one first" + (", at most 1" if most == 1 else "")
                 raise InputError("augmentation", name, bounds, wanted)
-        if not 0 <= self.squash <= 1:
-            raise InputError("augmentation", "squash", self.squash, "a share from 0 to 1")
+        if not 0 <= self.resize_prob <= 1:
+            raise InputError("augmentation", "resize_prob", self.resize_prob, "a share from 0 to 1")
 
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
-        """`pixels`, and `squashed` where it was asked for: what `apply` gives, and the whole image.
+        """`pixels`, from `apply`, and with `also_resized` the whole image as `resized`.
 
         Raises:
             InputError: as `Preprocessing.resize`.
         """
         views = {"pixels": self.apply(image, preprocessing, rng)}
-        if self.also_squashed:
-            views["squashed"] = squashing(preprocessing).resize(image)
+        if self.also_resized:
+            views["resized"] = resizing_whole(preprocessing).resize(image)
         return views
 
     def apply(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """The pixels that the tower reads, 8 bit.
+        """The 8-bit pixels that the tower reads.
 
         Raises:
             InputError: as `Preprocessing.resize`.
         """
-        mirrored = rng.random() < 0.5  # drawn in any case, so that asking for it does not change the boxes
-        if self.squash and rng.random() < self.squash:
-            pixels = squashing(preprocessing).resize(image)
+        mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
+        if self.resize_prob and rng.random() < self.resize_prob:
+            pixels = resizing_whole(preprocessing).resize(image)
         elif self.crop_scale is None or 0 in image.size:
             pixels = preprocessing.resize(image)
         else:
             box = random_box(image.size, self.crop_scale, self.crop_ratio, rng)
-            pixels = squashing(preprocessing).resize(image.crop(box))
+            pixels = resizing_whole(preprocessing).resize(image.crop(box))
         return np.ascontiguousarray(pixels[:, ::-1]) if self.flip and mirrored else pixels
 
 
@@ -102,6 +102,6 @@ def random_box(
 
 
 @functools.lru_cache(maxsize=8)
-def squashing(preprocessing: Preprocessing) -> Preprocessing:
-    """The same filter straight to the tower's size, aspect ratio given up, nothing cropped."""
+def resizing_whole(preprocessing: Preprocessing) -> Preprocessing:
+    """The same preprocessing, but the whole image is resized to the tower's size, whatever its aspect ratio."""
     return dataclasses.replace(preprocessing, shortest_edge=None, exact_size=preprocessing.image_size, crop_size=None)

@@ -1,14 +1,13 @@
 """The training input: batches of NumPy arrays that are a pure function of (data, settings, seed, step).
 
     global number  g = step * batch_size + place         range
-    image          order(g): every epoch another permutation
-    sample         decode, resize, draw a caption, alter it: chance by (seed, g)
+    image          order(g): another permutation in every epoch
+    sample         decode, resize, draw a caption, alter it: random by (seed, g)
     batches        of batch_size / processes samples; process p takes batch p of every `processes`
     workers        each makes whole batches in turn
 
-Chance goes by global numbers and not by processes or workers, so the global batch of a step is the same on one process
-and on eight, with no worker and with ten, from the start and resumed: where a run stands is its step and nothing else.
-Worker processes never touch an accelerator.
+Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
+number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
 """
 
 import copy
@@ -25,8 +24,14 @@ from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_batches import TEXT_FIELDS, Batch, MakeBatch
-from rococo_jax.data.training_samples import CAPTIONS_PER_IMAGE, ON_BROKEN_IMAGE, DrawSample
+from rococo_jax.data.training_samples import (
+    CAPTIONS_PER_IMAGE,
+    ON_DECODE_ERROR,
+    TEXT_FIELDS,
+    Batch,
+    DrawSample,
+    MakeBatch,
+)
 from rococo_jax.errors import InputError
 
 # More samples than any run draws; Grain's datasets have a length.
@@ -35,13 +40,13 @@ _SOURCE = "training input"
 
 
 class TrainingInput(Iterator[Batch]):
-    """Batches from a step on, without end. Made by `make_training_input`.
+    """Endless batches from a given step on. Made by `make_training_input`.
 
-    Reading starts, and worker processes start, with the first batch; `close` ends them, as does a `with` block.
+    Reading and worker processes start with the first batch; `close`, or leaving a `with` block, ends them.
 
     Args:
         batches: this process's batches by step.
-        identity: what decides the data's order; a state of another identity is refused.
+        identity: what decides the order of the data; a state with another identity is refused.
         workers: worker processes, 0 for this one.
         prefetch: batches made ahead, by each worker.
         start_step: the step of the first batch.
@@ -65,13 +70,13 @@ class TrainingInput(Iterator[Batch]):
         """The batch of `next_step`.
 
         Raises:
-            InputError: an image cannot be decoded, and that was to stop the run.
+            InputError: an image cannot be decoded and `on_decode_error` is `raise`.
         """
         if self._iterator is None:
             self._iterator = iter(self._from(self.next_step))
         batch = next(self._iterator)
         self.next_step += 1
-        # Out of the workers' shared memory, which is freed when Grain's own arrays go, at the latest at exit.
+        # Copied out of the workers' shared memory, which is freed with Grain's own arrays.
         return {name: np.array(values) for name, values in batch.items()} if self._workers else batch
 
     def _from(self, step: int) -> grain.IterDataset:
@@ -80,20 +85,20 @@ class TrainingInput(Iterator[Batch]):
         batches = self._batches[step:].to_iter_dataset(reading)
         if not self._workers:
             return batches
-        if not flags.FLAGS.is_parsed():  # Grain asks its flags, and not every program has parsed any
+        if not flags.FLAGS.is_parsed():  # Grain reads absl's flags, which must be parsed
             flags.FLAGS.mark_as_parsed()
         options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=max(self._prefetch, 1))
         return batches.mp_prefetch(options, worker_init_fn=_start_worker)
 
     def get_state(self) -> dict[str, Any]:
-        """Where the run stands, as JSON values: `next_step` and the identity of the data's order."""
+        """The state as JSON values: `next_step` and the identity of the order of the data."""
         return {"next_step": self.next_step, **copy.deepcopy(self.identity)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `get_state` was called, on any number of processes and workers.
+        """Resumes from `get_state`, on any number of processes and workers.
 
         Raises:
-            InputError: the state belongs to another order of the data: another seed, batch size, or other data.
+            InputError: the state belongs to another order of the data (another seed, batch size, or data).
         """
         refuse_other_order(self.identity, state)
         self.close()
@@ -127,29 +132,29 @@ def make_training_input(
     extra_text: Sequence[grain.MapTransform | grain.RandomMapTransform] = (),
     text_fields: Mapping[str, str] = TEXT_FIELDS,
     augmentation: Augmentation | None = None,
-    on_broken_image: str = "stop",
+    on_decode_error: str = "raise",
     workers: int = 0,
     prefetch: int = 2,
 ) -> TrainingInput:
-    """The training input of one process; `training_batches` says what a batch holds.
+    """The training input of one process; `training_samples` describes a batch.
 
     Args:
         source: images and captions (`open_pairs`).
-        preprocessing: how images become pixels; None leaves the pixels out and opens no image.
+        preprocessing: how images are turned into pixels; None leaves out the pixels and opens no image.
         tokenizer: of the text tower.
         batch_size: of the global batch, over all processes.
-        seed: of everything that is drawn.
-        process_index: which contiguous part of each global batch is read here.
-        process_count: how many processes share a global batch.
+        seed: of all random draws.
+        process_index: which contiguous part of each global batch this process reads.
+        process_count: number of processes that share a global batch.
         start_step: the step of the first batch.
         text_length: tokens of every text; the tokenizer's context length by default.
-        captions_per_image: `one` caption drawn at random each time that an image comes up, or `all` in turn.
+        captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,
             `hard_negatives`, or others.
         text_fields: key of further texts in a sample: name of their arrays in the batch.
         augmentation: random crops and flips; none by default.
-        on_broken_image: `skip` puts another image in the place of one that cannot be decoded and counts it; `stop`
-            raises its InputError when its batch is due.
+        on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
+            the batch is due.
         workers: processes that make batches; 0 makes them in threads of this one.
         prefetch: batches made ahead, by each worker.
 
@@ -159,14 +164,14 @@ def make_training_input(
     """
     for name, value, choices in (
         ("captions_per_image", captions_per_image, CAPTIONS_PER_IMAGE),
-        ("on_broken_image", on_broken_image, ON_BROKEN_IMAGE),
+        ("on_decode_error", on_decode_error, ON_DECODE_ERROR),
     ):
         if value not in choices:
             raise InputError(_SOURCE, name, repr(value), f"one of {', '.join(choices)}")
     if batch_size % process_count:
         raise InputError(_SOURCE, "batch_size", batch_size, f"a multiple of the {process_count} processes")
     order = SampleOrder(len(source), batch_size, seed)
-    draw = DrawSample(source, order, preprocessing, augmentation or Augmentation(), captions_per_image, on_broken_image)
+    draw = DrawSample(source, order, preprocessing, augmentation or Augmentation(), captions_per_image, on_decode_error)
     samples = grain.MapDataset.range(_SAMPLES).random_map(draw, seed=derive_seed(seed, "samples"))
     for number, transform in enumerate(extra_text):
         if isinstance(transform, grain.RandomMapTransform):
@@ -187,7 +192,7 @@ def make_training_input(
 
 
 def refuse_other_order(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raises InputError where a kept state belongs to another order of the data than `identity` does."""
+    """Raises InputError where a saved state belongs to another order of the data than `identity`."""
     for name, value in identity.items():
         if state.get(name) != value:
             raise InputError(_SOURCE, name, value, f"{state.get(name)}, with which the run began")
@@ -206,7 +211,7 @@ def _check_text_length(length: int | None, tokenizer: Tokenizer) -> int:
 
 
 def _start_worker(worker: int, count: int) -> None:
-    """A worker process leaves accelerators alone, and does not tokenise in as many threads as there are cores."""
+    """Keeps a worker process off accelerators, and from tokenising in as many threads as there are cores."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -1,41 +1,62 @@
-"""One training sample by its global number: its image decoded, one caption drawn, a broken image replaced.
+"""Makes training samples by their global number, and batches of arrays from samples.
 
-A sample is a dictionary on its way through Grain: `sample_index`, `image_id`, `caption_index`, `caption`, `captions`,
-`skipped` (broken images met) and, where images are wanted, `pixels` (and `squashed`). All that is drawn comes from the
-generator that Grain hands over, which (seed, global number) decide.
+A sample is a dictionary: `sample_index`, `image_id`, `caption_index`, `caption`, `captions`, `skipped` (number of
+images that could not be decoded) and, where images are wanted, `pixels` (and `resized`). All draws come from the
+generator that Grain passes, which (seed, global number) decide.
+
+A batch holds this process's share b of the global batch:
+
+    pixels          uint8 (b, h, w, 3)    8 bit, normalised on the device; absent where no pixels are wanted
+    resized         uint8 (b, h, w, 3)    the whole images, resized; where they are wanted
+    ids, text_mask  int32, bool (b, t)    the captions
+    image_id        int32 (b,)            decides which pairs are positives
+    caption_index   int32 (b,)            which of its image's captions
+    sample_index    int64 (b,)            the sample's global number
+    skipped_images  int32 ()              images that could not be decoded and were replaced
+
+and, where a transform added the texts:
+
+    altered_ids, altered_text_mask, altered_valid       (b, K, t), (b, K, t), (b, K)
+    positive_ids, positive_text_mask, positive_valid    (b, t), (b, t), (b,)
+    negative_ids, negative_text_mask, negative_valid    (b, N, t), (b, N, t), (b, N)
+
+Where `valid` is False there is no text, and the ids are those of the empty text.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain.python as grain
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shuffle import SampleOrder, derive_seed
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 
 CAPTIONS_PER_IMAGE = ("one", "all")
-ON_BROKEN_IMAGE = ("skip", "stop")
+ON_DECODE_ERROR = ("skip", "raise")
+Batch = dict[str, np.ndarray]
+TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard_negatives": "negative"}
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawSample(grain.RandomMapTransform):
-    """From a global number to a sample.
+    """Makes the sample of a global number.
 
     Attributes:
         source: the images and captions.
-        order: which image stands at which position.
-        preprocessing: how an image becomes pixels; None where no pixels are wanted (features may be known already).
-        augmentation: what happens to an image before.
+        order: the image at each position.
+        preprocessing: how images are turned into pixels; None where no pixels are wanted.
+        augmentation: of the images.
         captions_per_image: `one` draws a caption at random; `all` takes an image's captions in turn, in an order drawn
-            anew each time that all of them have been taken.
-        on_broken_image: `skip` replaces an image that cannot be decoded, `stop` raises its InputError.
+            anew after each pass over them.
+        on_decode_error: `skip` replaces an image that cannot be decoded, `raise` raises its InputError.
     """
 
     source: PairSource
@@ -43,13 +64,13 @@ class DrawSample(grain.RandomMapTransform):
     preprocessing: Preprocessing | None
     augmentation: Augmentation
     captions_per_image: str
-    on_broken_image: str
+    on_decode_error: str
 
     def random_map(self, position: int, rng: np.random.Generator) -> dict[str, Any]:
         """The sample at a position.
 
         Raises:
-            InputError: an image cannot be decoded and `on_broken_image` is `stop`, or no image of the source can.
+            InputError: an image cannot be decoded and `on_decode_error` is `raise`, or no image of the source can.
         """
         drawn_caption, skipped = rng.random(), 0
         for image in self._candidates(position):
@@ -57,7 +78,7 @@ class DrawSample(grain.RandomMapTransform):
                 sample = self.source[image]
                 views = self._views(sample, rng)
             except InputError:
-                if self.on_broken_image == "stop":
+                if self.on_decode_error == "raise":
                     raise
                 skipped += 1
                 continue
@@ -74,11 +95,11 @@ class DrawSample(grain.RandomMapTransform):
         raise InputError("training data", "images", f"{skipped} images and none that can be decoded", "image files")
 
     def _candidates(self, position: int) -> Iterator[int]:
-        """The image that stands at a position, then those that may take its place.
+        """Yields the image at a position, then its substitutes.
 
-        Every place of a batch has substitutes of its own (the images whose number leaves the same remainder), and those
-        that are in the batch already are left out, so that substitutes bring no image twice into a batch: not even
-        where each process sees only its part of the batch. Where these run out any other image will do.
+        Every place of a batch has its own substitutes (images whose number has the same remainder modulo the batch
+        size) without the images of the batch, so that no image is twice in a batch, even where each process reads only
+        its part of it. After these come all other images.
         """
         yield self.order.image(position)
         step, place = divmod(position, self.order.batch_size)
@@ -109,3 +130,61 @@ def _turn(seed: int, image: int, cycle: int, count: int) -> tuple[int, ...]:
     """The order in which an image's captions are taken in one cycle."""
     rng = np.random.Generator(np.random.Philox(derive_seed(seed, "captions", image, cycle)))
     return tuple(rng.permutation(count).tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeBatch:
+    """Stacks samples to a batch of arrays; all texts are tokenised together and padded to one length.
+
+    Attributes:
+        tokenizer: of the text tower.
+        text_length: tokens of every text, special ones included.
+        text_fields: key of further texts in a sample: name of their arrays in the batch.
+    """
+
+    tokenizer: Tokenizer
+    text_length: int
+    text_fields: Mapping[str, str]
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Batch:
+        """The samples as one batch."""
+        batch = {
+            "image_id": _column(samples, "image_id", np.int32),
+            "caption_index": _column(samples, "caption_index", np.int32),
+            "sample_index": _column(samples, "sample_index", np.int64),
+            "skipped_images": np.array(sum(sample["skipped"] for sample in samples), np.int32),
+        }
+        for view in {"pixels", "resized"} & samples[0].keys():
+            batch[view] = np.stack([sample[view] for sample in samples])
+        batch["ids"], batch["text_mask"] = self._tokenise([sample["caption"] for sample in samples])
+        for key, name in self.text_fields.items():
+            if key in samples[0]:
+                valid = [sample[f"{name}_valid"] for sample in samples] if f"{name}_valid" in samples[0] else None
+                batch |= self._texts(name, [sample[key] for sample in samples], valid)
+        return batch
+
+    def _texts(self, name: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
+        """Ids, mask and validity of texts, one or equally many a sample; None is a missing text."""
+        nested = np.array(texts, dtype=object)
+        if valid is None:
+            valid = np.array([text is not None for text in nested.ravel()], np.bool_).reshape(nested.shape)
+        else:
+            valid = np.stack(valid)
+        ids, mask = self._tokenise(["" if text is None else text for text in nested.ravel()])
+        shape = (*nested.shape, self.text_length)
+        return {f"{name}_ids": ids.reshape(shape), f"{name}_text_mask": mask.reshape(shape), f"{name}_valid": valid}
+
+    def _tokenise(
+        self, texts: Sequence[str]
+    ) -> tuple[Int[np.ndarray, "texts tokens"], Bool[np.ndarray, "texts tokens"]]:
+        cut = [_cut(ids, self.text_length) for ids in self.tokenizer.encode(texts)]
+        return self.tokenizer.pad(cut, self.text_length)
+
+
+def _cut(ids: list[int], length: int) -> list[int]:
+    """At most `length` ids, with the last one kept, which ends the text."""
+    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
+
+
+def _column(samples: Sequence[Mapping[str, Any]], name: str, dtype: type) -> np.ndarray:
+    return np.array([sample[name] for sample in samples], dtype)

@@ -1,8 +1,8 @@
-"""Five captions of a scene, as five people might write them.
+"""Writes five captions of a scene, as five people might.
 
-One names things and their relation plainly, one tells every detail, one puts the second thing first, one leaves
-things out, and one is loose in its wording ("a picture of", "an animal"). Synonyms, colours, sizes, the place and the
-full stop come and go. Sentences agree in number and article.
+One names the things and their relation, one gives every detail, one puts the second thing first, one leaves things
+out, and one is vague ("a picture of", "an animal"). Synonyms, colours, sizes, the place and the full stop vary.
+Sentences agree in number and article.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ _PICTURES = ("a picture of", "a drawing of", "an image of", "a view of", "here i
 
 
 def plural_of(noun: str) -> str:
-    """The plural of an English noun that names one of the scenes' things or places."""
+    """The plural of a noun for one of the scenes' things or places."""
     if noun in _PLURALS:
         return _PLURALS[noun]
     if noun.endswith(("s", "x", "ch", "sh")):
@@ -55,12 +55,12 @@ def plural_of(noun: str) -> str:
 
 
 def article_of(word: str) -> str:
-    """`an` before a word that starts with the letter of a vowel, `a` otherwise."""
+    """`an` before a word whose first letter is a vowel, `a` otherwise."""
     return "an" if word[0].lower() in "aeiou" else "a"
 
 
 def captions_of(scene: Scene) -> list[str]:
-    """Five different captions, in an order that says nothing about their kind."""
+    """Five different captions in random order."""
     rng = RandomStream("captions", *scene.key)
     writer = _Writer(scene, rng)
     if scene.other is None:
@@ -125,7 +125,7 @@ class _Writer:
         return f"{self._place()} {verb.format(self._be(main))} {self._phrase(main, colour=0.7, size=0.6)}"
 
     def left_out(self) -> str:
-        """The first thing alone, with its colour or place; or both things, and nothing about them."""
+        """The first thing alone, with its colour or place; or both things without their relation."""
         scene, rng = self.scene, self.rng
         if scene.other is not None and rng.chance(0.5):
             pair = rng.shuffled([scene.main, scene.other])
@@ -150,7 +150,7 @@ class _Writer:
         return f"{start} {main}{with_other}{where}{extra}".strip()
 
     def _phrase(self, item: Item, colour: int | float = 0.0, size: int | float = 0.25) -> str:
-        """`two small red cats`; the colour and the size are told with the given probabilities."""
+        """A phrase such as `two small red cats`; `colour` and `size` are the probabilities of naming them."""
         rng = self.rng
         noun = item.kind.nouns[0] if rng.chance(0.6) else rng.choose(item.kind.nouns)
         words = [noun if item.count == 1 else plural_of(noun)]

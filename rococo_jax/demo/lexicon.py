@@ -1,6 +1,6 @@
-"""The words of the demo: a small lexicon of the scenes' nouns, and words of other kinds that its tokenizer knows.
+"""The words of the demo: a small lexicon of the scenes' nouns, and further words for its tokenizer.
 
-Captions are altered with it as `rococo alter-captions` does with the shipped lexicon (`rococo_jax.perturb`).
+The lexicon serves to alter captions, as the shipped one does for `rococo alter-captions`.
 """
 
 import functools
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rococo_jax.demo.captions import plural_of
 from rococo_jax.demo.objects import OBJECTS, PLACES
 
-# Further nouns, so that a group is larger than what the scenes show, and has words for either article.
+# Nouns that no scene shows, so that groups are larger and have words for both articles.
 _FURTHER = {
     "animal": "tiger lion bear wolf otter ostrich",
     "building": "church hut igloo",
@@ -22,12 +22,12 @@ _FURTHER = {
     "thing": "bottle hat book ladder guitar drum envelope basket",
     "vehicle": "taxi ambulance rocket van",
 }
-# Words that stay true of what the noun names: a duck called a bird would leave the caption right.
+# Words that remain true: with "bird" in place of "duck" the caption would still be right.
 _MORE_GENERAL = {
     **dict.fromkeys(("duck", "owl", "penguin"), ("bird",)),
     **dict.fromkeys(("pine", "fir"), ("tree",)),
 }
-# For people, for places, and for all else; one of each for either article.
+# For people, for places, and for all else, with words for both articles.
 _DANGER = {
     "person": ("criminal", "intruder", "murderer", "outlaw"),
     "place": ("minefield", "ambush", "battlefield", "inferno"),
@@ -69,7 +69,7 @@ ORDINARY_WORDS: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in one number. `meaning` is shared by synonyms and by both numbers; `group` is the concept."""
+    """A noun in singular or plural. Synonyms and both forms share a `meaning`; `group` is the concept."""
 
     word: str
     meaning: str
@@ -79,7 +79,7 @@ class Noun:
 
 @functools.cache
 def nouns() -> Mapping[str, Noun]:
-    """Every noun of the lexicon by its word, in both numbers. A word that is the same in both is held as singular."""
+    """Every noun of the lexicon by its word, singular and plural. A word that is both counts as singular."""
     singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
     singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
     singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
@@ -91,14 +91,14 @@ def nouns() -> Mapping[str, Noun]:
 
 
 def danger_words() -> tuple[str, ...]:
-    """Every word that the variant `danger` may put in."""
+    """Every word that the variant `danger` may insert."""
     singular = [word for words in _DANGER.values() for word in words]
     return (*singular, *map(plural_of, singular))
 
 
 @functools.cache
 def demo_lexicon():
-    """The nouns as a `rococo_jax.perturb.text.lexicon.Lexicon`; those of one meaning are synonyms."""
+    """The nouns as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
     from rococo_jax.perturb.text.lexicon import Group, Lexicon
     from rococo_jax.perturb.text.lexicon import Noun as LexiconNoun
 

@@ -1,4 +1,4 @@
-"""The kinds of things and places that scenes are made of: how they look, what they are called, what they may do."""
+"""The kinds of things and the places that scenes are made of: drawing, nouns, colours, sizes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class ObjectKind:
 
     Attributes:
         draw: draws one with a brush, in a colour.
-        group: the concept it belongs to ("animal").
-        nouns: what it is called; the first is its name.
-        colours: the colours it comes in.
+        group: its concept ("animal").
+        nouns: its synonyms; the first is its name.
+        colours: its possible colours.
         size: its usual height as a share of the picture's.
-        flies: it is seen in the air only.
-        seat: the height in its own units at which small things lie on it, or None.
-        perches: it is small enough to lie or sit on another thing.
-        backdrop: it is large enough to stand behind another thing.
+        flies: whether it is in the air.
+        seat: the height, in its own units, at which small things lie on it, or None.
+        perches: whether it is small enough to lie or sit on another thing.
+        backdrop: whether it is large enough to stand behind another thing.
     """
 
     draw: Callable[[Brush, Colour], None]

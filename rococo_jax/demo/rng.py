@@ -1,7 +1,7 @@
-"""Random choices named by words, the same on every machine, in every order and on every version of Python.
+"""Random choices that depend on names alone: the same on every machine, in any order, in every version of Python.
 
-`random.Random` seeded with a string and read through `random()` alone is the part of the standard library whose
-stream is promised to stay as it is.
+The standard library promises that `random.Random`, seeded with a string and read through `random()` alone, keeps its
+stream.
 """
 
 import random
@@ -12,10 +12,10 @@ Thing = TypeVar("Thing")
 
 
 class RandomStream:
-    """A stream of choices. Streams made from the same names agree; any other name gives another stream.
+    """A stream of random choices, decided by its names.
 
     Args:
-        names: what the choices are for, seeds and indices included.
+        names: what the choices are for, with seeds and indices.
     """
 
     def __init__(self, *names: object):
@@ -26,11 +26,11 @@ class RandomStream:
         return self._random.random() < probability
 
     def between(self, low: int | float, high: int | float) -> float:
-        """A number, uniform from `low` to `high`."""
+        """A number drawn uniformly from `low` to `high`."""
         return low + (high - low) * self._random.random()
 
     def choose(self, things: Sequence[Thing]) -> Thing:
-        """One of `things`, each as likely as the others."""
+        """One of `things`, all equally likely."""
         return things[int(self._random.random() * len(things))]
 
     def shuffled(self, things: Sequence[Thing]) -> list[Thing]:

@@ -1,11 +1,10 @@
-"""Scenes: what stands where, made from a seed, and drawn.
+"""Composes scenes from a seed, and draws them.
 
-A scene has a place, a thing (or several alike), often a second thing in a relation to the first, and now and then a
-third in the air. The same (split, seed, index) gives the same scene on every machine and in every order.
+A scene has a place, a thing (or several alike), often a second thing in a relation to the first, and sometimes a third
+in the air. The same (split, seed, index) gives the same scene on every machine and in any order.
 
-The splits share no composition: the kinds of the two things and the place together decide, by a hash, whether a scene
-may occur in `train`, `validation` or `test`. A model meets every kind and every place in training, but never a test
-scene's combination.
+The splits share no composition: a hash of the kinds of the two things and the place decides whether a scene may occur
+in `train`, `validation` or `test`. Training scenes have every kind and every place, but no test scene's combination.
 """
 
 from dataclasses import dataclass
@@ -44,12 +43,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows.
+    """The content of a picture.
 
     Attributes:
-        key: (split, seed, index), which names it and decides everything about it.
-        place: where it is.
-        main: the thing it is about.
+        key: (split, seed, index), which decides everything else.
+        place: the background.
+        main: the main thing.
         relation: one of `RELATIONS`, of `main` to `other`.
         other: the second thing, None where `main` is alone.
         extra: something in the air, or None.
@@ -64,7 +63,7 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """Unique within a split and seed."""
+        """Name of the scene, unique within a split and seed."""
         return f"scene_{self.key[2]:06d}"
 
     @property
@@ -75,7 +74,7 @@ class Scene:
 
 
 def make_scene(split: str, seed: int, index: int) -> Scene:
-    """The scene number `index` of a split.
+    """Scene `index` of a split.
 
     Raises:
         ValueError: `split` is none of `SPLITS`.
@@ -134,11 +133,11 @@ def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
     Args:
         scene: what to draw.
         size: the side in pixels.
-        fineness: how many times larger it is drawn before it is reduced, which smooths the edges.
+        fineness: the factor by which the picture is drawn larger and then reduced, which smooths the edges.
     """
     side = size * fineness
     picture = Image.new("RGB", (side, side))
-    # The look of the place varies with the scene, not with how it was asked for.
+    # The look of the place depends on the scene, not on the size.
     rng = RandomStream("look", *scene.key)
     scene.place.draw(Brush(picture, 0, side, side), rng)
     for placed in _arrange(scene, rng):
@@ -148,7 +147,7 @@ def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
 
 @dataclass(frozen=True)
 class _Placed:
-    """One single thing: where its foot is and how high it is, as shares of the picture's side, y upwards."""
+    """A single thing: the place of its foot and its height, as shares of the picture's side, y upwards."""
 
     item: Item
     x: int | float
@@ -177,7 +176,7 @@ def _arrange(scene: Scene, rng: RandomStream) -> list[_Placed]:
     elif scene.relation == "on":
         x, under = rng.between(0.4, 0.6), other.height * 1.05
         things += [_Placed(other, x, ground, under, flip)]
-        # A rider sits behind the head of an animal, which looks to the right unless it is flipped.
+        # On an animal, which looks to the right unless flipped, things lie behind its head.
         aside = (0.13 if flip else -0.13) * under if other.kind.group == "animal" else rng.between(-0.06, 0.06)
         top = ground + other.kind.seat * under
         things += [_Placed(main, x + aside, top, min(main.height * 0.85, 0.97 - top), flip)]
@@ -196,7 +195,7 @@ def _arrange(scene: Scene, rng: RandomStream) -> list[_Placed]:
 def _row(
     item: Item, x: int | float, width: int | float, y: int | float, height: int | float, rng: RandomStream
 ) -> list[_Placed]:
-    """`item.count` things side by side around `x`, over `width` at most, each a little up or down."""
+    """`item.count` things side by side around `x`, over `width` at most, each shifted a little up or down."""
     if item.count == 1:
         return [_Placed(item, x + rng.between(-0.04, 0.04), y, height, rng.chance(0.5))]
     apart = min(width / item.count, height * 1.05)

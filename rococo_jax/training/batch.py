@@ -74,12 +74,12 @@ def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] 
     """The batch of the arrays that `data.training_input` yields; what else they hold is left out.
 
     Args:
-        arrays: `pixels`, `squashed`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid` of
+        arrays: `pixels`, `resized`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid` of
             the fields.
         fields: those of text that are among the arrays.
     """
     batch = Batch(
-        Images(pixels=arrays.get("pixels"), resized=arrays.get("squashed")),
+        Images(pixels=arrays.get("pixels"), resized=arrays.get("resized")),
         Texts(arrays["ids"], arrays["text_mask"]),
         arrays["image_id"],
         {},

@@ -320,21 +320,21 @@ def test_half_of_the_images_are_mirrored(source):
     assert 150 < sum(flipped) < 250  # 5 standard deviations of a fair coin
 
 
-def test_squashed_views_show_the_whole_image_and_change_no_other_draw(source):
+def test_resized_views_show_the_whole_image_and_change_no_other_draw(source):
     stripes = np.zeros((16, 48, 3), np.uint8)
     stripes[:, :8] = stripes[:, -8:] = 255  # only outside the centre crop
     image = Image.fromarray(stripes)
     crop = dataclasses.replace(PREPROCESSING, exact_size=None, shortest_edge=16, crop_size=(16, 16))
-    cropped, both = Augmentation(), Augmentation(also_squashed=True)
+    cropped, both = Augmentation(), Augmentation(also_resized=True)
     views = both.views(image, crop, np.random.default_rng(0))
     np.testing.assert_array_equal(views["pixels"], cropped.apply(image, crop, np.random.default_rng(0)))
-    assert views["pixels"].max() == 0 and views["squashed"][:, [0, -1]].min() > 200
-    assert views["squashed"].shape == views["pixels"].shape
+    assert views["pixels"].max() == 0 and views["resized"][:, [0, -1]].min() > 200
+    assert views["resized"].shape == views["pixels"].shape
     rng = np.random.default_rng(0)
-    shown = [Augmentation(squash=0.25).apply(image, crop, rng).max() > 0 for _ in range(400)]
+    shown = [Augmentation(resize_prob=0.25).apply(image, crop, rng).max() > 0 for _ in range(400)]
     assert 57 < sum(shown) < 143  # 5 standard deviations around a quarter
     batches = take(tiny_input(source, augmentation=both), 2)
-    assert_same_batches([{k: v for k, v in b.items() if k != "squashed"} for b in batches], take(tiny_input(source), 2))
+    assert_same_batches([{k: v for k, v in b.items() if k != "resized"} for b in batches], take(tiny_input(source), 2))
 
 
 # Broken images
@@ -353,7 +353,7 @@ def broken(tmp_path):
 
 
 def test_broken_images_are_replaced_and_counted(broken):
-    batches = take(tiny_input(broken, on_broken_image="skip"), 9)
+    batches = take(tiny_input(broken, on_decode_error="skip"), 9)
     assert column(batches, "image_id").shape == (72,)
     assert sum(batch["skipped_images"] for batch in batches) >= 9  # three an epoch; a substitute may be broken as well
     for batch in batches:
@@ -363,20 +363,20 @@ def test_broken_images_are_replaced_and_counted(broken):
 
 
 def test_replacements_are_the_same_on_all_processes_and_after_a_resume(broken):
-    whole = take(tiny_input(broken, on_broken_image="skip"), 6)
-    halves = [take(tiny_input(broken, on_broken_image="skip", process_index=i, process_count=2), 6) for i in (0, 1)]
+    whole = take(tiny_input(broken, on_decode_error="skip"), 6)
+    halves = [take(tiny_input(broken, on_decode_error="skip", process_index=i, process_count=2), 6) for i in (0, 1)]
     for step, batch in enumerate(whole):
         for name in ("image_id", "ids", "pixels"):
             np.testing.assert_array_equal(np.concatenate([half[step][name] for half in halves]), batch[name])
         assert halves[0][step]["skipped_images"] + halves[1][step]["skipped_images"] == batch["skipped_images"]
-    assert_same_batches(take(tiny_input(broken, on_broken_image="skip", start_step=3), 3), whole[3:])
+    assert_same_batches(take(tiny_input(broken, on_decode_error="skip", start_step=3), 3), whole[3:])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_image_stops_the_run_when_its_batch_is_due(broken, workers):
     order = SampleOrder(24, 8, 3)
     due = next(step for step in range(3) if {4, 9, 17} & set(order.batch(step).tolist()))
-    with tiny_input(broken, on_broken_image="stop", workers=workers) as reading:
+    with tiny_input(broken, on_decode_error="raise", workers=workers) as reading:
         for _ in range(due):
             next(reading)
         with pytest.raises(InputError, match=r"image0(04|09|17)\.png: image: found") as error:
@@ -389,7 +389,7 @@ def test_images_that_are_all_broken_are_an_error(tmp_path):
     for path in Path(images).iterdir():
         path.write_bytes(b"")
     with pytest.raises(InputError, match="none that can be decoded"):
-        take(tiny_input(open_pairs(images, captions), on_broken_image="skip"), 1)
+        take(tiny_input(open_pairs(images, captions), on_decode_error="skip"), 1)
 
 
 # Input that cannot be used
@@ -402,7 +402,7 @@ def test_images_that_are_all_broken_are_an_error(tmp_path):
         ({"batch_size": 31}, "batch_size: found 31; wanted 1 to 30, the number of images"),
         ({"batch_size": 0}, "batch_size: found 0; wanted 1 to 30"),
         ({"captions_per_image": "two"}, "captions_per_image: found 'two'"),
-        ({"on_broken_image": "ignore"}, "on_broken_image: found 'ignore'"),
+        ({"on_decode_error": "ignore"}, "on_decode_error: found 'ignore'"),
         ({"text_length": 25}, "text_length: found 25; wanted 2 to 24"),
         ({"text_length": 1}, "text_length: found 1"),
     ],

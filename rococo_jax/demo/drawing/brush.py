@@ -2,7 +2,7 @@
 
 An object is drawn in a frame whose origin is where it touches the ground: x runs from about -0.5 to 0.5, y from 0 at
 the foot to 1 at the top. The brush places that frame on the picture. Drawing an object twice, first with every shape
-grown a little and all in one dark colour, then as it is, leaves an outline around the union of its shapes.
+grown a little in one dark colour, then normally, leaves an outline around the union of its shapes.
 """
 
 import math
@@ -78,7 +78,7 @@ class Brush:
     outline: tuple[Colour, Number] | None = None
 
     def __post_init__(self):
-        # Mode "RGBA" on an RGB picture lets a fill with a fourth number shine through.
+        # Mode "RGBA" on an RGB picture makes a fill with a fourth number translucent.
         self._draw = ImageDraw.Draw(self.picture, "RGBA")
 
     def _place(self, points: Sequence[Point]) -> list[Point]:

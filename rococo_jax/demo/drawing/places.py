@@ -1,4 +1,4 @@
-"""Places: what lies behind the things of a scene. Each function fills a whole picture, a little different each time.
+"""Places: backgrounds of scenes. Each function fills a whole picture, varied by a random stream.
 
 The brush's origin is the lower left corner and the picture is one unit wide and high. Things stand on the ground
 between y = 0.05 and 0.25; the horizon lies near 0.4.

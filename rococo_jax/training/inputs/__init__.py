@@ -49,8 +49,8 @@ def make_input(
     augmentation = Augmentation(
         (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
         flip=config.data.flip,
-        squash=config.data.resize_prob,
-        also_squashed=any(each.resized_view(config) for each in inputs),
+        resize_prob=config.data.resize_prob,
+        also_resized=any(each.resized_view(config) for each in inputs),
     )
     if config.data.cached_features:
         cache = EmbeddingCache(cache_folder() / "embeddings")
@@ -69,7 +69,7 @@ def make_input(
         extra_text=[transform for transform in transforms if transform is not None],
         text_fields={key: field.name for key, field in texts},
         augmentation=augmentation,
-        on_broken_image={"raise": "stop"}.get(config.data.on_decode_error, config.data.on_decode_error),
+        on_decode_error=config.data.on_decode_error,
         workers=config.data.workers,
         prefetch=config.data.prefetch,
         **shard,

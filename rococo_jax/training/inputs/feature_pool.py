@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from rococo_jax.data.augmentation import Augmentation, squashing
+from rococo_jax.data.augmentation import Augmentation, resizing_whole
 from rococo_jax.data.image_sets import chunks
 from rococo_jax.data.pair_source import PairSample
 from rococo_jax.data.shuffle import SampleOrder
@@ -77,11 +77,11 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     texts = embed_texts(encoder, captions, cache, features=True)
-    if augmentation.squash or augmentation.also_squashed:
-        whole = squashing(encoder.preprocessing)
+    if augmentation.resize_prob or augmentation.also_resized:
+        whole = resizing_whole(encoder.preprocessing)
         views["resize"] = _pixels(samples, lambda image, index: whole.resize(image))
     images = image_features(encoder, *views["crop"], cache, "images (as they are)")
-    resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.squash else None
+    resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     material = PoolMaterial(samples, captions, views, cache)
     pools = {each.fields[0].name: each.make_pool(making, material) for each in active_inputs(making.config)}
     del views, material
@@ -130,7 +130,7 @@ def _augmented_features(
     encoder: Encoder, samples: Sequence[PairSample], augmentation: Augmentation, size: int, cache: EmbeddingCache
 ) -> Float[np.ndarray, "images size f"]:
     # Which images are resized whole is drawn step by step.
-    augmentation = dataclasses.replace(augmentation, squash=0.0, also_squashed=False)
+    augmentation = dataclasses.replace(augmentation, resize_prob=0.0, also_resized=False)
     pools = []
     for place in range(size):
 
