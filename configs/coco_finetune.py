@@ -1,4 +1,4 @@
-"""Fine-tuning of a converted CLIP on COCO captions, all of it or the last blocks only.
+"""Fine-tune a converted CLIP on COCO captions, all blocks or the last ones only.
 
     rococo train --config configs/coco_finetune.py --workdir runs/sc-vc \
         --config.init.model=openai/clip-vit-base-patch32 --config.data.images=coco/train2017 \

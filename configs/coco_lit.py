@@ -1,11 +1,11 @@
-"""Locked towers: two pretrained towers that `rococo join` put together; what is trained are their heads.
+"""Locked towers: two pretrained towers joined by `rococo join`; only their heads are trained.
 
     rococo join VISION TEXT models/joined --images coco/images,flickr8k/images --captions coco.json,flickr8k.json
     rococo train --config configs/coco_lit.py --workdir runs/plain --config.init.model=models/joined \
         --config.data.images=coco/images,flickr8k/images --config.data.captions=coco.json,flickr8k.json
     ... --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5        the defence
 
-The towers run once over the data; their features are kept. Locked-image tuning: LiT (arXiv 2111.07991), here for both
+The towers run once over the data; their features are cached. Locked-image tuning: LiT (arXiv 2111.07991), here for both
 towers. The heads start as the joined ones, a residual MLP beside them.
 """
 
@@ -21,7 +21,7 @@ def get_config():
     config.data.cached_features = True
     config.data.feature_pool.captions = 6
     config.data.feature_pool.mixed = 3
-    # Without noise the heads learn the training pairs by heart, and images they have not seen get worse.
+    # Without noise the heads overfit the training pairs, and held-out images get worse.
     config.data.feature_noise = 0.5
     config.steps = 300
     config.batch_size = 512

@@ -1,4 +1,4 @@
-"""The demo's models: about a million parameters, from nothing, on drawn scenes.
+"""The demo's models: about a million parameters, trained from scratch on drawn scenes.
 
     rococo train --config configs/scenes_tiny.py --workdir runs/plain
     rococo train --config configs/scenes_tiny.py --workdir runs/sc-vc \
@@ -21,7 +21,7 @@ def get_config():
     config.steps = 1000
     config.batch_size = 128
     config.optimizer.learning_rate = 1e-3
-    # Influence comes from a trained model, and this one starts from nothing: the word is drawn.
+    # Influence needs a trained model, and this one starts from random parameters: the word is drawn.
     config.losses.sc.select = "random"
     config.losses.sc.lexicon = "demo"
     config.losses.sc.fit_article = True

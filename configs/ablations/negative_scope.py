@@ -1,4 +1,4 @@
-"""Whose negatives are altered captions and mixed images: of their own pair alone, or of the whole batch?
+"""Are altered captions and mixed images negatives of their own pair alone, or of the whole batch?
 
 rococo sweep --config configs/ablations/negative_scope.py --workdir runs/scope --config.init.model=models/joined ...
 """

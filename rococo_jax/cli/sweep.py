@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         train_point,
     )
     from rococo_jax.sweep.status import plan_lines, point_lines
-    from rococo_jax.training.run_cache import Shared
+    from rococo_jax.training.run_cache import RunCache
 
     refuse_other_points(plan, workdir)
     if arguments.print_commands:
@@ -105,13 +105,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
-    shared = Shared()
+    run_cache = RunCache()
 
     def train_one(point) -> bool:
         if arguments.launch:
             return launch_point(arguments.launch, plan, workdir, point)
         if here:
-            train_point(plan, workdir, point, shared)
+            train_point(plan, workdir, point, run_cache)
         return here
 
     try:

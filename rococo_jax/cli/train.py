@@ -8,7 +8,7 @@ EXAMPLES = """\
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5
-The same command goes on with a run that was stopped.
+The same command resumes a run that was stopped.
 """
 # Arguments that the parser does not know are overrides of the config.
 TAKES_OVERRIDES = True

@@ -36,7 +36,7 @@ from rococo_jax.sweep.plan import Plan, Point
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.config_renames import former_leaves
 from rococo_jax.training.run import CONFIG, MODEL, train
-from rococo_jax.training.run_cache import Shared
+from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import METRICS
 from rococo_jax.training.step import check_batch
 
@@ -106,7 +106,7 @@ def refuse_what_cannot_train(plan: Plan) -> None:
         check_batch(point.config, jax.device_count())
 
 
-def train_point(plan: Plan, workdir: Path, point: Point, shared: Shared) -> None:
+def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) -> None:
     """Trains a point to its end, from wherever it stands.
 
     Raises:
@@ -119,7 +119,8 @@ def train_point(plan: Plan, workdir: Path, point: Point, shared: Shared) -> None
     if asked.every:
         evaluate = make_evaluation(asked.images, asked.annotations, asked.protocol, asked.mixes, keep=frozen)
     beside = workdir / "influence" / _words_hash(point)
-    if train(config, plan.folder(workdir, point), evaluate=evaluate, shared=shared, beside=beside).model is None:
+    kept = {"run_cache": run_cache, "influence_folder": beside}
+    if train(config, plan.folder(workdir, point), evaluate=evaluate, **kept).model is None:
         raise Stopped
 
 

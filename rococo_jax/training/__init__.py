@@ -1,1 +1,1 @@
-"""Fitting: heads in closed form (CCA) now; state, step and loop of gradient training beside it."""
+"""Training: config, typed batches, the step, the loop, and heads in closed form (CCA) for `rococo join`."""

@@ -1,4 +1,4 @@
-"""Training as one call, for notebooks and scripts: what `rococo train` does, with a config at hand."""
+"""Training as one call, for notebooks and scripts: `rococo train` with a config object."""
 
 import os
 
@@ -10,14 +10,16 @@ from rococo_jax.training.config_renames import rename_in_place
 
 
 def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
-    """Trains in `workdir`, goes on with what is there, or finds it done. `load_model(run.model)` is the outcome.
+    """Trains in `workdir`, resumes a run that is there, or returns where it is done.
+
+    `load_model(run.model)` reads the trained model.
 
     Args:
-        config: from `default_config`, changed.
+        config: a changed `default_config()`; former names of keys are read too.
         workdir: made where it does not exist.
 
     Raises:
-        InputError: a key does not exist (`config.losses.sc.wieght = 1` names a new one), or see `training.run.train`.
+        InputError: a key does not exist (`config.losses.sc.wieght = 1` adds one), or see `training.run.train`.
     """
     config = config.copy_and_resolve_references()
     rename_in_place("config", config)

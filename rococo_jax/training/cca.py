@@ -49,7 +49,7 @@ class AffineHeads:
 
 
 class _Moments:
-    """Means and covariances of image-caption pairs, and their inverse square roots, each worked out once."""
+    """Means and covariances of image-caption pairs, and their inverse square roots, each computed once."""
 
     def __init__(self, images: np.ndarray, texts: np.ndarray, text_image: np.ndarray):
         pairs = np.bincount(text_image, minlength=len(images)).astype(np.float64)
@@ -105,14 +105,14 @@ def choose_regularisation(
     dim: int,
     folds: int = 5,
     seed: int = 0,
-    advance: Callable[[int], None] = lambda count: None,
+    on_progress: Callable[[int], None] = lambda count: None,
     ridges: Sequence[float] = RIDGES,
     powers: Sequence[float] = POWERS,
 ) -> tuple[Regularisation, float]:
     """Cross-validates over images; returns the best choice and its held-out score.
 
     The score is the mean of image-to-text and text-to-image R@1 (percent) within the held-out fold, averaged over
-    folds. `advance` is called once for each fold and pair of ridges.
+    folds. `on_progress` is called once for each fold and pair of ridges.
     """
     images, texts = images.astype(np.float64), texts.astype(np.float64)
     fold_of_image = np.random.default_rng(seed).permutation(len(images)) % folds
@@ -126,7 +126,7 @@ def choose_regularisation(
                 projected = _heads(moments, solution, power).project(*held[:2])
                 key = Regularisation(image_ridge, text_ridge, power)
                 scores[key] = scores.get(key, 0.0) + _mean_recall_at_1(*projected, held[2]) / folds
-            advance(1)
+            on_progress(1)
     best = max(scores, key=scores.get)
     return best, scores[best]
 

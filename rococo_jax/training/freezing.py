@@ -1,8 +1,8 @@
-"""Which parameters are trained: a dictionary of dotted paths, cut in two.
+"""Split parameters, a dictionary of dotted paths, into a trained and a frozen part.
 
-Blocks are stacked along a leading axis, so "the last N blocks" is a cut through every array of the stack: the first
-layers go to the frozen half, the last to the trained half, under the same path. What enters the blocks (patches, words,
-positions) is frozen with them.
+Blocks are stacked along a leading axis, so "the last N blocks" splits every array of the stack: the first layers belong
+to the frozen part, the last to the trained part, under the same path. Inputs of the blocks (patches, words, positions)
+are frozen with them.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SIDES = ("vision", "text")
 
 
 def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
-    """How many blocks of a tower are frozen under `what` ("all", "none" or "last:N").
+    """Count the frozen blocks of a tower where `what` is trained ("all", "none" or "last:N").
 
     Raises:
         InputError: more blocks than the tower has, or some blocks of a tower without a stack (ResNet).
@@ -39,7 +39,7 @@ def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
 def split_parameters(
     parameters: Mapping[str, jax.Array], spec: ModelSpec, train: Mapping[str, str] | ConfigDict
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """The trained and the frozen half; `join_parameters` puts them together again."""
+    """The trained and the frozen part; `join_parameters` is the inverse."""
     trained, frozen = {}, {}
     cuts = {side: frozen_layers(spec, side, train[side]) for side in SIDES}
     for path, array in parameters.items():
@@ -75,7 +75,7 @@ def join_parameters(trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.A
 
 
 def stop_at_frozen(model: DualEncoder, train: Mapping[str, str] | ConfigDict) -> None:
-    """Tells the towers where gradients end, so that no backward pass is computed through what is frozen."""
+    """Sets in the towers where gradients stop, so that frozen blocks cost no backward pass."""
     for side in SIDES:
         tower = getattr(model, side)
         if hasattr(tower, "blocks"):

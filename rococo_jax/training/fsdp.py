@@ -1,9 +1,8 @@
-"""Parameters that lie in parts over `fsdp` made whole where they are used: a block's when its turn comes, then let go.
+"""FSDP: all-gather each block's parameters just before use (ZeRO stage 3, Rajbhandari et al., arXiv 1910.02054).
 
-Left to itself XLA may just as well keep the parameters in parts and gather the activations, which are far larger. So
-each parameter is told to be whole on every device for its product, and its gradient to come back in parts: an
-all-gather forward, another one for a rematerialised backward pass, a reduce-scatter of the gradient (ZeRO stage 3,
-Rajbhandari et al., arXiv 1910.02054).
+Without constraints XLA may keep the parameters sharded over `fsdp` and gather the activations instead, which are far
+larger. So each parameter is constrained to be replicated for its product and its gradient to be sharded: an all-gather
+forward, another one for a rematerialised backward pass, a reduce-scatter of the gradient.
 """
 
 import functools
@@ -21,19 +20,19 @@ from rococo_jax.training.state import partition_of
 _IN_BLOCKS = ".blocks."
 
 
-def make_whole(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
-    """All parameters, those outside of the towers' blocks whole on every device."""
+def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
+    """All parameters; those outside of the towers' blocks replicated on every device."""
     parts = mesh.shape["fsdp"]
     if parts == 1:
         return dict(parameters)
     return {
-        path: array if _IN_BLOCKS in path else _whole(array, mesh, partition_of(path, array.shape, parts))
+        path: array if _IN_BLOCKS in path else _replicated(array, mesh, partition_of(path, array.shape, parts))
         for path, array in parameters.items()
     }
 
 
-def make_blocks_whole(model: DualEncoder, mesh: Mesh) -> None:
-    """Tells the towers to make each block's parameters whole when the block runs."""
+def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
+    """Makes the towers all-gather each block's parameters when the block runs."""
     parts = mesh.shape["fsdp"]
     if parts == 1:
         return
@@ -41,9 +40,9 @@ def make_blocks_whole(model: DualEncoder, mesh: Mesh) -> None:
     def prepare(layer: Any, layers: int) -> Any:
         def of_leaf(array: Array) -> Array:
             partition = partition_of(_IN_BLOCKS, (layers, *array.shape), parts)
-            if array.ndim > 1:  # a matrix, which its product would round to the same dtype: half of it need be sent
+            if array.ndim > 1:  # a matrix: its product rounds to this dtype anyway, and less is sent
                 array = array.astype(jnp.dtype(model.dtype))
-            return _whole(array, mesh, PartitionSpec(*partition[1:]))
+            return _replicated(array, mesh, PartitionSpec(*partition[1:]))
 
         return jax.tree.map(of_leaf, layer)
 
@@ -53,16 +52,16 @@ def make_blocks_whole(model: DualEncoder, mesh: Mesh) -> None:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _whole(array: Array, mesh: Mesh, partition: PartitionSpec) -> Array:
+def _replicated(array: Array, mesh: Mesh, partition: PartitionSpec) -> Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec()))
 
 
 def _forward(array: Array, mesh: Mesh, partition: PartitionSpec) -> tuple[Array, None]:
-    return _whole(array, mesh, partition), None
+    return _replicated(array, mesh, partition), None
 
 
 def _backward(mesh: Mesh, partition: PartitionSpec, _: None, cotangent: Array) -> tuple[Array]:
     return (jax.lax.with_sharding_constraint(cotangent, NamedSharding(mesh, partition)),)
 
 
-_whole.defvjp(_forward, _backward)
+_replicated.defvjp(_forward, _backward)

@@ -38,9 +38,9 @@ def loss_and_gradients(
     Args:
         embed: parameters and rows to embeddings.
         loss: embeddings of the global batch and the scales among the parameters to the loss and its parts.
-        parameters: what is trained, by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
+        parameters: the trained ones by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
         rows: what the towers read of the global batch, a pytree.
-        parts: how many parts go through the towers one after the other; every part has rows of every device.
+        parts: micro-batches that go through the towers one after the other; each has rows of every device.
         mesh: the devices that the rows are split over.
     """
     if parts == 1:
@@ -73,7 +73,7 @@ def _scales(parameters: Parameters) -> dict[str, Array]:
 
 
 def _into_parts(array: Array, parts: int, mesh: Mesh | None) -> Array:
-    """(rows, ...) as (parts, rows / parts, ...). Every device cuts its own rows, so nothing is sent."""
+    """(rows, ...) as (parts, rows / parts, ...). Every device splits its own rows, so nothing is sent."""
     devices = 1 if mesh is None else mesh.size
     rows = len(array) // parts
     split = array.reshape(devices, parts, rows // devices, *array.shape[1:]).swapaxes(0, 1)
@@ -93,5 +93,5 @@ def _constrained(array: Array, mesh: Mesh | None, partition: PartitionSpec) -> A
 
 
 def check_parts(batch_size: int, parts: int, devices: int) -> bool:
-    """Whether every device can cut its rows into `parts`."""
+    """Whether every device can split its rows into `parts`."""
     return batch_size % (parts * devices) == 0

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of, without_matching
+from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of, without_matching
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
@@ -19,7 +19,7 @@ from rococo_jax.models import DualEncoder, ModelSpec
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
-    """The encoder with the parameters of step 0. A matching head is left behind: no loss here trains it.
+    """The encoder with the parameters of step 0. A matching head is left out, since no loss trains it.
 
     Raises:
         InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
@@ -75,7 +75,7 @@ def read_tokenizer(source: str) -> Tokenizer:
 
 
 def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
-    """The same model with an MLP beside each head. It adds nothing yet: its last kernel is zero.
+    """The same model with a residual MLP beside each head; it adds nothing at first, as its last kernel is zero.
 
     Raises:
         InputError: a head is missing, or has an MLP already.
@@ -97,9 +97,7 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
 
 
 def trained_encoder(encoder: Encoder, parameters: dict[str, jax.Array], record: dict) -> Encoder:
-    """The encoder with trained parameters, and a record of how they came about."""
-    from rococo_jax.checkpoints.parameters import build_model
-
+    """The encoder with trained parameters, and a record of the training in its provenance."""
     model = build_model(encoder.spec, parameters, encoder.model.dtype)
     provenance = {"trained": record, "started_from": encoder.provenance}
     return Encoder(model, encoder.preprocessing, encoder.tokenizer, provenance, encoder.name, encoder.mesh)

@@ -1,4 +1,4 @@
-"""A dual encoder from two towers that never met: heads fitted in closed form on paired captions, towers untouched."""
+"""A dual encoder from two single-modality towers: heads fitted in closed form on image-caption pairs."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ _FOLDS = 5
 
 
 def image_tower_of(encoder: Encoder, pooling: str | None = None) -> Encoder:
-    """The image tower alone, pooled as asked.
+    """The image tower alone, with a pooling.
 
     `pooling=None` takes the class token beside the mean of the patch tokens where a tower is pooled by its class token
     and has no head of its own (DINOv2): retrieval by a linear head gains from both. Other towers keep theirs.
@@ -60,23 +60,23 @@ def join_towers(
     dim: int,
     name: str,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """Fits both heads and puts the dual encoder together. Returns it and a record of the fit.
+    """Fits both heads. Returns the dual encoder and a record of the fit.
 
     Args:
         vision: an image tower alone (`image_tower_of`).
         text: a text tower alone (`text_tower_of`).
-        image_features: its pooled features of the training images.
-        text_features: the other's pooled features of their captions.
+        image_features: pooled features of the training images, from `vision`.
+        text_features: pooled features of their captions, from `text`.
         text_image: the row of the image that each caption describes.
         dim: length of the joint embedding.
-        name: what the new model is called.
+        name: of the new model.
 
     Raises:
         InputError: `dim` does not fit the towers, there are too few images, or features are not finite.
     """
     widest = min(image_features.shape[1], text_features.shape[1])
     if not 1 <= dim <= widest:
-        raise InputError("--dim", "dimensions", dim, f"1 to {widest}, the narrower tower's width")
+        raise InputError("dim", "dimensions", dim, f"1 to {widest}, the narrower tower's width")
     if len(image_features) < 2 * _FOLDS:
         raise InputError("captions", "images", len(image_features), f"at least {2 * _FOLDS}, to cross-validate")
     for features, of in ((image_features, vision.name), (text_features, text.name)):
@@ -84,7 +84,7 @@ def join_towers(
             raise InputError(of, "features", "values that are not finite", "finite features")
     with progress("choosing the regularisation", _FOLDS * len(RIDGES) ** 2, "fits") as advance:
         chosen, score = choose_regularisation(
-            image_features, text_features, text_image, dim, folds=_FOLDS, advance=advance
+            image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance
         )
     heads = fit_heads(image_features, text_features, text_image, dim, chosen)
     scale = fit_logit_scale(*heads.project(image_features, text_features), text_image)

@@ -1,8 +1,8 @@
-"""The loop: feed, step, log a step late, evaluate, save, stop when asked.
+"""The loop: feed, step, log one step late, evaluate, save, stop on SIGTERM.
 
-Metrics of a step are fetched while the next one runs, so the device never waits for the host. Inside the loop nothing
-moves between host and device unless it is said (`transfer_guard`). A state is saved only after its loss was seen to be
-finite. SIGTERM ends the run after the step that it met, with everything saved; the same command goes on from there.
+Metrics of a step are fetched while the next one runs, so the device never waits for the host. `transfer_guard` forbids
+implicit transfers between host and device. A state is saved only after its loss was found to be finite. SIGTERM ends
+the run after the current step, with everything saved; the same command resumes it.
 """
 
 import math
@@ -23,14 +23,14 @@ from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from rococo_jax.training.step import Step
 from rococo_jax.training.throughput import Meter, step_bytes
 
-# How often processes ask each other whether one was told to stop.
+# Steps between two exchanges of whether a process received SIGTERM.
 _ASK_EVERY = 10
 
 Evaluate = Callable[[TrainState], Mapping[str, float]]
 
 
 class Diverged(RuntimeError):
-    """The loss is no number any more."""
+    """The loss or its gradient is not finite."""
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ def run_loop(
         on_step: called after every step, for tests and launchers.
 
     Raises:
-        Diverged: the loss became infinite or no number; the last checkpoint is good.
+        Diverged: the loss or its gradient is not finite; the last checkpoint is good.
     """
     first = int(state.step)
     with _stop_signal() as stop, progress("training", config.steps, "steps") as advance:
@@ -82,8 +82,8 @@ def run_loop(
             placed = place_batch(next(batches), mesh)
             if compiled is None:
                 compiled = step.lower(state, frozen, placed).compile()
-                # CPU processes meet within 30 seconds in a program's first exchange, or fail; they may not have
-                # compiled at one speed.
+                # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
+                # faster than others.
                 barrier("the first step")
                 meter = Meter(config.batch_size, flops, step_bytes(compiled))
             with jax.transfer_guard("disallow"):
@@ -136,13 +136,13 @@ def _evaluated(evaluate: Evaluate, state: TrainState, done: int, log: RunLog) ->
 
 
 class _stop_signal:
-    """SIGTERM as a flag, while inside. `asked` is True once it came."""
+    """Within the block SIGTERM sets `asked`, instead of ending the process."""
 
     def __enter__(self) -> "_stop_signal":
         self.asked = False
         try:
             self.before = signal.signal(signal.SIGTERM, self._ask)
-        except ValueError:  # not the main thread: somebody else takes care of signals
+        except ValueError:  # not the main thread: the caller handles signals
             self.before = None
         return self
 

@@ -1,6 +1,6 @@
-"""A training run in its working folder. The same call begins it, goes on with it, or finds it done.
+"""A training run in its working folder. The same call begins it, resumes it, or returns where it is done.
 
-WORKDIR/config.json          the resolved config; another one is refused
+WORKDIR/config.json          the resolved config; another config is refused
 WORKDIR/metrics.jsonl        one line a logged step
 WORKDIR/evaluations.jsonl    one line an evaluation
 WORKDIR/tensorboard/         the same curves
@@ -30,7 +30,7 @@ from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import Making
 from rococo_jax.training.loop import run_loop
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.run_cache import Shared
+from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, place_parameters
 from rococo_jax.training.step import check_batch, make_step
@@ -42,7 +42,7 @@ EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
 class Run(NamedTuple):
-    """How a call ended: the step reached, the model directory where the run is done, and the step it went on from."""
+    """How a call ended: the step reached, the model directory where the run is done, and the step it resumed from."""
 
     step: int
     model: Path | None
@@ -56,8 +56,8 @@ def train(
     mesh: Mesh | None = None,
     evaluate: EvaluateModel | None = None,
     on_step: Callable[[int, TrainState], None] = lambda done, state: None,
-    shared: Shared | None = None,
-    beside: Path | None = None,
+    run_cache: RunCache | None = None,
+    influence_folder: Path | None = None,
 ) -> Run:
     """Trains until `config.steps`, or until SIGTERM.
 
@@ -68,12 +68,12 @@ def train(
         evaluate: called with the model every `config.eval.every` steps and at the end; a `score` among its figures
             picks the best checkpoint.
         on_step: see `run_loop`.
-        shared: what runs before this one in the same process had made.
-        beside: where a table of influence is kept that the config does not name; `workdir` by default.
+        run_cache: starting models, data and features of earlier runs of this process.
+        influence_folder: keeps the table of influence where the config names none; `workdir` by default.
 
     Raises:
         InputError: anything in the config, the data, the starting model or the working folder that does not fit.
-        Diverged: the loss is no number any more.
+        Diverged: the loss or its gradient is not finite.
     """
     workdir, first_process = Path(workdir), jax.process_index() == 0
     kept = workdir / CONFIG
@@ -83,15 +83,15 @@ def train(
         return Run(config.steps, workdir / MODEL, config.steps)
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
     check_batch(config, mesh.size)
-    shared = Shared() if shared is None else shared
-    source = shared.source(config)
-    # What is computed beforehand (influence, features) every process computes on its own devices.
-    encoder = shared.encoder(config, make_mesh(jax.local_devices()) if jax.process_count() > 1 else mesh)
+    run_cache = RunCache() if run_cache is None else run_cache
+    source = run_cache.source(config)
+    # Influence and features are computed beforehand by every process on its own devices.
+    encoder = run_cache.encoder(config, make_mesh(jax.local_devices()) if jax.process_count() > 1 else mesh)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     workdir.mkdir(parents=True, exist_ok=True)
-    batches = make_input(Making(config, encoder, source, beside or workdir), shared.features)
+    batches = make_input(Making(config, encoder, source, influence_folder or workdir), run_cache.features)
     barrier("the starting state")
     state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
     frozen = place_parameters(frozen, mesh)
@@ -138,7 +138,7 @@ def train(
 
 
 def gather_to_host(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Parameters gathered from wherever they lie, as arrays of one device."""
+    """Gathers sharded parameters, from all processes, as arrays of one device."""
 
     def gathered(array: jax.Array) -> np.ndarray:
         if array.is_fully_addressable or array.is_fully_replicated:

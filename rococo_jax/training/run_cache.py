@@ -1,7 +1,7 @@
-"""What the runs of one process share: the starting model, the data, and the features of frozen towers.
+"""Cache of what runs of one process share: the starting model, the data, and the features of frozen towers.
 
-A sweep trains many times from one model on one data set. Decoding the images, altering the captions and reading the
-towers takes longer than a short run on their features; here it is done once for all runs that it is the same for.
+A sweep trains many times from one model on one data set. Decoding images, altering captions and running the towers
+takes longer than a short run on their features; it is done once for all runs with the same settings of it.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,7 +18,7 @@ from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs import open_source
 from rococo_jax.training.inputs.feature_pool import Features
 
-# What decides no feature; whatever else a config has counts, so that a new key is never forgotten.
+# Keys that do not change features. All others count, so that a new key cannot be missed.
 _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "logits", "log",
                  "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
                  "losses.contrastive", "losses.hard_positives",
@@ -26,8 +26,8 @@ _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema",
 _WEIGHTS = ("losses.sc.weight", "losses.vc.weight")
 
 
-class Shared:
-    """Keeps what was made last for each kind of thing, and a few sets of features."""
+class RunCache:
+    """Keeps the last data and the last starting model, and a few sets of features."""
 
     def __init__(self, features: int = 4):
         self._kept: dict[str, dict[Hashable, Any]] = {}
@@ -45,7 +45,7 @@ class Shared:
         return self._get("encoder", (hash_json(keys), mesh), lambda: starting_encoder(config, mesh))
 
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:
-        """What `make` gives, or gave for another config with the same features."""
+        """The result of `make`, or an earlier one for a config with the same features."""
         keys = {key: value for key, value in flat(config).items() if not key.startswith(_NOT_FEATURES)}
         keys |= {key: bool(keys[key]) for key in _WEIGHTS}
         if config.init.model:
@@ -57,7 +57,7 @@ class Shared:
         kept = self._kept.setdefault(kind, {})
         made = kept.pop(key) if key in kept else None
         while made is None and len(kept) >= self._most.get(kind, 1):
-            # Before the next is made, so that no two are in memory without need; the one used longest ago first.
+            # Dropped before the next is made, to save memory; the least recently used first.
             del kept[next(iter(kept))]
         kept[key] = make() if made is None else made
         return kept[key]

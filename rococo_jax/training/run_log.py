@@ -1,9 +1,9 @@
-"""What a run writes down: one JSON line a logged step, and the same to TensorBoard.
+"""The log of a run: one JSON line a logged step, and the same figures to TensorBoard.
 
 METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit_scale, images_per_second, ...
-EVALUATIONS.jsonl  step and what the evaluation gave
+EVALUATIONS.jsonl  step and the figures of the evaluation
 
-A run that goes on from a checkpoint drops the lines of steps that will be done again.
+A run that resumes from a checkpoint drops the lines of later steps, which are done again.
 """
 
 import json
@@ -16,7 +16,7 @@ METRICS, EVALUATIONS, TENSORBOARD = "metrics.jsonl", "evaluations.jsonl", "tenso
 
 
 class RunLog:
-    """The log of a working folder from a step on. `folder=None` writes nothing (other processes than the first)."""
+    """Appends to the log of a working folder from a step on. `folder=None` writes nothing (other processes)."""
 
     def __init__(self, folder: Path | None, first_step: int, *, tensorboard: bool):
         self.folder, self.files, self.board = folder, {}, None

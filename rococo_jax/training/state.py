@@ -25,7 +25,7 @@ from orbax.checkpoint import checkpoint_managers as managers
 from rococo_jax.checkpoints.model_directory import quiet_orbax
 from rococo_jax.errors import InputError
 
-# Below this a parameter is not worth cutting.
+# Smaller parameters are not sharded.
 _LEAST_CUT = 2**14
 
 
@@ -39,7 +39,7 @@ class TrainState(NamedTuple):
 
 
 def partition_of(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """How a parameter is cut over the axis `fsdp`.
+    """The sharding of a parameter over the axis `fsdp`.
 
     >>> partition_of("text.blocks.block.mlp.up.kernel", (12, 512, 2048), 4)
     PartitionSpec(None, None, 'fsdp')
@@ -69,7 +69,7 @@ def sharding_of_tree(tree: Any, mesh: Mesh) -> Any:
 def make_state(
     parameters: dict[str, jax.Array], optimizer: optax.GradientTransformation, mesh: Mesh, *, averaged: bool
 ) -> TrainState:
-    """The state before the first step, in place."""
+    """The state before the first step, placed on the mesh."""
 
     def initial(parameters: dict[str, jax.Array]) -> TrainState:
         # Copies: donated buffers must not be shared between the fields.
@@ -82,7 +82,7 @@ def make_state(
 
 
 def place_parameters(parameters: dict[str, jax.Array], mesh: Mesh) -> dict[str, jax.Array]:
-    """Copies of the parameters where they belong; every process hands over all of them and keeps its part."""
+    """Copies of the parameters, placed on the mesh; every process passes all of them and keeps its part."""
     host = jax.device_get(parameters)
     shardings = sharding_of_tree(parameters, mesh)
 
@@ -93,7 +93,7 @@ def place_parameters(parameters: dict[str, jax.Array], mesh: Mesh) -> dict[str, 
 
 
 def abstract_state(state: TrainState) -> TrainState:
-    """Shapes, dtypes and places of a state, as a checkpoint's reader wants them."""
+    """Shapes, dtypes and shardings of a state, for restoring a checkpoint."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state)
 
 
@@ -102,8 +102,8 @@ class TrainingCheckpoints:
 
     Args:
         folder: made where it does not exist.
-        keep: how many of the latest stay; the one with the best evaluation stays too.
-        run: JSON that says which run these belong to.
+        keep: how many of the latest are kept, beside the one with the best evaluation.
+        run: JSON values that identify the run.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int, run: dict[str, Any]):
@@ -115,11 +115,11 @@ class TrainingCheckpoints:
             self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def latest(self) -> int | None:
-        """The step of the last whole checkpoint."""
+        """The step of the last complete checkpoint."""
         return self.manager.latest_step()
 
     def save(self, step: int, state: TrainState, input_state: dict[str, Any], score: float | None = None) -> None:
-        """Starts writing; training goes on meanwhile. A step that is there already is left as it is."""
+        """Starts writing in the background. A step that is there already is not written again."""
         if step == self.manager.latest_step():
             return
         items = {
@@ -154,9 +154,9 @@ class TrainingCheckpoints:
         return TrainState(**state), read["input"]
 
     def wait(self) -> None:
-        """Returns when everything is written."""
+        """Waits until everything is written."""
         self.manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits and lets go of the folder."""
+        """Waits until everything is written, and closes the folder."""
         self.manager.close()

@@ -25,7 +25,7 @@ from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.freezing import SIDES, join_parameters, split_parameters, stop_at_frozen
-from rococo_jax.training.fsdp import make_blocks_whole, make_whole
+from rococo_jax.training.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
@@ -55,10 +55,10 @@ def make_step(
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
         def embed(trained: Parameters, rows: Batch) -> Vectors:
-            parameters = make_whole(join_parameters(trained, frozen), mesh)
+            parameters = gather_parameters(join_parameters(trained, frozen), mesh)
             model = build_model(spec, parameters, jnp.dtype(config.dtype))
             stop_at_frozen(model, config.train)
-            make_blocks_whole(model, mesh)
+            gather_blocks_on_use(model, mesh)
             for side in SIDES:
                 if hasattr(getattr(model, side), "blocks"):
                     getattr(model, side).blocks.rematerialise = config.remat

@@ -41,15 +41,15 @@ PEAK_TFLOPS = {
 
 
 def peak_flops(device: jax.Device) -> float | None:
-    """FLOP/s of a device, None where it is not in the table (a CPU's peak is anybody's guess)."""
+    """FLOP/s of a device, None where the table does not have it (CPUs)."""
     kinds = [kind for kind in PEAK_TFLOPS if device.device_kind.startswith(kind)]
     return PEAK_TFLOPS[max(kinds, key=len)] * 1e12 if kinds else None
 
 
 def step_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes of a device's memory that a compiled step takes, None where the compiler does not say.
+    """Bytes of a device's memory that a compiled step takes, None where the compiler does not report it.
 
-    Frozen parameters that the step does not read (towers, where it trains on their features) are no part of it.
+    Frozen parameters that the step does not read (towers, where it trains on their features) do not count.
     """
     found = compiled.memory_analysis()
     if found is None:
@@ -63,8 +63,8 @@ class Meter:
 
     Args:
         images: images of a global batch.
-        flops: of a step on one device, None where nobody counted.
-        memory: bytes that a step takes on one device, None where nobody knows.
+        flops: of a step on one device, None where unknown.
+        memory: bytes that a step takes on one device, None where unknown.
     """
 
     def __init__(self, images: int, flops: float | None, memory: int | None = None):
@@ -73,11 +73,11 @@ class Meter:
         self.start, self.steps = time.perf_counter(), 0
 
     def count(self) -> None:
-        """One step more."""
+        """Counts one step."""
         self.steps += 1
 
     def pause(self, seconds: float) -> None:
-        """Leaves out time that was spent on something else."""
+        """Leaves out time that was spent on evaluation or saving."""
         self.start += seconds
 
     def read(self) -> dict[str, float]:
