@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.data import pairs
 from rococo_jax.data.array_record import RecordPairs, pack_pairs
 from rococo_jax.data.captions import read_captions
 from rococo_jax.data.pair_source import JoinedPairs
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.pairs import open_pairs, register_source
 from rococo_jax.data.tfds import TfdsPairs, find_feature, open_tfds
 from rococo_jax.errors import InputError
 from tests.support.training_pairs import (
@@ -102,6 +103,19 @@ def test_the_real_folders_are_read_together(real_data):
     )
     assert len(source) == 2570 + 1000 and sum(len(sample.captions) for sample in all_of(source)) == 12857 + 5000
     assert all(sample.image.is_file() for sample in all_of(source)[::100])
+
+
+# Registered names
+
+
+def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "_REGISTERED", dict(pairs._REGISTERED))
+    images, captions = write_pairs(tmp_path, 3)
+    register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
+    assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))
+    assert len(open_pairs(f"{images},again:three", captions)) == 6
+    with pytest.raises(InputError, match=r"wanted folders of images, shards, tfds:NAME, .*again:NAME"):
+        open_pairs("")
 
 
 # JSON lines

@@ -13,6 +13,7 @@ from rococo_jax.benchmarks.rococo.annotations import no_ops, read_annotation_fol
 from rococo_jax.benchmarks.rococo.generate import alter_captions
 from rococo_jax.checkpoints.shipped import shipped_models
 from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.data.pairs import open_pairs
 from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, plural_of
 from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush
@@ -22,6 +23,7 @@ from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text import words as english
+from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import DANGER
 from rococo_jax.storage import hash_bytes
 from tools.build_demo_tokenizer import make_tokenizer
@@ -317,6 +319,15 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_p
     for index in (0, 17, 99):
         with Image.open(drawn[index]) as picture:
             assert np.array_equal(picture, draw_scene(make_scene("test", 3, index), 256))
+
+
+def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    source = open_pairs("scenes:5")
+    assert [source[index].captions for index in range(5)] == [
+        tuple(captions_of(make_scene("train", 0, index))) for index in range(5)
+    ]
+    assert open_lexicon("demo").hash() == demo_lexicon().hash() != open_lexicon().hash()
 
 
 def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captioned, alterations):
