@@ -16,9 +16,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import Embeddings, Rows
@@ -31,13 +30,10 @@ from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.errors import InputError
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
-from rococo_jax.similarity import rank_statistics_of_matrix
+from rococo_jax.similarity import rank_statistics_of_matrix, score_blocks, top_k_mask
 
 # Below every sum of a logit and a cosine; where a logit is lower than any trained head says, further down.
 _BELOW = 100.0
-_QUERIES_AT_ONCE = 128
-# A matrix product has the same bits in every column only where none is in a remainder.
-_COLUMNS = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,13 +104,7 @@ class PairTables:
     def cosines(self, task: RankTask) -> Iterator[tuple[slice, Float[np.ndarray, "queries gallery"]]]:
         """Cosines of some queries with the whole gallery, in turn. Items of one row have the same bits."""
         (table, query_rows), (gallery, gallery_rows) = map(self.embeddings.select, (task.queries, task.gallery))
-        rows, place = np.unique(gallery_rows, return_inverse=True)
-        columns = jnp.asarray(np.pad(gallery[rows], ((0, -len(rows) % _COLUMNS), (0, 0))))
-        for start in range(0, len(query_rows), _QUERIES_AT_ONCE):
-            queries = slice(start, min(start + _QUERIES_AT_ONCE, len(query_rows)))
-            vectors = table[query_rows[queries]]
-            padded = np.pad(vectors, ((0, _QUERIES_AT_ONCE - len(vectors)), (0, 0)))
-            yield queries, np.asarray(_products(padded, columns))[: len(vectors), place]
+        return score_blocks(table, gallery, query_rows=query_rows, gallery_rows=gallery_rows)
 
 
 def pairs_to_judge(tasks: Sequence[RankTask], tables: PairTables, count: int) -> Int[np.ndarray, " pairs"]:
@@ -124,7 +114,7 @@ def pairs_to_judge(tasks: Sequence[RankTask], tables: PairTables, count: int) ->
         for task in tasks:
             found = [pairs]
             for queries, cosines in tables.cosines(task):
-                rows, items = np.nonzero(_best(cosines, count))
+                rows, items = np.nonzero(top_k_mask(cosines, count))
                 images, captions = tables.pair(task, queries.start + rows, items)
                 found.append(np.unique(images * tables.captions + captions))
                 advance(len(cosines))
@@ -139,7 +129,7 @@ def rank_by_scores(tasks: Sequence[RankTask], tables: PairTables, count: int, sc
         for task in tasks:
             parts = []
             for queries, cosines in tables.cosines(task):
-                judged = _best(cosines, count)
+                judged = top_k_mask(cosines, count)
                 rows, items = np.nonzero(judged)
                 logits = np.zeros(cosines.shape)
                 logits[rows, items] = scores.of(*tables.pair(task, queries.start + rows, items))
@@ -172,17 +162,6 @@ def reranked(
     lowest = np.where(judged, sums, np.inf).min(axis=1, keepdims=True)
     below = np.maximum(_BELOW, 2 - lowest)
     return np.where(judged, sums, cosines - below)
-
-
-def _best(cosines: Float[np.ndarray, "queries gallery"], count: int) -> Bool[np.ndarray, "queries gallery"]:
-    """The `count` highest of each row, and what ties with the last of them."""
-    place = max(cosines.shape[1] - count, 0)
-    return cosines >= np.partition(cosines, place, axis=1)[:, place : place + 1]
-
-
-@jax.jit
-def _products(queries: Float[Array, "queries width"], gallery: Float[Array, "gallery width"]) -> Array:
-    return jnp.dot(queries, gallery.T, precision=jax.lax.Precision.HIGHEST)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -42,8 +42,6 @@ GATHER_BYTES = 256 * 2**20
 _TILE_BYTES = {"cpu": 4 * 2**20}
 _TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
 _STRATEGIES = ("auto", "all_gather", "ring")
-# Names in configs and scripts from before the strategies had their present ones.
-_FORMER_STRATEGIES = {"gather": "all_gather"}
 
 Sums = tuple[Float[Array, "queries"], Float[Array, "keys"] | None]
 
@@ -136,7 +134,6 @@ class ShardedLogits:
     block_rows: int | None = None
 
     def __post_init__(self):
-        object.__setattr__(self, "strategy", _FORMER_STRATEGIES.get(self.strategy, self.strategy))
         if self.strategy not in _STRATEGIES:
             raise InputError("logits", "strategy", repr(self.strategy), "'auto', 'all_gather' or 'ring'")
         if self.block_rows is not None and self.block_rows < 1:
