@@ -86,11 +86,22 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
     """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
     Raises:
-        InputError: the file is missing, is not UTF-8, or is not valid JSON (with line and column).
+        InputError: the file is missing, is not UTF-8, is not valid JSON (with line and column), or has an object with
+            one key twice.
     """
     path = Path(path)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            twice = next(key for key in made if sum(key == other for other, _ in pairs) > 1)
+            raise InputError(path, "JSON", f"the key {twice!r} twice in one object", "every key once")
+        return made
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except RecursionError:
+        raise InputError(path, "JSON", "values nested too deeply", wanted) from None
     except FileNotFoundError:
         raise InputError(path, "file", "nothing there", wanted) from None
     except IsADirectoryError:
@@ -100,6 +111,8 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None
+    except ValueError as error:  # a number of more digits than Python converts
+        raise InputError(path, "JSON", f"a number that is too long ({error})"[:80], wanted) from None
 
 
 def hash_bytes(*parts: bytes) -> str:

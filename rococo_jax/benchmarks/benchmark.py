@@ -118,11 +118,10 @@ def register(info: BenchmarkInfo) -> BenchmarkInfo:
 
 def known_benchmarks() -> dict[str, BenchmarkInfo]:
     """All registered benchmarks by name; loads their modules on the first call."""
-    for module in MODULES:
-        importlib.import_module(module)
+    own = [importlib.import_module(module).INFO for module in MODULES]
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         entry.load()
-    return dict(_REGISTRY)
+    return {info.name: info for info in (*own, *_REGISTRY.values())}
 
 
 def find_benchmark(name: str) -> BenchmarkInfo:

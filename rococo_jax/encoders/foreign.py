@@ -44,7 +44,7 @@ class ForeignEncoder:
         InputError: the object lacks a method.
     """
 
-    def __init__(self, encoder: ImageTextEncoder, name: str | None = None, mesh: jax.sharding.Mesh | None = None):
+    def __init__(self, encoder: Any, name: str | None = None, mesh: jax.sharding.Mesh | None = None):
         named = getattr(encoder, "name", None)
         self.encoder, self.name = (
             encoder,

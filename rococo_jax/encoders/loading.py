@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -18,13 +19,10 @@ from rococo_jax.checkpoints.parameters import build_model, with_image_size
 from rococo_jax.checkpoints.shipped import demo_folder
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
-from rococo_jax.encoders.protocol import ImageTextEncoder
 from rococo_jax.runtime import make_mesh
 
 
-def load_encoder(
-    source: ImageTextEncoder | str | os.PathLike, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.float32
-) -> Encoder | ForeignEncoder:
+def load_encoder(source: Any, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.float32) -> Encoder | ForeignEncoder:
     """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
 
     Args:

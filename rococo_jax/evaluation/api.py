@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.settings import settings_from
-from rococo_jax.encoders import ImageTextEncoder, load_encoder
+from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
 
 
 def evaluate(
-    model: ImageTextEncoder | str | os.PathLike,
+    model: Any,
     images: str | os.PathLike | None = None,
     annotations: str | os.PathLike | None = None,
     *,

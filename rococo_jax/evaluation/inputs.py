@@ -44,6 +44,7 @@ def open_benchmarks(
     if (data is None) == (images is None) or (images is None) != (annotations is None):
         given = [name for name, value in (("images", images), ("annotations", annotations), ("data", data)) if value]
         raise InputError("evaluate", "folders", " and ".join(given) or "none", "images and annotations, or data")
+    check_known("tasks", settings.tasks, [task for info in known_benchmarks().values() for task in info.tasks])
     if data is None:
         if names or folders:
             raise InputError("evaluate", "benchmarks", "names with images and annotations", "names with data")

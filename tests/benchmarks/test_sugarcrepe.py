@@ -1,0 +1,220 @@
+"""SugarCrepe as a choice benchmark: figures by an independent count, through the command, and what is refused."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, register
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.sugarcrepe import PARTS
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.inputs import open_benchmarks
+from tests.support.tiny import random_captions, tiny_encoder
+
+IMAGES = 9
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A data folder in the documented layout: two parts over nine images under COCO's older names, and RoCOCO."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    images, annotations = folder / "coco" / "images" / "val2014", folder / "rococo" / "annotations"
+    for made in (images, annotations, folder / "sugar_crepe"):
+        made.mkdir(parents=True)
+    names = [f"{number:012}.jpg" for number in range(1, IMAGES + 1)]
+    clean = []
+    for number, name in enumerate(names):
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(images / f"COCO_val2014_{name}")
+        clean.append({"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number)})
+    (annotations / "coco_karpathy_test.json").write_text(json.dumps(clean))
+    for part, seed in (("replace_rel", 1), ("swap_att", 2)):
+        right, wrong = (random_captions(2 * IMAGES, seed=10 * seed + side) for side in (0, 1))
+        items = {
+            str(item): {"filename": names[item % IMAGES], "caption": right[item], "negative_caption": wrong[item]}
+            for item in range(2 * IMAGES)
+        }
+        (folder / "sugar_crepe" / f"{part}.json").write_text(json.dumps(items))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    save_model(path, tiny_encoder(name="tiny"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def evaluated(model, data, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("out")
+    command = ["evaluate", str(model), "--data", str(data), "--benchmarks", "rococo,sugarcrepe", "--out", str(out)]
+    assert main([*command, "--mixed-galleries", "none", "--no-cache"]) == 0
+    return out
+
+
+def accuracy(model: Path, data: Path, part: str) -> float:
+    """Strict accuracy in percent, item by item, from the encoder's own vectors."""
+    encoder = load_model(model)
+    items = json.loads((data / "sugar_crepe" / f"{part}.json").read_text()).values()
+    right = 0
+    for item in items:
+        image = Image.open(data / "coco" / "images" / "val2014" / f"COCO_val2014_{item['filename']}")
+        (vector,) = encoder.encode_image([image]).astype(float)
+        scores = encoder.encode_text([item["caption"], item["negative_caption"]]).astype(float) @ vector
+        right += scores[0] > scores[1]
+    return 100 * right / len(items)
+
+
+def test_accuracy_is_that_of_an_independent_count(model, data, evaluated):
+    results = json.loads((evaluated / "results.json").read_text())
+    found = results["tasks"]["sugarcrepe"]
+    expected = {part: accuracy(model, data, part) for part in ("replace_rel", "swap_att")}
+    assert {part: found[part]["ota"] for part in expected} == pytest.approx(expected)
+    assert found["mean"]["ota"] == pytest.approx(np.mean(list(expected.values())))
+    assert results["kinds"] == {"image_to_text": "rank", "text_to_image": "rank", "sugarcrepe": "choice"}
+    for part, metrics in found.items():
+        low, high = results["intervals"]["sugarcrepe"][part]["ota"]
+        assert 0 <= low <= metrics["ota"] <= high <= 100
+
+
+def test_the_report_the_csv_and_the_rows_have_the_choices(evaluated):
+    assert "sugarcrepe" in (evaluated / "report.html").read_text().lower()
+    with (evaluated / "report.csv").open() as file:
+        assert any("sugarcrepe" in row for row in csv.reader(file))
+    rows = pq.read_table(evaluated / "per_query.parquet").to_pylist()
+    chosen = [row for row in rows if row["task"] == "sugarcrepe" and row["variant"] == "swap_att"]
+    assert len(chosen) == 2 * IMAGES and {row["chosen"] for row in chosen} <= {"right", "wrong", "tie"}
+    assert all((row["right_score"] > row["wrong_score"]) == (row["chosen"] == "right") for row in chosen)
+    ranked = [row for row in rows if row["task"] == "image_to_text"]
+    assert all(row["chosen"] is None and row["rank"] >= 1 for row in ranked)
+
+
+def test_one_benchmark_by_its_two_folders(model, data, evaluated, tmp_path):
+    folders = ["--images", str(data / "coco" / "images"), "--annotations", str(data / "sugar_crepe")]
+    assert main(["evaluate", str(model), *folders, "--tasks", "sugarcrepe", "--out", str(tmp_path), "--no-cache"]) == 0
+    alone, both = (json.loads((out / "results.json").read_text()) for out in (tmp_path, evaluated))
+    assert alone["tasks"] == {"sugarcrepe": both["tasks"]["sugarcrepe"]}
+    assert alone["intervals"]["sugarcrepe"] == both["intervals"]["sugarcrepe"]
+
+
+def test_a_constant_scorer_has_nothing_right(data):
+    (benchmark,) = open_benchmarks(Settings(), images=data / "coco" / "images", annotations=data / "sugar_crepe")
+    same = np.tile(np.array([[0.6, 0.8]], np.float32), (200, 1))
+    embeddings = Embeddings({ORIGINALS: same[:IMAGES], TEXTS: same[: len(benchmark.texts)]})
+    for task in benchmark.tasks:
+        assert task.score(embeddings).counted.values() == {"ota": 0.0, "ties": 100.0}
+
+
+def test_shares_of_the_items_join_to_the_whole(data):
+    (benchmark,) = open_benchmarks(Settings(), images=data / "coco" / "images", annotations=data / "sugar_crepe")
+    rng = np.random.default_rng(0)
+    embeddings = Embeddings(
+        {ORIGINALS: rng.normal(size=(IMAGES, 8)), TEXTS: rng.normal(size=(len(benchmark.texts), 8))}
+    )
+    for task in benchmark.tasks:
+        whole = task.score(embeddings)
+        shares = [share.score(embeddings) for share in task.split(3)]
+        joined = task.joined([share.result for share in shares])
+        np.testing.assert_array_equal(joined.right_score, whole.right_score)
+        np.testing.assert_array_equal(joined.wrong_score, whole.wrong_score)
+
+
+def test_corrupted_images_are_asked_part_by_part(data):
+    settings = Settings(corruptions=("fog",), severities=(3,))
+    (benchmark,) = open_benchmarks(settings, images=data / "coco" / "images", annotations=data / "sugar_crepe")
+    variants = [task.variant for task in benchmark.tasks]
+    assert variants == [
+        *("replace_rel", "swap_att"),
+        *("replace_rel/uncorrupted", "swap_att/uncorrupted", "replace_rel/fog_3", "swap_att/fog_3"),
+    ]
+    assert {task.baseline for task in benchmark.tasks if "fog" in task.variant} == set(variants[2:4])
+
+
+def test_the_command_lists_the_benchmarks_and_what_is_there(data, capsys):
+    assert main(["benchmarks", "--data", str(data)]) == 0
+    said = capsys.readouterr().out
+    for info in known_benchmarks().values():
+        assert info.name in said and info.question in said and info.licence in said
+    assert said.count("found    yes") == 2
+    assert main(["benchmarks", "--data", str(data / "none")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda items: items.clear(), "an object of items by id, at least one"),
+        (lambda items: items["0"].pop("caption"), "item 0: caption"),
+        (lambda items: items["0"].update(negative_caption=" "), "item 0: negative_caption"),
+        (lambda items: items["0"].update(filename=7), "item 0: filename"),
+        (lambda items: items["0"].update(filename="000000000099.jpg"), "1 of 10 missing"),
+        (lambda items: items["0"].update(filename="../secret.jpg"), "the first is '../secret.jpg'"),
+    ],
+)
+def test_bad_items_are_refused_in_one_line(model, data, tmp_path, capsys, change, said):
+    items = json.loads((data / "sugar_crepe" / "swap_att.json").read_text())
+    change(items)
+    (tmp_path / "sugar_crepe").mkdir()
+    (tmp_path / "sugar_crepe" / "swap_att.json").write_text(json.dumps(items))
+    folders = ["--images", str(data / "coco" / "images"), "--annotations", str(tmp_path / "sugar_crepe")]
+    assert main(["evaluate", str(model), *folders, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_an_id_that_occurs_twice_is_refused(model, data, tmp_path, capsys):
+    one = '"0": {"filename": "000000000001.jpg", "caption": "a dog", "negative_caption": "a cat"}'
+    (tmp_path / "swap_att.json").write_text("{" + one + ", " + one + "}")
+    folders = ["--images", str(data / "coco" / "images"), "--annotations", str(tmp_path)]
+    assert main(["evaluate", str(model), *folders, "--out", str(tmp_path / "out")]) == 2
+    assert "the key '0' twice" in capsys.readouterr().err
+
+
+def test_unknown_names_are_refused_with_the_nearest(model, data, capsys):
+    command = ["evaluate", str(model), "--data", str(data), "--out", "never"]
+    for more, said in (
+        (["--benchmarks", "sugarcrep"], "did you mean sugarcrepe?"),
+        (["--tasks", "image_to_txt"], "did you mean image_to_text?"),
+        (["--data-dir", "coco/image=x"], "did you mean coco/images?"),
+        (["--images", "x"], "images and data; wanted images and annotations, or data"),
+    ):
+        assert main([*command, *more]) == 2
+        assert said in capsys.readouterr().err
+    assert not Path("never").exists()
+
+
+def test_a_missing_folder_is_one_clear_line(model, data, tmp_path, capsys):
+    (tmp_path / "coco" / "images").mkdir(parents=True)
+    assert main(["evaluate", str(model), "--data", str(tmp_path), "--out", "never", "--benchmarks", "sugarcrepe"]) == 2
+    error = capsys.readouterr().err
+    assert "sugar_crepe" in error and "7,511 items" in error and error.count("\n") == 1
+    assert main(["evaluate", str(model), "--data", str(tmp_path), "--out", "never"]) == 2
+    assert "none whose files are all there" in capsys.readouterr().err
+
+
+def test_the_registry_has_each_name_once():
+    info = find_benchmark("sugarcrepe")
+    assert register(info) is info and set(PARTS) == {Path(name).stem for name in info.files}
+    with pytest.raises(ValueError, match="two benchmarks"):
+        register(type(info)(**{**vars(info), "question": "another"}))
+    with pytest.raises(InputError, match="did you mean"):
+        find_benchmark("rococco")
+
+
+@pytest.mark.real_data
+def test_the_published_files_are_read_whole(real_data):
+    settings = Settings(allow_missing_images=True)
+    folders = {"images": real_data / "coco" / "images", "annotations": real_data / "compositionality" / "sugar_crepe"}
+    (benchmark,) = open_benchmarks(settings, **folders)
+    assert sum(len(task.ids) for task in benchmark.tasks) == 4223 and len(benchmark.images) == 869
+    assert [task.variant for task in benchmark.tasks] == list(PARTS)
+    assert benchmark.data["coverage"]["wanted"] == 1560

@@ -1,0 +1,207 @@
+"""Models of any framework: a torch CLIP beside our conversion of it, and bad encoders refused."""
+
+import json
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import rococo_jax
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders import ForeignEncoder, load_encoder, load_model
+from rococo_jax.encoders.foreign import as_numpy
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from tests.support import reference_models
+from tests.support.reference_models import saved, torch
+from tests.support.tiny import random_captions, tiny_encoder, tiny_tokenizer
+
+IMAGES = 6
+CLASS = """
+import numpy as np
+import tokenizers
+import torch
+import transformers
+
+class Clip:
+    name = "torch-clip"
+
+    def __init__(self):
+        self.model = transformers.CLIPModel.from_pretrained({folder!r}).eval()
+        self.tokenizer = tokenizers.Tokenizer.from_file({tokenizer!r})
+        self.tokenizer.enable_padding(pad_id=0)
+
+    def encode_image(self, images):
+        sizes = [[30 * side // min(image.size) for side in image.size] for image in images]
+        boxes = [((width - 30) // 2, (height - 30) // 2) for width, height in sizes]
+        images = [image.resize(size, 3).crop((x, y, x + 30, y + 30)) for image, size, (x, y) in zip(images, sizes, boxes)]
+        pixels = (np.stack([np.asarray(image, np.float32) for image in images]) / 255 - 0.5) / 0.25
+        return self.model.get_image_features(torch.from_numpy(pixels.transpose(0, 3, 1, 2))).pooler_output
+
+    def encode_text(self, texts):
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
+        return self.model.get_text_features(torch.tensor(ids)).pooler_output
+
+def make_clip():
+    return Clip()
+"""
+
+
+class Colours:
+    """A model that sees nothing but mean colours, and reads nothing but letters."""
+
+    def __init__(self, change=lambda vectors: vectors):
+        self.change = change
+
+    def encode_image(self, images):
+        return self.change(np.stack([np.asarray(image, float).mean((0, 1)) for image in images]) + 1)
+
+    def encode_text(self, texts):
+        return np.array([[text.count("a") + 1, text.count("e"), len(text)] for text in texts], float)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Images, captions and one altered variant."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    (folder / "annotations").mkdir()
+    items = []
+    for number in range(IMAGES):
+        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+        texts = random_captions(5, seed=number, longest=6)
+        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} car" for text in texts)]})
+    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
+    return folder
+
+
+def evaluate(data, encoder, **settings):
+    return rococo_jax.evaluate(encoder, data / "images", data / "annotations", mixed_galleries=(), **settings)
+
+
+def test_an_object_with_two_methods_is_evaluated(data, tmp_path):
+    results = evaluate(data, Colours(), out=tmp_path)
+    assert results["model"] == "Colours" and results["fingerprint"]["model"]["fingerprint"] is None
+    rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
+    items = json.loads((data / "annotations" / "danger.json").read_text())
+    model, unit = Colours(), lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    images = unit(model.encode_image([Image.open(data / "images" / item["image"]) for item in items]))
+    texts = unit(model.encode_text([text for item in items for text in item["caption"]]))
+    best = (images @ texts.T).argmax(axis=1)
+    fooled = [row["top1_kind"].endswith("altered") for row in rows if row["variant"] == "danger"]
+    assert fooled == (best % 10 >= 5).tolist()
+
+
+def test_without_a_fingerprint_nothing_is_kept(data, tmp_path):
+    evaluate(data, Colours(), out=tmp_path / "out", cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+    calls = []
+    again = Colours(lambda vectors: calls.append(len(vectors)) or vectors)
+    evaluate(data, again, out=tmp_path / "out", cache=tmp_path / "cache")
+    assert calls, "results of an unknown state were taken as read"
+
+
+def test_with_a_fingerprint_embeddings_are_cached(data, tmp_path):
+    class Known(Colours):
+        def fingerprint(self):
+            return "known"
+
+    evaluate(data, Known(), cache=tmp_path)
+    assert len(list(tmp_path.rglob("*.npy"))) == 2
+    refused = Known(lambda vectors: pytest.fail("embedded again"))
+    assert evaluate(data, refused, cache=tmp_path)["model"] == "Known"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda vectors: vectors[:-1], r"encode_image: found shape \(5, 3\); wanted \(6, dim\)"),
+        (lambda vectors: vectors[0], r"shape \(3,\)"),
+        (lambda vectors: vectors.astype(int), "vectors of int64; wanted floating-point"),
+        (lambda vectors: vectors * np.nan, "NaN or infinite values in row 0"),
+        (lambda vectors: vectors * 0, "a vector of zeros in row 0"),
+        (lambda vectors: vectors[:, :2], "2 of an image and 3 of a text"),
+        (lambda vectors: 1 / 0, "an error, ZeroDivisionError"),
+        (lambda vectors: "text", "shape"),
+    ],
+)
+def test_bad_vectors_are_refused(data, change, said):
+    with pytest.raises(InputError, match=said):
+        evaluate(data, Colours(change))
+
+
+def test_other_vectors_in_a_second_call_are_warned_of(data, capsys):
+    rng = np.random.default_rng(0)
+    evaluate(data, Colours(lambda vectors: vectors + rng.normal(size=vectors.shape)))
+    assert "other vectors for the same input in two calls" in capsys.readouterr().err
+    evaluate(data, Colours())
+    assert "two calls" not in capsys.readouterr().err
+
+
+def test_an_object_without_the_methods_is_refused(data):
+    with pytest.raises(InputError, match="without encode_image"):
+        evaluate(data, object())
+
+
+def test_arrays_of_other_frameworks_are_read():
+    ones = torch.ones((2, 3), dtype=torch.bfloat16, requires_grad=True)
+    assert as_numpy(ones).dtype == np.float32 and as_numpy(ones).shape == (2, 3)
+    assert as_numpy([[1.0, 2.0]]).shape == (1, 2)
+
+
+def test_our_own_encoder_is_an_encoder():
+    tiny = tiny_encoder()
+    assert load_encoder(tiny) is tiny and isinstance(tiny.fingerprint(), str)
+    assert isinstance(load_encoder(Colours()), ForeignEncoder)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nothing_here.py:make", "nothing there; wanted a Python file"),
+        ("models.py:make_clop", "no attribute 'make_clop'; it has"),
+        ("models.py:NUMBER", "a int; wanted a function that returns an encoder"),
+        ("models.py:raises", "an error, RuntimeError: no weights"),
+        ("models.py:empty", "without encode_image"),
+        ("no_such_package_xyz:make", "ModuleNotFoundError"),
+        ("broken.py:make", "SyntaxError"),
+    ],
+)
+def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, capsys, source, said):
+    monkeypatch.chdir(tmp_path)
+    code = "NUMBER = 3\ndef raises(): raise RuntimeError('no weights')\ndef empty(): return object()\n"
+    (tmp_path / "models.py").write_text(code)
+    (tmp_path / "broken.py").write_text("def make(:\n")
+    folders = ["--images", str(data / "images"), "--annotations", str(data / "annotations")]
+    assert main(["evaluate", source, *folders, "--out", "out"]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert said in error[-1] and error[-1].startswith("rococo: ") and not any("Traceback" in line for line in error)
+
+
+def test_a_torch_clip_has_the_ranks_of_our_conversion_of_it(data, tmp_path, monkeypatch):
+    """Equal weights, one leaderboard: RoCOCO with a mixed gallery and a corruption, through the command."""
+    text = {"vocab_size": 300, "max_position_embeddings": 24, "eos_token_id": 2}
+    theirs = saved(reference_models.clip(text=text), tmp_path / "theirs")
+    ours = load_model(theirs, mesh=make_mesh(jax.devices()[:1]))
+    ours.tokenizer = tiny_tokenizer()
+    ours.preprocessing = Preprocessing(shortest_edge=30, crop_size=(30, 30), mean=(0.5,) * 3, std=(0.25,) * 3)
+    save_model(tmp_path / "ours", ours)
+    code = CLASS.format(folder=str(theirs), tokenizer=str(tmp_path / "ours" / "tokenizer.json"))
+    (tmp_path / "my_models.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    folders = ["--images", str(data / "images"), "--annotations", str(data / "annotations"), "--out", "out"]
+    asked = ["--seeds", "1", "--mixed-galleries", "mix_0.9", "--corruptions", "contrast", "--severities", "3"]
+    assert main(["evaluate", "my_models.py:make_clip", "ours", *folders, *asked, "--no-cache"]) == 0
+    rows = {}
+    for name in ("make_clip", "ours"):
+        table = pq.read_table(tmp_path / "out" / name / "per_query.parquet").to_pylist()
+        rows[name] = [(row["task"], row["variant"], row["query"], row["rank"], row["top1_text"]) for row in table]
+    assert rows["make_clip"] == rows["ours"] and len({row[3] for row in rows["ours"]}) > 3
+    board = (tmp_path / "out" / "report.md").read_text()
+    assert "torch-clip" in board and "ours" in board
