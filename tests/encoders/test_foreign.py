@@ -38,7 +38,8 @@ class Clip:
     def encode_image(self, images):
         sizes = [[30 * side // min(image.size) for side in image.size] for image in images]
         boxes = [((width - 30) // 2, (height - 30) // 2) for width, height in sizes]
-        images = [image.resize(size, 3).crop((x, y, x + 30, y + 30)) for image, size, (x, y) in zip(images, sizes, boxes)]
+        zipped = zip(images, sizes, boxes)
+        images = [image.resize(size, 3).crop((x, y, x + 30, y + 30)) for image, size, (x, y) in zipped]
         pixels = (np.stack([np.asarray(image, np.float32) for image in images]) / 255 - 0.5) / 0.25
         return self.model.get_image_features(torch.from_numpy(pixels.transpose(0, 3, 1, 2))).pooler_output
 
