@@ -1,8 +1,8 @@
-"""Length buckets: which texts are encoded together, padded to which length.
+"""Length buckets: groups texts of similar length, so that short captions are not padded to the whole context.
 
-Under a causal mask or an attention mask padding never changes a vector, so a caption of 13 tokens need not pay for
-77. Every bucket has one static shape, rows x length, whatever the number of texts: an element of a matrix product has
-the same bits wherever it stands in an array of one shape, so a text's vector does not depend on its neighbours.
+Under a causal mask or an attention mask padding never changes a vector. Every bucket has one static shape, rows x
+length, whatever the number of texts: an element of a matrix product has the same bits wherever it stands in an array of
+one shape, so a text's vector does not depend on its neighbours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Steps of two where captions live (half of all COCO captions have 12 to 14 tokens), coarse ones beyond: every step is
-# a program to compile, and steps of one would save 4 % of the tokens.
+# Steps of two where captions are frequent (half of all COCO captions have 12 to 14 tokens), coarse ones beyond: every
+# step is a program to compile, and steps of one would save 4 % of the tokens.
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -46,7 +46,7 @@ def text_batches(
         context_length: the most tokens the tower takes.
         tokens_per_device: rows x length on one device, as near as whole rows allow.
         devices: how many devices share the rows of a batch.
-        fixed_length: the one length of towers that see their padding (SigLIP), else None.
+        fixed_length: the one length for towers whose vectors depend on padding (SigLIP), else None.
     """
     lengths = np.array([fixed_length or bucket_length(count, context_length) for count in token_counts], dtype=np.int64)
     for length in np.unique(lengths).tolist():

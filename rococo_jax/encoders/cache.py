@@ -1,7 +1,7 @@
-"""Embeddings kept by content: the key says everything that decides them, so a hit is always right.
+"""A cache of embeddings by content: the key covers everything that decides them.
 
-A part is one `.npy` file named by its key, written by rename. A part that cannot be read is computed again. Nothing
-is ever looked up by a file's name or date: images go into the key by the hash of their bytes, captions by their text.
+A part is one `.npy` file named by its key, written by rename. A part that cannot be read is computed again. Images
+enter the key by the hash of their bytes and captions by their text, never by a file's name or date.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""What a run will take in time and disk, told before it starts: an estimate, and said to be one.
+"""Estimates the time and disk of a run before it starts.
 
     seconds = images x (time to read one, measured on a few) + operations / (a share of a measured rate)
 
 Operations are those of the towers (`models.flops`) and of ranking, 2 x queries x gallery x dimensions. The rate is
 that of a bare matrix product on this machine, timed now; towers are taken to reach `TOWER_SHARE` of it. Compilation,
-and what the cache of embeddings holds already, are not foreseen.
+and what the cache of embeddings holds already, are not counted.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.checkpoints.shipped import demo_folder
-from rococo_jax.encoders.pairs import TEXTS
+from rococo_jax.encoders.matching import TEXTS
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops

@@ -1,15 +1,15 @@
-"""The best of every query, judged anew by the model's matching head: BLIP's published evaluation (arXiv 2201.12086,
+"""Reranks the best of every query by the model's matching head: BLIP's published evaluation (arXiv 2201.12086,
 section 5.1, and `train_retrieval.py` of its code, where K is 256 on COCO and 128 on Flickr30K).
 
     among the K best by cosine     s = matching logit + cosine
     all others                     s = cosine - 100, hence after them, in the order of their cosines
 
-What ties with the K-th is judged, too, so that the order of a gallery decides nothing. (The published code gives all
+Items that tie with the K-th are judged too, so the order of a gallery does not matter. (The published code gives all
 others -100, so that a positive among them has an arbitrary rank there.)
 
-Pairs are chosen from the embeddings alone. A pair that several tasks ask for is judged once, and so are the tokens of
-an image worked out: images are taken in turn, each with all its pairs, and forgotten. Logits are kept in the cache of
-embeddings, one file a part of images; a run that is stopped goes on after the last whole part.
+Pairs are chosen from the embeddings alone. A pair that several tasks ask for is judged once, and the
+tokens of an image are computed once: images are taken in turn, each with all its pairs. Logits are cached with the
+embeddings, one file a run of images; a stopped evaluation continues after the last whole file.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""From embeddings or similarities to outcomes and results, whoever made the numbers.
+"""Scores embeddings or similarities of any model.
 
 `score_similarities` and `score_embeddings` are `rococo score`: arrays in `.npy` files beside one annotation file, rows
 in file order.
@@ -90,7 +90,7 @@ def score_embeddings(
 ) -> tuple[dict[str, Any], Any]:
     """The same from embeddings in two `.npy` files: one row an image, one row a caption in file order.
 
-    Embeddings that are not of unit length are brought to it, and a note in the results says so.
+    Embeddings that are not of unit length are normalised, with a note in the results.
     """
     asked = tasks_of_file(read_score_annotation(annotation), protocol)
     images, texts = read_array(image_embeddings), read_array(text_embeddings)
@@ -107,7 +107,7 @@ def score_embeddings(
 def read_score_annotation(path: str | os.PathLike) -> Annotation | list[CaptionedImage]:
     """An annotation in the published form or our own, or plain captions in the Karpathy form.
 
-    The published form is told from plain captions by its name, or by most of its lists having 10 or 11 captions.
+    The published form is recognised by its name, or by most of its lists having 10 or 11 captions.
 
     Raises:
         InputError: it cannot be read, or a list has a length that its form does not know.

@@ -69,7 +69,7 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
     """The tasks of one annotation file; its table of captions is the file's captions in file order, none merged.
 
     A file of plain captions gives only the clean tasks. `strict` leaves out no-ops; the strings are not normalised,
-    because whoever made the embeddings has read them as they are.
+    because the embeddings were made from the strings as they are.
     """
     strict = protocol == "strict"
     if isinstance(annotation, Annotation):

@@ -183,7 +183,7 @@ def plan_of_one(plan: MixingPlan, place: int) -> MixingPlan:
 
 
 def mix_one(plan: MixingPlan, place: int, files: dict[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, as an encoder meets it.
+    """The mixed image at `place`, as an encoder sees it.
 
     Args:
         plan: pairs, boxes and ratio.

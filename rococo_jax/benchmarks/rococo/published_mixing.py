@@ -1,4 +1,4 @@
-"""Mixed galleries as the benchmark's published script makes them: who meets whom, which boxes, which bytes.
+"""Mixed galleries as the benchmark's published script makes them: pairs, boxes, and bytes.
 
 The script squashes every image to 384 x 384 (bicubic, no crop), shuffles, cuts into batches of 64, permutes each batch
 and mixes it with itself; `patch` draws one box for a batch. Its generators are reproduced without their library:
@@ -9,11 +9,11 @@ and mixes it with itself; `patch` draws one box for a batch. Its generators are 
     permutation   for i in 0..n-2: swap(i, i + next % (n - i))
     boxes         NumPy's legacy generator seeded with `seed`, row then column of the centre, once a batch
 
-Protocols: `paper` as published, saved as JPEG; `strict` nobody is mixed with itself and nothing is compressed;
-`control` the same images unmixed (ratio 1) but squashed and compressed, so that preprocessing can be told from mixing.
+Protocols: `paper` as published, saved as JPEG; `strict` without self-mixing and compression;
+`control` the same images unmixed (ratio 1) but squashed and compressed, which separates the effect of preprocessing.
 
-For a list of images, a method, ratio, seed and protocol, `make_plan` says what will be mixed, and `mixed_batches` does
-it in memory.
+For a list of images, a method, ratio, seed and protocol, `make_plan` decides what is mixed, and `mixed_batches` mixes
+in memory.
 """
 
 import io
@@ -141,7 +141,7 @@ def draw_pairs(count: int, seed: int) -> tuple[Int[np.ndarray, " count"], Int[np
 def part_from_themselves(
     places: Int[np.ndarray, " count"], batch: Int[np.ndarray, " count"]
 ) -> Int[np.ndarray, " count"]:
-    """The same permutation with nobody in place, changed as little as that needs.
+    """Changes a permutation as little as possible so that it has no fixed point.
 
     In each batch the images in place hand their partner on to the next of them; a single one swaps partners with its
     neighbour. All other pairs stay as published, so `paper` and `strict` differ in nothing else.

@@ -20,7 +20,7 @@ class Side:
     Attributes:
         text: a caption; empty for an image alone.
         image: the image's name; empty for a text alone.
-        jpeg: a small JPEG of the image as the model met it; None for a text, or where it could not be made.
+        jpeg: a small JPEG of the image as the model saw it; None for a text, or where it could not be made.
         note: one phrase about it, such as the original of an altered caption, or the image that was mixed in.
         picture: the image to make the JPEG of, before there is one.
     """
