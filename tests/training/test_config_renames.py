@@ -19,6 +19,12 @@ RENAMED = [
     ("data.cached_mixed", 3, "data.feature_pool.mixed", 3),
     ("data.cached_views", 2, "data.feature_pool.views", 2),
     ("init.head_hidden", 16, "init.residual_head_width", 16),
+    (
+        "init.tokenizer",
+        "rococo_jax.demo.make_tokenizer:make_tokenizer",
+        "init.tokenizer",
+        "tools.build_demo_tokenizer:make_tokenizer",
+    ),
     ("losses.sc.scope", "own", "losses.sc.scope", "local"),
     ("losses.vc.scope", "batch", "losses.vc.scope", "global"),
     ("losses.vc.methods", "mix,patch", "losses.vc.methods", "mixup,cutmix"),
