@@ -14,11 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
-from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 
 T = TypeVar("T")
@@ -64,61 +61,17 @@ def _decode(file: Path | io.BytesIO, source: object) -> Image.Image:
         raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
 
 
-def load_image(path: str | os.PathLike, preprocessing: Preprocessing) -> UInt8[np.ndarray, "height width 3"]:
-    """The pixels of one image file after `preprocessing.resize`.
+def load_image(path: str | os.PathLike, prepare: Callable[[Image.Image], T]) -> T:
+    """The result of `prepare` on one decoded image file.
 
     Raises:
-        InputError: as `open_image` and `Preprocessing.resize`; it names the file.
+        InputError: as `open_image` and `prepare`; it names the file.
     """
     image = open_image(path)
     try:
-        return preprocessing.resize(image)
+        return prepare(image)
     except InputError as error:
         raise InputError(path, error.field, error.found, error.wanted) from None
-
-
-def load_images(
-    paths: Sequence[str | os.PathLike],
-    preprocessing: Preprocessing,
-    *,
-    batch_size: int = 64,
-    workers: int | None = None,
-) -> Iterator[UInt8[np.ndarray, "images height width 3"]]:
-    """Batches of 8-bit images in the order of `paths`; the last one may be smaller.
-
-    Loading runs at most one batch ahead, so memory is bounded by about two batches. An error in a file is raised when
-    its batch is due, whatever the number of workers.
-
-    Args:
-        paths: the files.
-        preprocessing: its `resize` is applied to each image.
-        batch_size: images in a batch.
-        workers: threads; by default the number of CPU cores that this process may use.
-
-    Raises:
-        InputError: the first file, in the order of `paths`, that cannot be used.
-    """
-    workers = workers or _usable_cores()
-    waiting: collections.deque[Future] = collections.deque()
-    remaining = iter(paths)
-    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
-
-        def submit(count: int) -> None:
-            for path in itertools.islice(remaining, count):
-                waiting.append(pool.submit(load_image, path, preprocessing))
-
-        try:
-            submit(2 * batch_size)
-            while waiting:
-                count = min(batch_size, len(waiting))
-                batch = np.empty((count, *preprocessing.image_size, 3), np.uint8)
-                for place in range(count):
-                    batch[place] = waiting.popleft().result()
-                yield batch
-                submit(batch_size)
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def map_images(
@@ -128,33 +81,29 @@ def map_images(
     ahead: int = 128,
     workers: int | None = None,
 ) -> Iterator[T]:
-    """What `prepare` makes of each image file, in the order of `paths`, opened and prepared in threads.
+    """The results of `prepare` on image files, in the order of `paths`; files are opened and prepared in threads.
 
     Args:
         paths: the files.
         prepare: called with each decoded image, in a thread.
-        ahead: how many images may be ready or in work before they are asked for.
-        workers: threads; the number of CPU cores this process may use by default.
+        ahead: how many images may be ready or in work before they are asked for, which bounds the memory.
+        workers: threads; by default the number of CPU cores that this process may use.
 
     Raises:
         InputError: the first file, in the order of `paths`, that cannot be used.
     """
-
-    def load(path: str | os.PathLike) -> T:
-        image = open_image(path)
-        try:
-            return prepare(image)
-        except InputError as error:
-            raise InputError(path, error.field, error.found, error.wanted) from None
-
     waiting: collections.deque[Future] = collections.deque()
     remaining = iter(paths)
     with ThreadPoolExecutor(workers or _usable_cores(), thread_name_prefix="images") as pool:
+
+        def submit(count: int) -> None:
+            waiting.extend(pool.submit(load_image, path, prepare) for path in itertools.islice(remaining, count))
+
         try:
-            waiting.extend(pool.submit(load, path) for path in itertools.islice(remaining, ahead))
+            submit(ahead)
             while waiting:
                 yield waiting.popleft().result()
-                waiting.extend(pool.submit(load, path) for path in itertools.islice(remaining, 1))
+                submit(1)
         finally:
             for future in waiting:
                 future.cancel()

@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from rococo_jax.data.images import load_image, load_images, open_image
+from rococo_jax.data.images import load_image, map_images, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 
@@ -226,44 +226,43 @@ def paths(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
-@pytest.mark.parametrize("batch_size", [1, 3, 11, 64])
-def test_batches_hold_every_image_in_order_whatever_their_size_and_the_workers(paths, workers, batch_size):
+@pytest.mark.parametrize("ahead", [1, 3, 11, 64])
+def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(paths, workers, ahead):
     preprocessing = Preprocessing(shortest_edge=16, crop_size=(16, 16))
-    batches = list(load_images(paths, preprocessing, batch_size=batch_size, workers=workers))
-    assert all(batch.dtype == np.uint8 and len(batch) == batch_size for batch in batches[:-1])
-    expected = [load_image(path, preprocessing) for path in paths]
-    np.testing.assert_array_equal(np.concatenate(batches), np.stack(expected))
+    found = list(map_images(paths, preprocessing.resize, ahead=ahead, workers=workers))
+    assert all(image.dtype == np.uint8 for image in found)
+    np.testing.assert_array_equal(found, [load_image(path, preprocessing.resize) for path in paths])
 
 
-def test_no_images_make_no_batches():
-    assert list(load_images([], Preprocessing(exact_size=(4, 4)))) == []
+def test_no_images_give_nothing():
+    assert list(map_images([], Image.Image.copy)) == []
 
 
-def test_loading_runs_ahead_by_no_more_than_one_batch(tmp_path, monkeypatch):
+def test_loading_runs_ahead_by_no_more_than_asked(tmp_path):
     path, opened, lock = write_image(tmp_path / "a.png", 0), [], threading.Lock()
 
-    def counted(path, preprocessing):
+    def counted(image):
         with lock:
-            opened.append(path)
-        return load_image(path, preprocessing)
+            opened.append(image)
+        return image
 
-    monkeypatch.setattr("rococo_jax.data.images.load_image", counted)
-    batches = load_images([path] * 1000, Preprocessing(exact_size=(4, 4)), batch_size=10, workers=4)
-    next(batches)
+    images = map_images([path] * 1000, counted, ahead=20, workers=4)
+    next(images)
     assert len(opened) <= 20
-    next(batches)
-    assert len(opened) <= 30
-    batches.close()
-    assert len(opened) <= 30
+    for _ in range(10):
+        next(images)
+    assert len(opened) <= 31
+    images.close()
+    assert len(opened) <= 31
 
 
 def test_the_first_bad_file_in_order_is_named(paths):
     for number in (9, 6):
         paths[number].write_bytes(paths[number].read_bytes()[:60])
-    batches = load_images(paths, Preprocessing(exact_size=(4, 4)), batch_size=4, workers=4)
-    assert len(next(batches)) == 4
+    images = map_images(paths, Preprocessing(exact_size=(4, 4)).resize, workers=4)
+    assert len([next(images) for _ in range(6)]) == 6
     with pytest.raises(InputError, match=r"06\.png"):
-        next(batches)
+        next(images)
 
 
 def damaged_files(folder: Path) -> dict[str, Path]:
@@ -296,7 +295,7 @@ def test_every_file_that_is_no_whole_image_is_named(tmp_path):
 def test_an_image_of_zero_size_is_refused(tmp_path):
     (tmp_path / "empty.ppm").write_bytes(b"P6 0 5 255 ")
     with pytest.raises(InputError, match=r"empty\.ppm"):
-        load_image(tmp_path / "empty.ppm", Preprocessing(exact_size=(4, 4)))
+        load_image(tmp_path / "empty.ppm", Preprocessing(exact_size=(4, 4)).resize)
     with pytest.raises(InputError, match="0 x 5"):
         Preprocessing(exact_size=(4, 4)).resize(Image.new("RGB", (0, 5)))
 
@@ -304,7 +303,7 @@ def test_an_image_of_zero_size_is_refused(tmp_path):
 def test_a_ribbon_that_would_not_fit_in_memory_is_refused_by_name(tmp_path):
     Image.new("L", (1, 60000)).save(tmp_path / "ribbon.png")
     with pytest.raises(InputError, match=r"ribbon\.png: aspect ratio"):
-        load_image(tmp_path / "ribbon.png", Preprocessing(shortest_edge=224, crop_size=(224, 224)))
+        load_image(tmp_path / "ribbon.png", Preprocessing(shortest_edge=224, crop_size=(224, 224)).resize)
 
 
 def test_an_image_too_large_to_decode_safely_is_refused(tmp_path, monkeypatch):
