@@ -1,4 +1,4 @@
-"""Bad input about altered images: commands refuse it in one line, exit code 2 and no result; Python by InputError."""
+"""Bad input for altered images: commands report one line, exit with 2 and leave no result; Python raises InputError."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Two small images, their captions, and a file that only looks like an image."""
+    """Two small images, their captions, and a text file with an image's name."""
     images = tmp_path / "images"
     images.mkdir()
     for name in ("a.png", "b.png"):
