@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.heat_map import SHADES, shade, top_of_scale
+from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import TASKS, percent, variant_label
 from rococo_jax.storage import atomic_write, read_json
 

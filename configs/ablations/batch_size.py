@@ -31,7 +31,7 @@ def get_sweep():
                 "plain: losses.sc.weight=0 losses.vc.weight=0",
                 "sc-vc: losses.sc.weight=2 losses.vc.weight=2",
             ),
-            "hold": "samples",
-            "rate": "square-root",
+            "keep": "samples",
+            "lr_scaling": "square-root",
         }
     )

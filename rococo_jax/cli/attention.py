@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of images")
     parser.add_argument("--out", required=True, metavar="F.html", help="the page")
     parser.add_argument("--captions", metavar="FILE", help="its images that are present, in its order, which decides "
-                        "who meets whom (default: all images of the folder)")  # fmt: skip
+                        "the pairs (default: all images of the folder)")  # fmt: skip
     parser.add_argument("--method", choices=("mix", "patch"), default="patch", help="blend or paste (default: patch)")
     parser.add_argument("--ratio", type=float, default=0.9, metavar="R", help="share of own content (default: 0.9)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="published: 1, 10, 100 (default: 1)")
@@ -29,11 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
+    from rococo_jax.report import page_path
     from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.studies.attention import choose_pairs, write_attention_page
-    from rococo_jax.studies.attention.page import check_page_name
 
-    check_page_name(arguments.out)
+    page_path(arguments.out, "--out")
     if arguments.count < 1:
         raise InputError("--count", "images", arguments.count, "at least 1")
     files, captions = _find(arguments)

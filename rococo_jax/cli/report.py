@@ -16,12 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, metavar="F.html", help="the page; .csv and .md go beside it")
     parser.add_argument(
-        "--reference", metavar="NAME", help="the model to compare the others with (default: the best clean R@1)"
+        "--reference", metavar="NAME", help="the model to compare the others with (default: the best of each task)"
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.report import write_report
+    from rococo_jax.errors import InputError
+    from rococo_jax.report import page_path, write_report
 
-    page, table = write_report(arguments.results, arguments.out, arguments.reference)
+    page_path(arguments.out, "--out")
+    try:
+        page, table = write_report(arguments.results, arguments.out, arguments.reference)
+    except InputError as error:
+        source = "--reference" if error.source == "reference" else error.source
+        raise InputError(source, error.field, error.found, error.wanted) from None
     print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}: as Markdown")

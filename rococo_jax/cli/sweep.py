@@ -15,6 +15,7 @@ EXAMPLES = """\
 The same command goes on where it was stopped; points that are done are taken as read.
 """
 TAKES_OVERRIDES = True
+OLD_OPTIONS = {"--hold": "--keep", "--rate": "--lr-scaling", "--mixes": "--mixed-galleries"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arm", action="append", default=[], metavar="NAME[: KEY=V ...]", help="a curve and what it "
                         "sets, or one of the config file's (default: all of those)")  # fmt: skip
     parser.add_argument("--seeds", metavar="N,N", help="of the runs (default: the config's)")
-    parser.add_argument("--hold", choices=("samples", "steps"), help="what is the same for all batch sizes (default: "
+    parser.add_argument("--keep", choices=("samples", "steps"), help="what is the same for all batch sizes (default: "
                         "the config file's, else samples)")  # fmt: skip
-    parser.add_argument("--rate", choices=("constant", "square-root", "linear"), help="how the learning rate follows "
-                        "the batch size (default: the config file's, else constant)")  # fmt: skip
+    parser.add_argument("--lr-scaling", choices=("constant", "square-root", "linear"), help="how the learning rate "
+                        "follows the batch size (default: the config file's, else constant)")  # fmt: skip
     parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
                         help="override a key of the config for all points")  # fmt: skip
     how = parser.add_mutually_exclusive_group()
@@ -45,11 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--collect", action="store_true", help="train nothing; evaluate and tabulate what is there")
     parser.add_argument("--images", metavar="DIR", help="evaluate every model on these images (default: the config's "
                         "eval.images)")  # fmt: skip
-    parser.add_argument("--annotations", metavar="DIR", help="folder of annotation files")
-    parser.add_argument("--tasks", default="image_to_text,text_to_image", metavar="A,B", help="default: %(default)s")
-    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
-    parser.add_argument("--mixes", default="mix_0.9,patch_0.9", metavar="A,B", help="mixed galleries of text_to_image: "
-                        "mix_R, patch_R, or none (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--annotations", metavar="DIR", help="and its annotation files, by which the benchmark is "
+                        "recognised")  # fmt: skip
+    parser.add_argument(
+        "--data", metavar="DIR", help="instead of the two: folder of benchmarks in the documented layout"
+    )
+    parser.add_argument("--benchmarks", metavar="A,B", help="which of them (default: all whose files are under --data)")
+    parser.add_argument("--tasks", metavar="A,B", help="only these tasks (default: all of each benchmark)")
+    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper",
+                        metavar="{paper,strict}", help="default: paper")  # fmt: skip
+    parser.add_argument("--mixed-galleries", default="mix_0.9,patch_0.9", metavar="A,B", help="of RoCOCO's "
+                        "text_to_image: mix_R, patch_R, control alone, or none (default: %(default)s)")  # fmt: skip
     parser.add_argument("--mixing-seeds", default="1,10,100", metavar="N,N", help="default: %(default)s")
     parser.add_argument("--allow-missing-images", action="store_true", help="shrink the gallery to the images present")
     add_embedding_arguments(parser)
@@ -68,14 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
         over=arguments.over,
         arms=arguments.arm,
         seeds=arguments.seeds,
-        hold=arguments.hold,
-        rate=arguments.rate,
+        keep=arguments.keep,
+        lr_scaling=arguments.lr_scaling,
     )
     workdir = Path(arguments.workdir)
 
-    from rococo_jax.sweep.launching import launch_point, launch_words, printed_commands
     from rococo_jax.sweep.running import (
         Stopped,
+        launch_point,
+        launch_words,
+        printed_commands,
         refuse_other_evaluations,
         refuse_other_points,
         refuse_what_cannot_train,
@@ -157,21 +166,22 @@ def _evaluation(arguments: argparse.Namespace, base):
     missing = [option for option, value in given.items() if value is None]
     if len(missing) == 1:
         raise InputError("command line", missing[0], "nothing", "both of --images and --annotations, or none")
-    if missing and not base.eval.images:
+    if missing and arguments.data is None and not base.eval.images:
         return None
-    if missing:
+    if missing and arguments.data is None:
         mixed = _names(base.eval.mixes)
         asked = {"protocol": base.eval.protocol, "mixed_galleries": mixed, "allow_missing_images": True}
-        images, annotations = base.eval.images, base.eval.annotations
+        places = {"images": base.eval.images, "annotations": base.eval.annotations}
     else:
         seeds = parse_seeds(arguments.mixing_seeds, "--mixing-seeds")
-        asked = {"tasks": _names(arguments.tasks), "mixed_galleries": _names(arguments.mixes), "seeds": seeds}
+        asked = {"tasks": _names(arguments.tasks), "mixed_galleries": _names(arguments.mixed_galleries), "seeds": seeds}
         asked |= {"protocol": arguments.protocol, "allow_missing_images": arguments.allow_missing_images}
-        images, annotations = arguments.images, arguments.annotations
+        places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
+        places["names"] = _names(arguments.benchmarks)
     settings = settings_from(asked)
-    benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
+    benchmarks = open_benchmarks(settings, **places)
     return Evaluation(benchmarks, settings, embedding_cache(arguments), arguments.dtype)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return () if text == "none" else tuple(text.split(","))
+def _names(text: str | None) -> tuple[str, ...]:
+    return () if text in (None, "none") else tuple(text.split(","))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.intervals import RESAMPLES, image_draws
 
 METRICS = ("r1", "fr1")
 
@@ -38,24 +38,37 @@ class PerImage:
 
 
 def read_per_image(folder: str | Path) -> PerImage:
-    """R@1 and FR@1 of every image, from the `per_query.parquet` in a folder."""
+    """R@1 and FR@1, or OTA, of every image, from the `per_query.parquet` in a folder."""
     import pyarrow.parquet as pq
 
-    columns = ["task", "variant", "image", "rank", "top1_kind"]
-    table = pq.read_table(Path(folder) / PER_QUERY, columns=columns)
-    task, variant, image, rank, kind = (np.array(table[name].to_pylist()) for name in columns)
+    path = Path(folder) / PER_QUERY
+    counted = [name for name in ("rank", "top1_kind", "chosen") if name in pq.read_schema(path).names]
+    table = pq.read_table(path, columns=["task", "variant", "image", *counted])
+    task, variant, image = (np.array(table[name].to_pylist()) for name in ("task", "variant", "image"))
+    values = {}
+    if "rank" in counted:
+        # Items of a choice have no rank.
+        rank = np.array(table["rank"].to_pylist(), float)
+        kind = np.array([each or "" for each in table["top1_kind"].to_pylist()])
+        values["r1"], values["fr1"] = (rank <= 1, ~np.isnan(rank)), (np.char.endswith(kind, "altered"), kind != "")
+    if "chosen" in counted:
+        chosen = np.array([each or "" for each in table["chosen"].to_pylist()])
+        values["ota"] = (chosen == "right", chosen != "")
     names, place = np.unique(image, return_inverse=True)
-    values = {"r1": rank <= 1, "fr1": np.char.endswith(kind.astype(str), "altered")}
     hits, queries = {}, {}
     for key in dict.fromkeys(zip(task.tolist(), variant.tolist(), strict=True)):
         rows = (task == key[0]) & (variant == key[1])
         queries[key] = np.bincount(place[rows], minlength=len(names)).astype(float)
-        hits[key] = {name: 100 * np.bincount(place[rows], value[rows], len(names)) for name, value in values.items()}
+        hits[key] = {
+            name: 100 * np.bincount(place[rows], hit[rows], len(names))
+            for name, (hit, applies) in values.items()
+            if applies[rows].all()
+        }
     return PerImage(tuple(names.tolist()), hits, queries)
 
 
-def draws_of(runs: Sequence[PerImage]) -> Float[np.ndarray, "draws images"]:
-    """How often each image is in each draw.
+def draws_of(runs: Sequence[PerImage], question: Question | None = None) -> Float[np.ndarray, "draws images"]:
+    """How often each image is in each draw; with a question, its images alone are drawn.
 
     Raises:
         InputError: the runs were evaluated on different images.
@@ -63,7 +76,10 @@ def draws_of(runs: Sequence[PerImage]) -> Float[np.ndarray, "draws images"]:
     if any(run.images != runs[0].images for run in runs):
         sizes = sorted({len(run.images) for run in runs})
         raise InputError("runs", "images", f"different ones ({sizes} of them)", "runs evaluated on the same images")
-    return image_draws(len(runs[0].images)).astype(float)
+    asked = np.ones(len(runs[0].images), bool) if question is None else runs[0].queries[question] > 0
+    draws = np.zeros((RESAMPLES, len(asked)))
+    draws[:, asked] = image_draws(int(asked.sum()))
+    return draws
 
 
 def over_draws(

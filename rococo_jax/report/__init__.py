@@ -1,17 +1,15 @@
-"""The report: one self-contained page, a CSV and a Markdown file from any number of results."""
+"""The report: one self-contained page, a CSV and a Markdown file from any number of results.
+
+Other pages are made of the same parts: `blocks` (tables, tiles, ...), `charts`, `document.render_page`, and the
+Markdown tables of `exports`.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from rococo_jax.errors import InputError
-from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.comparison import compare_sections
-from rococo_jax.report.markdown import write_markdown
-from rococo_jax.report.page import render_page
-from rococo_jax.report.spreadsheet import write_csv
-from rococo_jax.storage import atomic_write
 
-__all__ = ["write_report"]
+__all__ = ["page_path", "write_page", "write_report"]
 
 
 def write_report(sources: Iterable[str | Path], out: str | Path, reference: str | None = None) -> tuple[Path, Path]:
@@ -20,7 +18,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     Args:
         sources: results files, or folders that contain them (a folder of per-model folders included).
         out: the page; its name must end in `.html` or `.htm`.
-        reference: the model that others are compared with; by default the one with the best clean R@1.
+        reference: the model that others are compared with; by default the best of each task.
 
     Returns:
         Page and CSV. The Markdown has the page's name with `.md`.
@@ -29,17 +27,39 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
         InputError: no results, a file that is missing, cut short or not what it should be, an unsuitable `out`, or an
             unknown `reference`.
     """
-    page = Path(out)
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise InputError(out, "--out", f"a name that ends in {page.suffix!r}", "a name that ends in .html")
-    sections = group_by_fingerprint(load_results([Path(source) for source in sources]))
-    if not sections:
+    from rococo_jax.report.collection import group_by_fingerprint, load_results
+    from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.exports import write_csv, write_markdown
+    from rococo_jax.report.page import report_html
+
+    page = page_path(out)
+    groups = group_by_fingerprint(load_results(sources))
+    if not groups:
         raise InputError("RESULTS", "sources", "none", "at least one results file or folder")
-    comparisons = compare_sections(sections, reference)
+    comparisons = compare_groups(groups, reference)
     table = page.with_suffix(".csv")
-    html = render_page(sections, table.name, comparisons)
-    write_csv(table, sections, comparisons)
-    write_markdown(page.with_suffix(".md"), sections, comparisons)
-    with atomic_write(page) as temporary:
+    html = report_html(groups, table.name, comparisons)
+    write_csv(table, groups, comparisons)
+    write_markdown(page.with_suffix(".md"), groups, comparisons)
+    return write_page(page, html), table
+
+
+def page_path(out: str | Path, field: str = "out") -> Path:
+    """`out` as a path; `field` is its name in an error.
+
+    Raises:
+        InputError: it does not end in `.html` or `.htm`.
+    """
+    path = Path(out)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(out, field, f"a name that ends in {path.suffix!r}", "a name that ends in .html")
+    return path
+
+
+def write_page(path: Path, html: str) -> Path:
+    """Writes a page by rename."""
+    from rococo_jax.storage import atomic_write
+
+    with atomic_write(path) as temporary:
         temporary.write_text(html, encoding="utf-8", errors="replace")
-    return page, table
+    return path

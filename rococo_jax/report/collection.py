@@ -1,7 +1,7 @@
-"""From the files a user names to sections of comparable results.
+"""From the files a user names to groups of comparable results, and the figures that tables and charts ask for.
 
 Results whose fingerprints differ in anything but the model are never put into one table: each such group becomes a
-section, and the section says in what it differs from the first.
+section of the page, and says in what it differs from the first.
 """
 
 import dataclasses
@@ -12,80 +12,167 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import read_results
-from rococo_jax.report.scores import Run
+from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.report.vocabulary import (
+    SPREAD,
+    TASKS,
+    corruption_of,
+    in_reading_order,
+    is_about_corruption,
+    order_variants,
+    printable,
+)
 from rococo_jax.storage import hash_json
 
-RESULTS_FILE = "results.json"
-# A digest of the other conditions inside the fingerprint: where it differs, so does what it digests.
+# A digest of the other conditions inside the fingerprint: it differs only where one of them does.
 _DIGEST = "comparable"
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
-    """One field of the fingerprint that two sections do not share, as text."""
+class Figure:
+    """A number with what is known of its uncertainty; None where nothing was measured."""
 
-    field: str
-    first: str
-    here: str
+    value: float | int | None
+    low: float | int | None = None
+    high: float | int | None = None
+    spread: float | int | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both bounds of the interval are known."""
+        return self.low is not None and self.high is not None
 
 
 @dataclasses.dataclass(frozen=True)
-class Section:
-    """Runs that may stand in one table, and how they differ from the page's first section (empty for the first)."""
+class Run:
+    """One model's results.
+
+    Attributes:
+        label: the model's name, made unique within its group.
+        path: the results.json it came from; per_query.parquet and examples.parquet lie beside it.
+        results: the checked content of results.json.
+    """
+
+    label: str
+    path: Path
+    results: dict[str, Any]
+
+    @property
+    def tasks(self) -> dict[str, dict[str, dict[str, float | int | None]]]:
+        """Task, variant, metric, number."""
+        return self.results["tasks"]
+
+    @property
+    def data(self) -> dict[str, dict[str, Any]]:
+        """What was measured on, by benchmark; empty where the results do not say."""
+        return {name: about for name, about in object_of(self.results.get("data")).items() if isinstance(about, dict)}
+
+    def kind(self, task: str) -> str:
+        """The kind of a task."""
+        return str(object_of(self.results.get("kinds")).get(task, ""))
+
+    def variants(self, task: str) -> list[str]:
+        """The variants of a task in reading order, without corrupted images: nineteen kinds would swamp the others."""
+        return [name for name in order_variants(self.tasks.get(task, {})) if not is_about_corruption(name)]
+
+    def corruptions(self, task: str) -> list[str]:
+        """The variants of a task on corrupted images, with their baselines and means."""
+        return [name for name in self.tasks.get(task, {}) if is_about_corruption(name)]
+
+    def figure(self, task: str, variant: str, metric: str) -> Figure:
+        """One number; a figure of `None`s where it was not measured."""
+        numbers = self.tasks.get(task, {}).get(variant, {})
+        interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
+        return Figure(numbers.get(metric), *(interval or (None, None)), numbers.get(metric + SPREAD))
+
+    def sizes(self, task: str) -> dict[str, dict[str, Any]]:
+        """By variant, how many queries, gallery items, ...; empty where the results do not say."""
+        said = object_of(object_of(self.results.get("sizes")).get(task))
+        return {name: each for name, each in said.items() if isinstance(each, dict)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that may stand in one table.
+
+    Attributes:
+        runs: the runs.
+        differences: (field, value of the first group, value here) of each field of the fingerprint that differs.
+    """
 
     runs: tuple[Run, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[tuple[str, str, str], ...]
 
 
-def find_results(sources: Iterable[Path]) -> list[Path]:
-    """The results files under `sources`: a file stands for itself, a folder for each results.json in or below it.
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def tasks_of(runs: Iterable[Run]) -> list[str]:
+    """Every task that any of the runs measured, in reading order."""
+    return in_reading_order((task for run in runs for task in run.tasks), TASKS)
+
+
+def variants_of(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
+    """Every variant of `task` that any of the runs measured, but corruptions; with `metric`, those that have it."""
+    return order_variants(
+        variant
+        for run in runs
+        for variant in run.variants(task)
+        if metric is None or run.tasks[task][variant].get(metric) is not None
+    )
+
+
+def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
+    """Kinds and severities of all corruptions that any of the runs measured."""
+    names = [name.rpartition("/")[2] for run in runs for task in run.tasks for name in run.corruptions(task)]
+    pairs = [pair for pair in map(corruption_of, names) if pair is not None]
+    return list(dict.fromkeys(kind for kind, _ in pairs)), sorted({severity for _, severity in pairs})
+
+
+def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Run]:
+    """The runs that measured `task`, the highest figure of `lead` (variant, metric) first, ties and gaps by name."""
+
+    def place(run: Run) -> tuple[float, str]:
+        value = run.figure(task, *lead).value
+        return (math.inf if value is None else -value, run.label)
+
+    return sorted((run for run in runs if task in run.tasks), key=place)
+
+
+def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Path and checked content of every results file: a file stands for itself, a folder for those in and below it.
 
     Raises:
-        InputError: a source is not there, or is a folder without results.
+        InputError: a source is not there or holds no results, or a file is cut short or not what it should be.
     """
     found: dict[Path, Path] = {}
     for source in map(Path, sources):
         for path in _results_under(source):
             found.setdefault(path.resolve(), path)
-    return list(found.values())
+    return [(path, _checked(path, read_results(path))) for path in found.values()]
 
 
 def _results_under(source: Path) -> list[Path]:
     if not source.is_dir():
         if not source.exists():
-            raise InputError(source, "results", "nothing there", f"a {RESULTS_FILE} or a folder that contains one")
+            raise InputError(source, "results", "nothing there", f"a {RESULTS} or a folder that contains one")
         return [source]
-    below = [path for path in sorted(source.rglob(RESULTS_FILE)) if path.is_file()]
-    # A folder whose name starts with a dot is being written by somebody and will be renamed or removed.
+    below = [path for path in sorted(source.rglob(RESULTS)) if path.is_file()]
+    # A folder whose name starts with a dot is still being written, and will be renamed or removed.
     whole = [path for path in below if not any(part.startswith(".") for part in path.relative_to(source).parts)]
     if not whole:
-        raise InputError(source, "results", f"a folder without {RESULTS_FILE}", "results of `rococo evaluate`")
+        raise InputError(source, "results", f"a folder without {RESULTS}", "results of `rococo evaluate`")
     return whole
 
 
-def load_results(sources: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Path and checked content of every results file under `sources`.
-
-    Raises:
-        InputError: a source holds no results, a file is cut short, or a part of it is not what it should be.
-    """
-    return [(path, _checked(path, read_results(path))) for path in find_results(sources)]
-
-
 def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Beyond what the reader checks: shapes that the page indexes into, for metrics that it has never heard of."""
+    """The content with its numbers alone: an unknown metric may be anything."""
     try:
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InputError(path, "text", f"a lone surrogate, U+{ord(error.object[error.start]):04X}", "Unicode") from None
-    for task, variants in content["intervals"].items():
-        for variant, metrics in _object(path, f"intervals: {task}", variants).items():
-            for name, interval in _object(path, f"intervals: {task}: {variant}", metrics).items():
-                pair = isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
-                if interval is not None and not pair:
-                    field = f"intervals: {task}: {variant}: {name}"
-                    raise InputError(path, field, json.dumps(interval)[:80], "[low, high] or null")
     tasks = {
         task: {
             variant: {name: value for name, value in metrics.items() if value is None or _is_number(value)}
@@ -96,41 +183,36 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     return content | {"tasks": tasks}
 
 
-def _object(path: Path, field: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(path, field, f"a JSON {type(value).__name__}", "an object")
-    return value
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Section]:
-    """Sections in the order in which their first result was named.
+def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
+    """Groups in the order in which their first result was named.
 
     Args:
         results: path and checked content of each results.json.
     """
     groups: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
     for path, content in results:
-        groups.setdefault(hash_json(_without_model(content)), []).append((path, content))
-    first = _flat(_without_model(results[0][1])) if results else {}
-    return [
-        Section(_labelled(members), _differences(first, _flat(_without_model(members[0][1]))))
-        for members in groups.values()
-    ]
+        groups.setdefault(hash_json(_conditions(content)), []).append((path, content))
+    first = _flat(_conditions(results[0][1])) if results else {}
+    found = []
+    for members in groups.values():
+        here = _flat(_conditions(members[0][1]))
+        rows = [(name, first.get(name, "not recorded"), here.get(name, "not recorded")) for name in {**first, **here}]
+        found.append(Group(_labelled(members), tuple(row for row in rows if row[1] != row[2])))
+    return found
 
 
-def _without_model(content: dict[str, Any]) -> dict[str, Any]:
-    return {"protocol": content["protocol"]} | {
-        name: value for name, value in content["fingerprint"].items() if name != "model"
-    }
+def _conditions(content: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in content["fingerprint"].items() if name not in ("model", _DIGEST)}
+    return {"protocol": content["protocol"]} | kept
 
 
 def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
     """Runs with unique labels: a name that occurs twice gets its folder, and a number where that is no help."""
-    names = [content["model"] for _, content in members]
+    names = [printable(content["model"]) for _, content in members]
     runs: list[Run] = []
     for (path, content), name in zip(members, names, strict=True):
         label = name if names.count(name) == 1 else f"{name} ({path.resolve().parent.name})"
@@ -140,20 +222,13 @@ def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]
     return tuple(runs)
 
 
-def _differences(first: dict[str, str], here: dict[str, str]) -> tuple[Difference, ...]:
-    fields = [field for field in dict.fromkeys([*first, *here]) if field != _DIGEST]
-    pairs = [Difference(field, first.get(field, "not recorded"), here.get(field, "not recorded")) for field in fields]
-    return tuple(pair for pair in pairs if pair.first != pair.here)
+def flat_fingerprint(content: dict[str, Any]) -> dict[str, str]:
+    """The whole fingerprint of a result, one line a field: `{"versions.jax": "0.10.2"}`."""
+    return _flat(content["fingerprint"])
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """A tree of JSON as `{"versions.jax": "0.10.2"}`."""
     if isinstance(value, dict) and value:
         parts = [_flat(child, f"{name}.{key}" if name else str(key)) for key, child in value.items()]
         return {field: text for part in parts for field, text in part.items()}
     return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
-
-
-def flat_fingerprint(content: dict[str, Any]) -> dict[str, str]:
-    """The whole fingerprint of a result, one line a field."""
-    return _flat(content["fingerprint"])

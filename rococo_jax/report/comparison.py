@@ -1,42 +1,47 @@
 """Models against one of them, query by query: the paired differences that overlapping intervals cannot show.
 
 From per_query.parquet, hits of each image are summed over its queries and seeds; `metrics.paired` does the rest. Only
-models of one section are compared, and only where both tables ask the same queries and say what the results say.
+models of one group are compared, and only where both tables ask the same queries and agree with the results.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.benchmarks.settings import CONTROL
+from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
-from rococo_jax.report.collection import Section
-from rococo_jax.report.examples import PER_QUERY_FILE
-from rococo_jax.report.scores import Run, by_clean_recall, tasks_of
-from rococo_jax.report.vocabulary import CLEAN
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
+from rococo_jax.report.collection import Group, Run, tasks_of
+from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.vocabulary import percent, signed, variant_label
 
-METRICS = ("r1", "fr1")
-_COLUMNS = ("task", "variant", "image", "rank", "top1_kind")
+_ALWAYS = ("task", "variant", "image")
+# Metric -> the columns that it is counted from; a table has the columns of the kinds of its tasks.
+_COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen"}
 _ALTERED = ("own_altered", "other_altered")
+_WANTED = "the per-query table that `rococo evaluate` writes beside results.json"
 _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageHits:
-    """Of one task and variant, by image in the order of names: hits for each of `METRICS`, and how many queries."""
+    """Of one task and variant, by image in the order of names: hits of each metric, and how many queries."""
 
     images: tuple[str, ...]
-    hits: Int[np.ndarray, "images metrics"]
-    queries: Int[np.ndarray, "images"]
+    hits: Mapping[str, Int[np.ndarray, " images"]]
+    queries: Int[np.ndarray, " images"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One model minus the reference on one variant, for each of `METRICS`; for R@1 alone on the clean gallery."""
+    """One model minus the reference on one variant, for each metric; for R@1 alone on the clean gallery."""
 
     run: Run
     variant: str
@@ -45,15 +50,17 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All models of a section against one of them on one task.
+    """All models of a group against one of them on one task.
 
     Attributes:
         reference: what the others are compared with.
+        compared: the metrics.
         rows: model by model in the order of the leaderboard, variant by variant.
         left_out: labels of models whose queries could not be compared.
     """
 
     reference: Run
+    compared: tuple[str, ...]
     rows: tuple[Difference, ...]
     left_out: tuple[str, ...]
 
@@ -62,29 +69,32 @@ class Comparison:
         return next((row for row in self.rows if row.run is run and row.variant == variant), None)
 
 
+# By place of the group, and task.
 Comparisons = dict[tuple[int, str], Comparison]
 
 
-def compare_sections(sections: Sequence[Section], reference: str | None = None) -> Comparisons:
-    """By place of the section and task, wherever there is something to compare.
+def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Comparisons:
+    """Paired differences wherever there is something to compare.
 
     Args:
-        sections: of comparable results.
-        reference: label of the model that the others are compared with; by default the one with the best clean R@1.
+        groups: of comparable results.
+        reference: label of the model that the others are compared with; by default the best of each task.
 
     Raises:
         InputError: no model has that label, or a per_query.parquet is not whole.
     """
-    labels = [run.label for section in sections for run in section.runs]
+    labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
-        raise InputError("--reference", "model", repr(reference), f"one of {', '.join(labels)}")
+        raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
     found: Comparisons = {}
-    for place, section in enumerate(sections):
-        if len(section.runs) == 1:
+    for place, group in enumerate(groups):
+        if len(group.runs) == 1:
+            _counted_columns(group.runs[0].path.parent / PER_QUERY)
             continue
-        tables = {run.label: read_image_hits(run.path.parent / PER_QUERY_FILE) for run in section.runs}
-        for task in tasks_of(section.runs):
-            comparison = _compare(by_clean_recall(section.runs, task), task, tables, reference)
+        tables = {run.label: read_image_hits(run.path.parent / PER_QUERY) for run in group.runs}
+        for task in tasks_of(group.runs):
+            compared = section_of(group.runs, task).compared
+            comparison = _compare(ordered(group.runs, task), task, compared, tables, reference)
             if comparison is not None:
                 found[place, task] = comparison
     return found
@@ -93,19 +103,22 @@ def compare_sections(sections: Sequence[Section], reference: str | None = None) 
 def _compare(
     runs: Sequence[Run],
     task: str,
-    tables: dict[str, dict[tuple[str, str], ImageHits] | None],
+    compared: tuple[str, ...],
+    tables: dict[str, dict[tuple[str, str], ImageHits]],
     reference: str | None,
 ) -> Comparison | None:
+    if not compared:
+        return None
     first = next((run for run in runs if run.label == reference), runs[0])
-    base, pairs, left_out = tables[first.label] or {}, [], []
+    base, pairs, left_out = tables[first.label], [], []
     for run in runs:
         if run is first:
             continue
-        own = tables[run.label] or {}
+        own = tables[run.label]
         shared = [
             (run, variant, own[task, variant], base[task, variant])
             for variant in run.variants(task)
-            if _fits(run, task, variant, own) and _fits(first, task, variant, base)
+            if _agrees(run, task, variant, compared, own) and _agrees(first, task, variant, compared, base)
         ]
         shared = [pair for pair in shared if _same_queries(*pair[2:])]
         pairs += shared
@@ -113,16 +126,18 @@ def _compare(
             left_out.append(run.label)
     if not pairs:
         return None
-    return Comparison(first, tuple(_differences(pairs)), tuple(left_out))
+    return Comparison(first, compared, tuple(_differences(pairs, compared)), tuple(left_out))
 
 
-def _fits(run: Run, task: str, variant: str, table: dict[tuple[str, str], ImageHits]) -> bool:
-    """Whether the table of queries holds the variant, and gives the figures of the results."""
+def _agrees(
+    run: Run, task: str, variant: str, compared: Sequence[str], table: dict[tuple[str, str], ImageHits]
+) -> bool:
+    """Whether the table of queries has the variant, and gives the figures of the results."""
     found = table.get((task, variant))
-    if found is None:
+    if found is None or not all(name in found.hits for name in compared):
         return False
-    counted = 100.0 * found.hits.sum(axis=0) / found.queries.sum()
-    told = [run.figure(task, variant, name).value for name in METRICS]
+    counted = [100.0 * found.hits[name].sum() / found.queries.sum() for name in compared]
+    told = [run.figure(task, variant, name).value for name in compared]
     return all(value is not None and abs(value - count) < _SAME for value, count in zip(told, counted, strict=True))
 
 
@@ -130,25 +145,29 @@ def _same_queries(one: ImageHits, other: ImageHits) -> bool:
     return one.images == other.images and np.array_equal(one.queries, other.queries)
 
 
-def _differences(pairs: Sequence[tuple[Run, str, ImageHits, ImageHits]]) -> Iterable[Difference]:
-    """Comparisons over the same images see the same flips, and are made together."""
+def _differences(
+    pairs: Sequence[tuple[Run, str, ImageHits, ImageHits]], compared: Sequence[str]
+) -> Iterable[Difference]:
+    """Comparisons over the same images use the same flips, and are made together."""
     by_images: dict[tuple[str, ...], list[tuple[Run, str, ImageHits, ImageHits]]] = {}
     for pair in pairs:
         by_images.setdefault(pair[2].images, []).append(pair)
     made: dict[tuple[str, str], Difference] = {}
     for members in by_images.values():
-        hits, other = (np.concatenate([pair[side].hits for pair in members], axis=1) for side in (2, 3))
-        queries = np.column_stack([pair[2].queries for pair in members for _ in METRICS])
+        hits, other = (
+            np.column_stack([pair[side].hits[name] for pair in members for name in compared]) for side in (2, 3)
+        )
+        queries = np.column_stack([pair[2].queries for pair in members for _ in compared])
         found = iter(paired_differences(hits, other, queries))
         for run, variant, _, _ in members:
-            each = {name: next(found) for name in METRICS}
+            each = {name: next(found) for name in compared}
             # Nothing altered is in the clean gallery: no first choice can be.
             made[run.label, variant] = Difference(run, variant, {"r1": each["r1"]} if variant == CLEAN else each)
     return [made[run.label, variant] for run, variant, _, _ in pairs]
 
 
-def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits] | None:
-    """Hits by task and variant; None where there is no such file (`rococo score` without it).
+def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
+    """Hits by task and variant; none where there is no such file.
 
     Raises:
         InputError: the file is not whole, or lacks a column.
@@ -157,39 +176,63 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits] | None:
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
-    wanted = "the per-query table that `rococo evaluate` writes beside results.json"
+    counted = _counted_columns(path)
+    if not counted:
+        return {}
+    try:
+        table = parquet.read_table(path, columns=[*_ALWAYS, *dict.fromkeys(counted.values())])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    hits = {
+        "r1": lambda column: compute.less_equal(column, 1),
+        "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
+        "ota": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
+    }
+    columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
+    for metric, column in counted.items():
+        hit = compute.if_else(compute.is_null(table[column]), None, hits[metric](table[column]))
+        columns[metric] = compute.cast(hit, pyarrow.int64())
+    sums = pyarrow.table(columns).group_by(list(_ALWAYS)).aggregate(
+        [(metric, "sum") for metric in counted] + [("task", "count")]
+    )  # fmt: skip
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in sums.to_pylist():
+        rows.setdefault((row["task"], row["variant"]), []).append(row)
+    return {key: _image_hits(members, list(counted)) for key, members in rows.items()}
+
+
+def _counted_columns(path: Path) -> dict[str, str]:
+    """The metrics that the table can give, with the column of each; empty where there is no file.
+
+    Raises:
+        InputError: the file is not whole, or lacks a column.
+    """
+    import pyarrow
+    import pyarrow.parquet as parquet
+
     if not path.exists():
-        return None
+        return {}
     try:
         names = parquet.read_schema(path).names
-        missing = [name for name in _COLUMNS if name not in names]
-        if missing:
-            raise InputError(path, "columns", f"no {', '.join(missing)}", wanted)
-        table = parquet.read_table(path, columns=list(_COLUMNS))
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{wanted}, whole") from None
-    kinds = compute.cast(table["top1_kind"], pyarrow.string())
-    counted = pyarrow.table(
-        {name: compute.cast(table[name], pyarrow.string()) for name in ("task", "variant", "image")}
-        | {
-            "r1": compute.cast(compute.less_equal(table["rank"], 1), pyarrow.int64()),
-            "fr1": compute.cast(compute.is_in(kinds, pyarrow.array(_ALTERED)), pyarrow.int64()),
-        }
-    )
-    sums = counted.group_by(["task", "variant", "image"]).aggregate([("r1", "sum"), ("fr1", "sum"), ("r1", "count")])
-    rows: dict[tuple[str, str], list[tuple[str, int, int, int]]] = {}
-    for row in sums.to_pylist():
-        key = (row["task"], row["variant"])
-        rows.setdefault(key, []).append((row["image"] or "", row["r1_sum"], row["fr1_sum"], row["r1_count"]))
-    return {key: _image_hits(sorted(members)) for key, members in rows.items()}
+        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    counted = {metric: column for metric, column in _COUNTED_FROM.items() if column in names}
+    missing = [name for name in _ALWAYS if name not in names] + ([] if counted else ["rank"])
+    if missing:
+        raise InputError(path, "columns", f"no {', '.join(missing)}", _WANTED)
+    return counted
 
 
-def _image_hits(rows: Sequence[tuple[str, int, int, int]]) -> ImageHits:
-    numbers = np.array([row[1:] for row in rows], np.int64)
-    return ImageHits(tuple(row[0] for row in rows), numbers[:, :2], numbers[:, 2])
+def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> ImageHits:
+    rows = sorted(rows, key=lambda row: row["image"] or "")
+    # A metric of another kind of task is null in all rows.
+    own = [metric for metric in metrics if all(row[f"{metric}_sum"] is not None for row in rows)]
+    hits = {metric: np.array([row[f"{metric}_sum"] for row in rows], np.int64) for metric in own}
+    queries = np.array([row["task_count"] for row in rows], np.int64)
+    return ImageHits(tuple(row["image"] or "" for row in rows), hits, queries)
 
 
-def told_of(comparison: Comparison) -> str:
+def comparison_note(comparison: Comparison) -> str:
     """What a reader must know before the table of differences."""
     count = sum(len(row.metrics) for row in comparison.rows)
     by_chance = max(1, round(0.05 * count))
@@ -204,3 +247,39 @@ def told_of(comparison: Comparison) -> str:
     if comparison.left_out:
         text += f" Not compared, for want of a table of the same queries: {', '.join(comparison.left_out)}."
     return text
+
+
+def comparison_part(comparison: Comparison, task: str) -> Part:
+    """The table of differences: one row a model and variant, with each metric's difference, interval and p."""
+    heads = [Head("Model", words=True), Head("Variant", words=True)]
+    for name in comparison.compared:
+        heads += [Head(f"{metric_of(name).label} difference", metric_of(name).definition, edge=True), Head("p")]
+    rows = []
+    for row in comparison.rows:
+        cells = [Cell(row.run.label), Cell(variant_label(row.variant), words=True)]
+        for name in comparison.compared:
+            cells += _cells(row.metrics.get(name))
+        rows.append(cells)
+    title = f"Differences from {comparison.reference.label}"
+    table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
+    return Part(title, [Note(comparison_note(comparison)), table])
+
+
+def _cells(found: PairedDifference | None) -> list[Cell]:
+    if found is None:
+        return [Cell(percent(None), edge=True), Cell(percent(None))]
+    interval = (f"{signed(found.low)} to {signed(found.high)}",)
+    clear = found.low > 0 or found.high < 0
+    return [
+        Cell(signed(found.points), interval, found.points, edge=True, strong=clear),
+        Cell(p_value(found.p), value=found.p),
+    ]
+
+
+def p_value(p: float) -> str:
+    """Three decimals, four where they are needed.
+
+    >>> p_value(0.0301), p_value(0.0001)
+    ('0.030', '0.0001')
+    """
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.4f}"

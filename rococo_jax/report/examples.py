@@ -1,50 +1,28 @@
-"""Examples of fooled queries, chosen from per_query.parquet by a rule and never by hand.
-
-A query is fooled when its first choice is altered. The rule: per variant, the largest `top1_score - positive_score`
-first; variants take turns; an image is shown at most once. Ties are settled by names, so the same results always give
-the same examples.
-"""
+"""Examples of errors as cards, from the `examples.parquet` that the evaluation writes; words that differ are marked."""
 
 import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-from rococo_jax.errors import InputError
-from rococo_jax.report.vocabulary import CLEAN, order_variants
+from markupsafe import Markup
 
-PER_QUERY_FILE = "per_query.parquet"
-_COLUMNS = ("task", "variant", "query", "image", "caption", "top1_kind", "top1_text", "top1_score", "positive_score")
-_SOMETIMES = ("seed",)
-_FOOLED = ("own_altered", "other_altered")
+from rococo_jax.evaluation.examples import Example
+from rococo_jax.report.blocks import Card, Cards, Line, Picture, Text, rich
+from rococo_jax.report.charts import short_labels
+from rococo_jax.report.vocabulary import order_variants, variant_label
+
 # Two captions that share less than this are different sentences, and marking their words would mark nearly all.
 _SAME_SENTENCE = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Fooled:
-    """One fooled query.
-
-    Args:
-        variant: what was altered.
-        image: the query, or the one true answer.
-        caption: the query, or the best-ranked own caption; empty where the table does not say which that was.
-        chosen: the altered caption, or the name of the altered image, that came first.
-        kind: "own_altered" or "other_altered".
-        chosen_score: its similarity.
-        true_score: similarity of the best right answer.
-        seed: of the mixing, where the variant was run with several.
-    """
-
-    variant: str
-    image: str
-    caption: str
-    chosen: str
-    kind: str
-    chosen_score: float
-    true_score: float
-    seed: int | None = None
+_LONGEST_TEXT = 400  # letters
+_LONGEST_FILE = 20
+_ORIGINAL = "altered from: "
+_KINDS = {
+    ("own_altered", "text"): "own caption, altered",
+    ("other_altered", "text"): "another image's caption, altered",
+    ("own_altered", "image"): "its own image, with another mixed in",
+    ("other_altered", "image"): "another image, mixed",
+    ("wrong", "text"): "the wrong text",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,77 +33,77 @@ class Word:
     changed: bool
 
 
-def read_fooled(path: Path) -> dict[str, list[Fooled]] | None:
-    """The fooled queries of every task, in no particular order; None where there is no such file (`rococo score`).
-
-    Raises:
-        InputError: the file is not whole, or lacks a column.
-    """
-    import pyarrow
-    import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
-
-    wanted = "the per-query table that `rococo evaluate` writes beside results.json"
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        return None
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{wanted}, whole") from None
-    missing = [name for name in _COLUMNS if name not in table.column_names]
-    if missing:
-        raise InputError(path, "columns", f"no {', '.join(missing)}", wanted)
-    kinds = compute.cast(table["top1_kind"], pyarrow.string())
-    columns = [*_COLUMNS, *(name for name in _SOMETIMES if name in table.column_names)]
-    rows = table.filter(compute.is_in(kinds, pyarrow.array(_FOOLED))).select(columns).to_pylist()
-    fooled: dict[str, list[Fooled]] = {}
-    for row in rows:
-        fooled.setdefault(row["task"], []).append(_fooled(row))
-    return fooled
+def choose_errors(examples: Iterable[Example], task: str, count: int) -> list[Example]:
+    """The first `count` errors of a task in the order of choice, grouped by variant in reading order."""
+    errors = [each for each in examples if (each.role, each.task) == ("error", task)]
+    chosen = sorted(errors, key=lambda each: each.order)[:count]
+    variants = order_variants(each.variant for each in chosen)
+    return sorted(chosen, key=lambda each: variants.index(each.variant))
 
 
-def _fooled(row: dict[str, Any]) -> Fooled:
-    texts = (str(row[name] or "") for name in ("variant", "image", "caption", "top1_text", "top1_kind"))
-    return Fooled(*texts, float(row["top1_score"]), float(row["positive_score"]), row.get("seed"))
+def error_cards(examples: Sequence[Example]) -> Cards:
+    """The examples side by side."""
+    return Cards([_card(example) for example in examples])
 
 
-def read_image_order(path: Path) -> list[str]:
-    """The images of a run in the order in which it had them, which decides who was mixed with whom.
+def _card(example: Example) -> Card:
+    chosen = "image" if example.wrong.image else "text"
+    kind = _KINDS.get((example.kind, chosen), example.kind.replace("_", " "))
+    seed = f" (seed {example.seed})" if example.seed is not None else ""
+    pictures = [
+        Picture(side.jpeg, side.image, f"{told}: {side.image}", label)
+        for side, told, label in (
+            (example.query, "the query", ""),
+            (example.right, "the true image", "true"),
+            (example.wrong, "the chosen image", "chosen"),
+        )
+        if side.image
+    ]
+    if len(pictures) == 1:
+        pictures = [dataclasses.replace(pictures[0], label="")]
+    lines = [] if not example.query.text else [Line("caption", _cut(example.query.text), None, "query")]
+    if chosen == "image":
+        note = f" {example.wrong.note}" if example.wrong.note else ""
+        wrong = rich("{}<bdi>{}</bdi>", _file(example.wrong.image), note)
+        lines.append(Line(f"chosen{seed}", wrong, example.wrong_score, "chosen file"))
+        lines.append(Line("true", _file(example.right.image), example.right_score, "true file"))
+    else:
+        lines += _text_lines(example, seed)
+    return Card(rich("<b>{}</b> · {}", variant_label(example.variant), kind), pictures, lines)
 
-    Queries are images, or captions image by image; so it is the order of first appearance. Empty without a table.
-    """
-    import pyarrow
-    import pyarrow.parquet as parquet
 
-    try:
-        table = parquet.read_table(path, columns=["task", "image"], filters=[("variant", "=", CLEAN)])
-    except (pyarrow.ArrowException, OSError):
-        return []
-    rows = zip(table["task"].to_pylist(), table["image"].to_pylist(), strict=True)
-    images: dict[str, dict[str, None]] = {}
-    for task, name in rows:
-        images.setdefault(task, {})[name] = None
-    return list(next(iter(images.values()), {}))
+def _text_lines(example: Example, seed: str) -> list[Line]:
+    """The chosen text with its changed words, what it was altered from, and the true one."""
+    note, true = example.wrong.note, example.right.text
+    source = note.removeprefix(_ORIGINAL) if note.startswith(_ORIGINAL) else ""
+    # Where nothing tells which original was altered, the true text is the best guess; unlike ones stay unmarked.
+    compared, chosen = compare_words(_cut(source or true), _cut(example.wrong.text))
+    lines = [Line(f"chosen{seed}", _marked(chosen, "mark"), example.wrong_score, "chosen")]
+    if source and source != true:
+        whose = "altered from another image's caption" if example.kind == "other_altered" else "altered from"
+        lines.append(Line(whose, _marked(compared, "del"), None, "made-from"))
+        shown: Text = _cut(true)
+    else:
+        shown = _marked(compared, "del")
+        if note and not source:
+            lines.append(Line("note", _cut(note), None, "made-from"))
+    shown = shown if true else Markup("<i>the best of its own captions</i>")
+    return [*lines, Line("true", shown, example.right_score, "true")]
 
 
-def choose_examples(fooled: Iterable[Fooled], count: int) -> list[Fooled]:
-    """At most `count` examples by the rule at the top of this file, grouped by variant in reading order."""
+def _file(name: str) -> Markup:
+    """A file's name without its folders and its middle; its title holds the whole name."""
+    return rich('<bdi title="{}">{}</bdi>', name, short_labels([name.rpartition("/")[2]], _LONGEST_FILE)[0])
 
-    def place(one: Fooled) -> tuple[float, str, str, str, int]:
-        return (one.true_score - one.chosen_score, one.image, one.caption, one.chosen, one.seed or 0)
 
-    waiting: dict[str, list[Fooled]] = {}
-    for one in sorted(fooled, key=place, reverse=True):  # the most confident last, where pop() finds it
-        waiting.setdefault(one.variant, []).append(one)
-    variants, shown, chosen = order_variants(waiting), set(), []
-    while len(chosen) < count and any(waiting.values()):
-        for variant in variants:
-            while waiting[variant] and waiting[variant][-1].image in shown:
-                waiting[variant].pop()
-            if waiting[variant] and len(chosen) < count:
-                chosen.append(waiting[variant].pop())
-                shown.add(chosen[-1].image)
-    return sorted(chosen, key=lambda one: variants.index(one.variant))
+def _marked(words: Sequence[Word], name: str) -> Markup:
+    """A text with its changed words inside elements called `name`."""
+    marked = [rich(f"<{name}>{{}}</{name}>", word.text) if word.changed else rich("{}", word.text) for word in words]
+    return Markup(" ").join(marked)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
 
 def compare_words(first: str, second: str) -> tuple[list[Word], list[Word]]:
@@ -145,21 +123,12 @@ def compare_words(first: str, second: str) -> tuple[list[Word], list[Word]]:
     for start, other_start, length in matcher.get_matching_blocks():
         same.update(range(start, start + length))
         other_same.update(range(other_start, other_start + length))
-    return _marked(words, keys, same), _marked(others, other_keys, other_same)
-
-
-def words_that_count(caption: str) -> str:
-    """A caption without case and punctuation, which the `strict` protocol evens out.
-
-    >>> words_that_count("A dog, running .")
-    'a dog running'
-    """
-    return " ".join(key for key in map(_key, caption.split()) if key)
+    return _compared(words, keys, same), _compared(others, other_keys, other_same)
 
 
 def _key(word: str) -> str:
     return "".join(letter for letter in word.casefold() if letter.isalnum())
 
 
-def _marked(words: Sequence[str], keys: Sequence[str], same: set[int]) -> list[Word]:
+def _compared(words: Sequence[str], keys: Sequence[str], same: set[int]) -> list[Word]:
     return [Word(word, bool(keys[index]) and index not in same) for index, word in enumerate(words)]

@@ -1,177 +1,163 @@
-"""The tables: one row a model with its intervals, and every figure of one model.
+"""Tables and tiles of figures: one row a model with its intervals, every figure of one model, the few that matter.
 
-A cell carries its exact number as `data-value`, which the page's script sorts by; the interval stands below the number.
+A cell carries its exact number, by which the page's script sorts; the interval stands below the number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rococo_jax.report.markup import Markup, element
-from rococo_jax.report.scores import Figure, Run, altered_variants, by_clean_recall
-from rococo_jax.report.vocabulary import CLEAN, metric, order_metrics, percent, variant_label
+from rococo_jax.metrics import metric_of
+from rococo_jax.report.blocks import Cell, Charts, Head, Table, Text, Tile, figure_cell, rich
+from rococo_jax.report.charts import Bar, common_ticks, interval_bars
+from rococo_jax.report.collection import Figure, Run, best_first
+from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
-_CLEAN_METRICS = ("r1", "r5", "r10")
-_ALTERED_METRICS = ("r1", "fr1", "drop")
-# Beyond so many altered variants a row of groups is wider than any screen: a row a model and variant reads better.
-_WIDEST = 6
+# A row with more columns is wider than any screen: a row a model and variant reads better.
+_WIDEST = 21
+# With more variants than this, a panel a model keeps the page short.
+MOST_PANELS = 8
 
-_Column = tuple[str, str]  # variant, metric
-
-
-def leaderboard(runs: Sequence[Run], task: str) -> Markup:
-    """One row a model, best clean R@1 first: clean recall, then R@1, FR@1 and drop for each altered variant."""
-    runs = by_clean_recall(runs, task)
-    variants = altered_variants(runs, task)
-    if len(variants) > _WIDEST:
-        return _long_table(runs, task, variants)
-    groups = [(CLEAN, _present(runs, task, CLEAN, _CLEAN_METRICS))]
-    groups += [(variant, _present(runs, task, variant, _ALTERED_METRICS)) for variant in variants]
-    groups = [(variant, names) for variant, names in groups if names]
-    columns = [(variant, name) for variant, names in groups for name in names]
-    best = _best(runs, task, columns)
-    head = element(
-        "thead",
-        element("tr", element("td"), [_group_header(variant, len(names)) for variant, names in groups]),
-        element(
-            "tr",
-            header_cell("Model", first=True),
-            [
-                header_cell(
-                    metric(name).label, metric(name).definition, new, sorted_now=(variant, name) == (CLEAN, "r1")
-                )
-                for variant, name, new in _with_borders(groups)
-            ],
-        ),
-    )
-    rows = [
-        element(
-            "tr",
-            element("th", element("bdi", run.label), scope="row"),
-            [
-                figure_cell(run.figure(task, variant, name), new, run.label in best[variant, name])
-                for variant, name, new in _with_borders(groups)
-            ],
-        )
-        for run in runs
-    ]
-    return scrolling_table(f"Models, {task}", head, rows, sortable=True, filterable=True)
+Lead = tuple[str, str]  # variant, metric
 
 
-def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Markup:
-    """Every figure of one model: one row a variant (all but corruptions by default), one column a metric."""
-    variants = run.variants(task) if variants is None else variants
-    names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
-    names = [name for name in names if _has_any([run], task, variants, name)]
-    head = element(
-        "thead",
-        element(
-            "tr",
-            header_cell("Variant", first=True),
-            [header_cell(metric(name).label, metric(name).definition) for name in names],
-        ),
-    )
-    rows = [
-        element(
-            "tr",
-            element("th", element("bdi", variant_label(variant)), scope="row", title=variant),
-            [figure_cell(run.figure(task, variant, name)) for name in names],
-        )
-        for variant in variants
-    ]
-    return scrolling_table(f"{run.label}, {task}", head, rows, sortable=len(rows) > 1)
-
-
-def _long_table(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Markup:
-    wanted = ("r1", "r5", "r10", "fr1", "drop")
-    names = [name for name in wanted if _has_any(runs, task, [CLEAN, *variants], name)]
-    head = element(
-        "thead",
-        element(
-            "tr",
-            header_cell("Model", first=True),
-            header_cell("Variant", words=True),
-            [header_cell(metric(name).label, metric(name).definition) for name in names],
-        ),
-    )
-    rows = [
-        element(
-            "tr",
-            element("th", element("bdi", run.label), scope="row"),
-            element("td", variant_label(variant), class_="words"),
-            [figure_cell(run.figure(task, variant, name)) for name in names],
-        )
-        for run in runs
-        for variant in run.variants(task)
-    ]
-    return scrolling_table(f"Models, {task}", head, rows, sortable=True, filterable=True)
-
-
-def _has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
+def has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
+    """Whether any run measured the metric on any of the variants."""
     return any(run.figure(task, variant, name).value is not None for run in runs for variant in variants)
 
 
-def _present(runs: Sequence[Run], task: str, variant: str, names: Sequence[str]) -> list[str]:
-    return [name for name in names if _has_any(runs, task, [variant], name)]
+def leaderboard(
+    runs: Sequence[Run], task: str, groups: Sequence[tuple[str, Sequence[str]]], lead: Lead, short: Sequence[str]
+) -> Table:
+    """One row a model, the best first, with a group of columns for each variant; a long table where that is too wide.
 
-
-def _with_borders(groups: Sequence[tuple[str, list[str]]]) -> list[tuple[str, str, bool]]:
-    return [(variant, name, index == 0) for variant, names in groups for index, name in enumerate(names)]
-
-
-def _best(runs: Sequence[Run], task: str, columns: Sequence[_Column]) -> dict[_Column, set[str]]:
-    """The models that lead each column, as printed; nobody leads alone or in a column without a better end."""
-    leaders: dict[_Column, set[str]] = {}
-    for variant, name in columns:
-        end = {"higher": max, "lower": min}.get(metric(name).better or "")
-        printed = {run.label: run.figure(task, variant, name).value for run in runs}
-        printed = {label: round(value, 1) for label, value in printed.items() if value is not None}
-        top = end(printed.values()) if end and len(printed) > 1 else None
-        leaders[variant, name] = {label for label, value in printed.items() if value == top}
-    return leaders
-
-
-def _group_header(variant: str, columns: int) -> Markup:
-    return element("th", variant_label(variant), colspan=columns, scope="colgroup", class_="group edge", title=variant)
-
-
-def header_cell(
-    label: str,
-    title: str | None = None,
-    new_group: bool = False,
-    first: bool = False,
-    sorted_now: bool = False,
-    words: bool = False,
-) -> Markup:
-    """The heading of a column; a button, so that a sortable table can be sorted by keyboard too."""
-    classes = " ".join(name for name, on in (("edge", new_group), ("words", first or words)) if on) or None
-    order = "descending" if sorted_now else None
-    button = element("button", label, type="button", title=title)
-    return element("th", button, scope="col", class_=classes, aria_sort=order)
-
-
-def figure_cell(figure: Figure, new_group: bool = False, leads: bool = False) -> Markup:
-    """A number with its interval and its spread over seeds or kinds below."""
-    number = percent(figure.value)
-    content = [element("strong", number) if leads else number]
-    if figure.has_interval:
-        # Beside a minus sign a bare dash would read as another one.
-        dash = "\u2009–\u2009" if figure.low < 0 else "–"
-        content.append(element("small", f"{percent(figure.low)}{dash}{percent(figure.high)}"))
-    if figure.spread is not None:
-        content.append(element("small", f"sd {percent(figure.spread)}"))
-    return element("td", content, data_value=figure.value, class_="edge" if new_group else None)
-
-
-def scrolling_table(caption: str, head: Markup, rows: list[Markup], sortable: bool, filterable: bool = False) -> Markup:
-    """A table of figures that scrolls sideways where it is wider than the screen.
-
-    The page's script puts a field above a `filterable` one, which takes rows away by their words.
+    Args:
+        runs: the models.
+        task: whose figures.
+        groups: variants with the metrics of their columns; what no run has is left out.
+        lead: variant and metric that rows are ordered by.
+        short: the metrics of the long table.
     """
-    classes = " ".join(name for name, on in (("sortable", sortable), ("filterable", filterable)) if on)
-    table = element(
-        "table",
-        element("caption", caption, class_="heard"),
-        head,
-        element("tbody", rows),
-        class_=f"figures {classes}".strip(),
-    )
-    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=f"Table: {caption}")
+    runs = best_first(runs, task, lead)
+    groups = [(name, [each for each in names if has_any(runs, task, [name], each)]) for name, names in groups]
+    groups = [(name, names) for name, names in groups if names]
+    columns = [(name, each, place == 0) for name, names in groups for place, each in enumerate(names)]
+    if len(columns) > _WIDEST:
+        return _long_table(runs, task, short)
+    best = {(variant, name): _leaders(runs, task, variant, name) for variant, name, _ in columns}
+    heads = [Head("Model", words=True)]
+    heads += [
+        Head(metric_of(name).label, metric_of(name).definition, edge, sorted_now=(variant, name) == lead)
+        for variant, name, edge in columns
+    ]
+    rows = [
+        [Cell(run.label)] + [
+            figure_cell(run.figure(task, variant, name), edge, run.label in best[variant, name])
+            for variant, name, edge in columns
+        ]
+        for run in runs
+    ]  # fmt: skip
+    above = [(variant_label(name), len(names), name) for name, names in groups]
+    return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True)
+
+
+def _leaders(runs: Sequence[Run], task: str, variant: str, name: str) -> set[str]:
+    """The models that lead a column, as printed; nobody leads alone or in a column without a better end."""
+    end = {"higher": max, "lower": min}.get(metric_of(name).better or "")
+    values = {run.label: run.figure(task, variant, name).value for run in runs}
+    printed = {label: round(value, 1) for label, value in values.items() if value is not None}
+    top = end(printed.values()) if end and len(printed) > 1 else None
+    return {label for label, value in printed.items() if value == top}
+
+
+def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:
+    """Every figure of one model: one row a variant (all but corruptions by default), one column a metric."""
+    variants = run.variants(task) if variants is None else variants
+    names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
+    names = [name for name in names if has_any([run], task, variants, name)]
+    heads = [Head("Variant", words=True), *(Head(metric_of(name).label, metric_of(name).definition) for name in names)]
+    rows = [
+        [Cell(variant_label(variant), title=variant), *(figure_cell(run.figure(task, variant, name)) for name in names)]
+        for variant in variants
+    ]
+    return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1)
+
+
+def _long_table(runs: Sequence[Run], task: str, wanted: Sequence[str]) -> Table:
+    names = [name for name in wanted if any(has_any([run], task, run.variants(task), name) for run in runs)]
+    heads = [Head("Model", words=True), Head("Variant", words=True)]
+    heads += [Head(metric_of(name).label, metric_of(name).definition) for name in names]
+    rows = [
+        [
+            Cell(run.label),
+            Cell(variant_label(variant), words=True),
+            *(figure_cell(run.figure(task, variant, name)) for name in names),
+        ]
+        for run in runs
+        for variant in run.variants(task)
+    ]
+    return Table(f"Models, {task}", heads, rows, sortable=True, filterable=True)
+
+
+def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Figure] | None:
+    """The variant at one end (`max` or `min`) of a metric, with its figure."""
+    figures = [(variant, run.figure(task, variant, name)) for variant in variants]
+    figures = [(variant, figure) for variant, figure in figures if figure.value is not None]
+    return end(figures, key=lambda pair: pair[1].value) if figures else None
+
+
+def tile(
+    label: str, runs: Sequence[Run], found: Sequence[tuple[str, Figure] | None], plain: str = "", ours: bool = False
+) -> Tile | None:
+    """One number and what it is of, or the range over several models; None where no model has it.
+
+    Args:
+        label: what the number is.
+        runs: the models.
+        found: for each, the variant and its figure.
+        plain: the variant that need not be named.
+        ours: the formula is ours, not the benchmark's.
+    """
+    known = [(run, *pair) for run, pair in zip(runs, found, strict=True) if pair is not None]
+    if not known:
+        return None
+    low, high = (end(known, key=lambda each: each[2].value) for end in (min, max))
+    notes: list[Text]
+    if len(known) == 1:
+        _, variant, figure = known[0]
+        number = with_unit(percent(figure.value))
+        notes = [] if variant == plain else [variant_label(variant)]
+        if figure.has_interval:
+            notes.append(f"95 % interval {percent(figure.low)} to {percent(figure.high)}")
+        if figure.spread is not None:
+            notes.append(f"standard deviation {percent(figure.spread)}")
+    elif percent(low[2].value) == percent(high[2].value):
+        number, notes = with_unit(percent(low[2].value)), ["all models"]
+    else:
+        ends = percent(low[2].value), percent(high[2].value)
+        number = rich('{}<span class="unit"> to </span>{}<span class="unit"> %</span>', *ends)
+        notes = [rich("lowest <bdi>{}</bdi>", low[0].label), rich("highest <bdi>{}</bdi>", high[0].label)]
+    return Tile(label, number, notes, ours)
+
+
+def with_unit(number: str, unit: str = "%") -> Text:
+    """A number with its unit in small type."""
+    return rich('{}<span class="unit"> {}</span>', number, unit)
+
+
+def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tuple[str, list[tuple[Run, str, str]]]]:
+    """Title and `(run, variant, row label)` of each panel: one a variant, or one a model where that reads better."""
+    if len(runs) == 1 or len(variants) > MOST_PANELS:
+        return [(run.label, [(run, name, variant_label(name)) for name in variants]) for run in runs if variants]
+    return [(variant_label(name), [(run, name, run.label) for run in runs]) for name in variants]
+
+
+def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], name: str, colour: str) -> Charts | None:
+    """Bars with whiskers for one metric over variants; None where there are none."""
+    found = panels(runs, task, variants)
+    if not found:
+        return None
+    ticks = common_ticks([run.figure(task, variant, name) for _, rows in found for run, variant, _ in rows])
+    label, charts = metric_of(name).label, []
+    for title, rows in found:
+        bars = [Bar(row, run.figure(task, variant, name)) for run, variant, row in rows]
+        charts.append((title if len(found) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour)))
+    return Charts(charts)

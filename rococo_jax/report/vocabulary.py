@@ -1,84 +1,53 @@
-"""What the page calls things: tasks, variants and metrics, with the definition of each and where it comes from.
+"""How the page writes names and numbers, and in which order; an unknown name is printed as the results write it.
 
-`origin` is as honest as the protocol: "benchmark" where the formula is read in the benchmark's public code, "ours"
-where the public material gives none. A name that is not listed here is shown as it is written in the results.
+A variant may be a part of a benchmark on altered images, `replace_rel/fog_3`. Images under a corruption of ImageNet-C
+are `fog_3`, the same cut without one is `uncorrupted`, and `corruptions_3` is the mean over all kinds of a severity.
 """
 
-import dataclasses
+import re
 from collections.abc import Iterable
 
+from rococo_jax.benchmarks.rococo.labels import LAST_VARIANTS, TASKS, UNCORRUPTED, VARIANTS
+from rococo_jax.metrics import METRICS
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """How one metric is printed: percentages with one decimal; `better` is "higher", "lower" or None."""
-
-    label: str
-    definition: str
-    better: str | None
-    origin: str | None = None
-
-
-METRICS = {
-    "r1": Metric("R@1", "share of queries whose best-ranked right answer is first", "higher", "benchmark"),
-    "r5": Metric("R@5", "share of queries whose best-ranked right answer is among the first 5", "higher", "benchmark"),
-    "r10": Metric(
-        "R@10", "share of queries whose best-ranked right answer is among the first 10", "higher", "benchmark"
-    ),
-    "r_mean": Metric("Mean R", "(R@1 + R@5 + R@10) / 3", "higher", "benchmark"),
-    "fr1": Metric(
-        "FR@1",
-        "false recall: share of queries whose first choice is altered, whoever it belongs to",
-        "lower",
-        "benchmark",
-    ),
-    "drop": Metric("Drop", "100 × (clean R@1 − altered R@1) / clean R@1", "lower", "ours"),
-    "drop_points": Metric("Drop, points", "clean R@1 − altered R@1, in percentage points", "lower", "ours"),
-    "top1_own": Metric("Own", "first choice is an original of the query's own", None, "benchmark"),
-    "top1_own_altered": Metric("Own altered", "first choice is an altered one of the query's own", None, "benchmark"),
-    "top1_other_altered": Metric("Other altered", "first choice is an altered one of another", None, "benchmark"),
-    "top1_other": Metric("Other", "first choice is an original of another", None, "benchmark"),
-}
-
-TOP1_SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
-SPREAD_SUFFIXES = ("_std", "_sd")
-CLEAN = "clean"
-
-_VARIANTS = {
-    CLEAN: "Clean",
-    "same_concept": "Same concept",
-    "diff_concept": "Different concept",
-    "rand_voca": "Random vocabulary",
-    "danger": "Danger",
-}
-# Read after the variants that they are to be compared with.
-_LAST = {"control": "Control", "uncorrupted": "Uncorrupted"}
-
-TASKS = {
-    "image_to_text": "Image to text",
-    "text_to_image": "Text to image",
-}
-
-TASK_QUESTIONS = {
-    "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
-    "text_to_image": "Each caption looks for its own image among all images, mixed ones included.",
-}
-
-QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
-ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
-
-PROTOCOLS = {
-    "paper": "the published files and the published way of mixing; a tie counts as the published code has it, as near "
-    "as that can be defined",
-    "strict": "altered captions that change nothing are left out, letter case and the final full stop are evened out "
-    "on both sides, no image is mixed with itself, and a tie counts against the right answer",
-    "control": "images are only squashed and saved again, nothing is mixed in, so that the effect of mixing can be "
-    "told from that of preprocessing",
-}
+SPREAD = "_std"
+_POOLED = "corruptions"
+_NUMBERED = re.compile(r"(\w+)_(\d)")
+# Control characters, lone surrogates and non-characters: HTML forbids them, and UTF-8 cannot write some.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def metric(name: str) -> Metric:
-    """The metric of that name; an unknown one is called what the results call it."""
-    return METRICS.get(name) or Metric(name.replace("_", " "), "as the results name it", None)
+def printable(text: str) -> str:
+    """`text` with every character that HTML cannot hold replaced by U+FFFD."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def percent(value: float | int | None) -> str:
+    """One decimal, a true minus sign, a dash for what was not measured.
+
+    >>> percent(36.96), percent(-0.04), percent(-1.25), percent(None)
+    ('37.0', '0.0', '−1.2', '–')
+    """
+    if value is None:
+        return "–"
+    text = f"{value:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def signed(points: float) -> str:
+    """A difference with its sign.
+
+    >>> signed(1.25), signed(-0.3), signed(0.01)
+    ('+1.2', '−0.3', '0.0')
+    """
+    text = percent(points)
+    return text if text == "0.0" or points < 0 else f"+{text}"
+
+
+def count(number: object) -> str:
+    """A whole number with thousands apart; a dash for anything else."""
+    return f"{number:,}" if isinstance(number, int) and not isinstance(number, bool) else "–"
 
 
 def variant_label(name: str) -> str:
@@ -86,11 +55,17 @@ def variant_label(name: str) -> str:
 
     >>> variant_label("same_concept"), variant_label("mix_0.9"), variant_label("corruptions_3")
     ('Same concept', 'Mix 0.9', 'All kinds, severity 3')
+    >>> variant_label("replace_rel/fog_3")
+    'Replace rel, fog 3'
     """
-    if name.startswith("corruptions_"):
-        return f"All kinds, severity {name.removeprefix('corruptions_')}"
+    part, _, images = name.rpartition("/")
+    if part:
+        label = variant_label(images)
+        return f"{variant_label(part)}, {label[:1].lower()}{label[1:]}"
+    if name.startswith(f"{_POOLED}_"):
+        return f"All kinds, severity {name.removeprefix(f'{_POOLED}_')}"
     spaced = name.replace("_", " ").strip()
-    return _VARIANTS.get(name) or (spaced[:1].upper() + spaced[1:]).replace("Jpeg", "JPEG")
+    return (VARIANTS | LAST_VARIANTS).get(name) or (spaced[:1].upper() + spaced[1:]).replace("Jpeg", "JPEG")
 
 
 def task_label(name: str) -> str:
@@ -105,22 +80,52 @@ def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
-    """Variants in reading order: `clean` first, the control last."""
-    return sorted(in_reading_order(names, _VARIANTS), key=lambda name: name in _LAST)
+    """Variants in reading order: `mean` and `clean` first, the control last."""
+    return sorted(in_reading_order(names, ("mean", *VARIANTS)), key=lambda name: name in LAST_VARIANTS)
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:
-    """Metrics in reading order; the spread over seeds (`r1_std`) is printed with its metric, so it is left out."""
-    return [name for name in in_reading_order(names, METRICS) if not name.endswith(SPREAD_SUFFIXES)]
+    """Metrics in reading order; spreads (`r1_std`) are left out, because they are printed with their metric."""
+    return [name for name in in_reading_order(names, METRICS) if not name.endswith(SPREAD)]
 
 
-def percent(value: float | int | None) -> str:
-    """One decimal, a true minus sign, a dash for what was not measured.
+def corruption_of(variant: str) -> tuple[str, int] | None:
+    """Kind and severity of a corrupted image set.
 
-    >>> percent(36.96), percent(-0.04), percent(-1.25), percent(None)
-    ('37.0', '0.0', '−1.2', '–')
+    >>> corruption_of("fog_3"), corruption_of("fog_7"), corruption_of("corruptions_3"), corruption_of("danger")
+    (('fog', 3), None, None, None)
     """
-    if value is None:
-        return "–"
-    text = f"{value:.1f}"
-    return "0.0" if text == "-0.0" else text.replace("-", "−")
+    kind, severity = _numbered(variant)
+    return (kind, severity) if kind in CORRUPTIONS else None
+
+
+def pooled_severity(variant: str) -> int | None:
+    """The severity over whose kinds the variant is the mean.
+
+    >>> pooled_severity("corruptions_3"), pooled_severity("fog_3")
+    (3, None)
+    """
+    kind, severity = _numbered(variant)
+    return severity if kind == _POOLED else None
+
+
+def pooled(severity: int) -> str:
+    """The variant that is the mean over all kinds of that severity."""
+    return f"{_POOLED}_{severity}"
+
+
+def is_about_corruption(variant: str) -> bool:
+    """Whether the variant is measured on corrupted images, or is a mean or the baseline of such.
+
+    >>> is_about_corruption("fog_3"), is_about_corruption("swap_att/uncorrupted"), is_about_corruption("danger")
+    (True, True, False)
+    """
+    images = variant.rpartition("/")[2]
+    return images == UNCORRUPTED or corruption_of(images) is not None or pooled_severity(images) is not None
+
+
+def _numbered(variant: str) -> tuple[str | None, int]:
+    found = _NUMBERED.fullmatch(variant)
+    if found is None or int(found[2]) not in SEVERITIES:
+        return None, 0
+    return found[1], int(found[2])

@@ -1,13 +1,13 @@
 """From the folders of a sweep to the rows of its table: a row an arm and value of each axis, over all its seeds.
 
     value        the mean over seeds
-    sd           the sample standard deviation over seeds, null for a single one
-    interval     95 % bootstrap over images of the mean over seeds, null where nothing was evaluated or, for `drop`,
-                 where in some draw no query of the clean gallery finds its own
+    spread       the sample standard deviation over seeds, None for a single one
+    low, high    95 % bootstrap interval over images of the mean over seeds; None where nothing was evaluated, where the
+                 queries do not tell the metric, or, for `drop`, where in some draw no query of the baseline is right
 
-`drop` is the mean of the runs' own drops. The variant `altered` is the mean over the altered variants of a task, the
-control and corruptions left out. Images a second are the median over a run's logged steps but the first; bytes are
-those of the compiled step (`training/meter.py`).
+Each kind of task has its metrics, as in the report. `drop` is the mean of the runs' own drops. Where variants are
+alterations (RoCOCO), the variant `altered` is the mean over them, the control and corruptions left out. Images a second
+are the median over a run's logged steps but the first; bytes are those of the compiled step.
 """
 
 import dataclasses
@@ -21,27 +21,18 @@ import numpy as np
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.evaluation.across_seeds import PerImage, draws_of, interval, over_draws, read_per_image, spread
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.report.variant_families import is_about_corruption
-from rococo_jax.report.vocabulary import CLEAN
+from rococo_jax.report.collection import Figure
+from rococo_jax.report.sections import TaskSection, section_of_kind
+from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
 from rococo_jax.sweep.plan import Plan, Point
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
 from rococo_jax.training.run_log import METRICS as STEPS
 
 ALTERED = "altered"
-METRICS = ("r1", "fr1", "drop")
 TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")
 
 # Runs' values, and the same on every draw of images (draws runs) where that is defined.
 _Drawn = tuple[np.ndarray, np.ndarray | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """A mean over seeds, its spread over them, and its interval over images."""
-
-    value: float
-    sd: float | None = None
-    interval: list[float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +46,7 @@ class Row:
         config: steps, batch size and learning rate.
         training: figures of `TRAINING`.
         tasks: task -> variant -> metric -> figure; empty where nothing was evaluated.
+        kinds: task -> its kind.
     """
 
     arm: str
@@ -63,6 +55,7 @@ class Row:
     config: Mapping[str, int | float]
     training: Mapping[str, Figure]
     tasks: Mapping[str, Mapping[str, Mapping[str, Figure]]]
+    kinds: Mapping[str, str]
 
 
 def collect(plan: Plan, workdir: Path) -> list[Row]:
@@ -75,6 +68,25 @@ def collect(plan: Plan, workdir: Path) -> list[Row]:
     per_image: dict[str, PerImage] = {}
     rows = [_row(plan, workdir, points, per_image) for points in groups.values()]
     return [row for row in rows if row is not None]
+
+
+def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """What a reader wants first, as task, variant and metric: of each task what any row has."""
+    columns = []
+    for task, kind in {task: kind for row in rows for task, kind in row.kinds.items()}.items():
+        variant, metric = section_of_kind(kind).lead
+        found = [row.tasks[task] for row in rows if task in row.tasks]
+        variant = variant if any(variant in each for each in found) else next(iter(found[0]))
+        names = metrics_of([row for row in rows if task in row.tasks], task)
+        wanted = [(variant, name) for name in ([metric] if metric else names)]
+        wanted += [(ALTERED, name) for name in names] if section_of_kind(kind).alters else []
+        columns += [(task, *each) for each in wanted if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
+    return columns
+
+
+def metrics_of(rows: Sequence[Row], task: str) -> list[str]:
+    """The metrics of a task that any row has, in reading order."""
+    return order_metrics(name for row in rows for metrics in row.tasks.get(task, {}).values() for name in metrics)
 
 
 def _row(plan: Plan, workdir: Path, points: Sequence[Point], per_image: dict[str, PerImage]) -> Row | None:
@@ -90,18 +102,20 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point], per_image: dict[str
     }
     first = done[0].config
     config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
-    tasks = {}
+    tasks, kinds = {}, {}
     if all(map(is_evaluated, folders)):
         for folder in folders:
             if str(folder) not in per_image:
                 per_image[str(folder)] = read_per_image(folder / EVALUATION)
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
-        tasks = _tasks(results, [per_image[str(folder)] for folder in folders])
-    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks)
+        kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
+        runs = [per_image[str(folder)] for folder in folders]
+        tasks = {task: _task(results, runs, task, section_of_kind(kind)) for task, kind in kinds.items()}
+    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks, kinds)
 
 
 def training_figures(folder: Path) -> dict[str, float | None]:
-    """What a run's log says: the loss at the end, images a second, bytes of the step on a device."""
+    """What a run's log has: the loss at the end, images a second, bytes of the step on a device."""
     lines = [json.loads(line) for line in (folder / STEPS).read_text().splitlines()]
     rates = [line["images_per_second"] for line in lines[1:] or lines]
     return {
@@ -111,53 +125,62 @@ def training_figures(folder: Path) -> dict[str, float | None]:
     }
 
 
-def _tasks(results: Sequence[Mapping[str, Any]], runs: Sequence[PerImage]) -> dict[str, dict[str, dict[str, Figure]]]:
-    draws = draws_of(runs)
-    tasks = {}
-    for task, variants in results[0]["tasks"].items():
-        drawn = {
-            variant: {
-                metric: _drawn(results, runs, task, variant, metric, draws)
-                for metric in METRICS
-                if all(each["tasks"][task][variant].get(metric) is not None for each in results)
-            }
-            for variant in variants
-        }
-        altered = [
-            drawn[variant]
-            for variant in variants
-            if variant not in (CLEAN, CONTROL) and not is_about_corruption(variant)
-        ]
-        if altered:
-            shared = [metric for metric in METRICS if all(metric in each for each in altered)]
-            drawn[ALTERED] = {metric: _mean([each[metric] for each in altered]) for metric in shared}
-        tasks[task] = {
-            variant: {metric: _figure(*pair) for metric, pair in metrics.items()} for variant, metrics in drawn.items()
-        }
-    return tasks
+def _task(
+    results: Sequence[Mapping[str, Any]], runs: Sequence[PerImage], task: str, section: TaskSection
+) -> dict[str, dict[str, Figure]]:
+    variants = results[0]["tasks"][task]
+    wanted = (*section.compared, "drop") if section.compared else None
+    drawn: dict[str, dict[str, _Drawn]] = {}
+    for variant, metrics in variants.items():
+        names = [name for name in wanted or order_metrics(metrics)]
+        names = [name for name in names if all(_is_number(each["tasks"][task][variant].get(name)) for each in results)]
+        drawn[variant] = {name: _drawn(results, runs, (task, variant), name, section) for name in names}
+    figures = {}
+    for variant, metrics in drawn.items():
+        figures[variant] = {name: _figure(*pair) for name, pair in metrics.items()}
+        if len(results) == 1:
+            bounds = results[0]["intervals"].get(task, {}).get(variant, {})
+            for name, figure in figures[variant].items():
+                low, high = bounds.get(name) or (None, None)
+                figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
+    altered = [
+        metrics
+        for variant, metrics in drawn.items()
+        if section.alters and variant not in (section.lead[0], CONTROL) and not is_about_corruption(variant)
+    ]
+    if altered:
+        shared = [name for name in wanted or () if all(name in each for each in altered)]
+        figures[ALTERED] = {name: _figure(*_mean([each[name] for each in altered])) for name in shared}
+    return figures
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drawn(
     results: Sequence[Mapping[str, Any]],
     runs: Sequence[PerImage],
-    task: str,
-    variant: str,
+    question: tuple[str, str],
     metric: str,
-    draws: np.ndarray,
+    section: TaskSection,
 ) -> _Drawn:
     """Each run's value as its results have it, and its values over draws of images."""
+    task, variant = question
     each = np.array([result["tasks"][task][variant][metric] for result in results], float)
-    if (task, variant) not in runs[0].hits:
-        # A mean over other variants, of which there are no queries.
+    counted, hits = section.lead[1] if metric == "drop" else metric, runs[0].hits
+    if counted not in hits.get(question, {}):
+        # A mean over other variants, of which there are no queries, or a metric that queries do not tell.
         return each, None
+    draws = draws_of(runs, question)
+    values = over_draws(runs, question, counted, draws)[1]
     if metric != "drop":
-        return each, over_draws(runs, (task, variant), metric, draws)[1]
-    if (task, CLEAN) not in runs[0].hits or is_about_corruption(variant):
+        return each, values
+    baseline = (task, section.lead[0])
+    if baseline not in hits or is_about_corruption(variant):
         return each, None
-    clean = over_draws(runs, (task, CLEAN), "r1", draws)[1]
-    if not clean.all():
-        return each, None
-    return each, 100 * (1 - over_draws(runs, (task, variant), "r1", draws)[1] / clean)
+    clean = over_draws(runs, baseline, counted, draws)[1]
+    return each, 100 * (1 - values / clean) if clean.all() else None
 
 
 def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
@@ -167,4 +190,5 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
 
 
 def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:
-    return Figure(float(values.mean()), spread(values), None if drawn is None else interval(drawn.mean(1)))
+    low, high = (None, None) if drawn is None else interval(drawn.mean(1))
+    return Figure(float(values.mean()), low, high, spread(values))

@@ -1,110 +1,139 @@
-"""sweep.html and sweep.svg: the figure, and the figure with its table on one self-contained page."""
+"""sweep.svg and sweep.html: curves over the first axis, and the same curves with the tables on a self-contained page.
+
+The other axes and the arms are curves. A point is the mean over seeds, its whisker the standard deviation over them,
+the band behind a curve the 95 % interval over images.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rococo_jax.report.document import document
-from rococo_jax.report.markup import Markup, element, isolated, join
-from rococo_jax.report.scores import Figure as Cell
-from rococo_jax.report.tables import figure_cell, header_cell, scrolling_table
-from rococo_jax.report.vocabulary import metric, order_variants, task_label
+from rococo_jax.metrics import metric_of
+from rococo_jax.report import write_page
+from rococo_jax.report.blocks import Cell, Charts, Head, Notes, Part, Table, figure_cell
+from rococo_jax.report.charts import Curve, Panel, curve_figure, curve_panel, legend_of
+from rococo_jax.report.collection import Figure
+from rococo_jax.report.document import render_page
+from rococo_jax.report.sections import section_of_kind
+from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import atomic_write
-from rococo_jax.sweep.collect import METRICS, Figure, Row
-from rococo_jax.sweep.figure import sweep_svg
+from rococo_jax.sweep.collect import ALTERED, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
-from rococo_jax.sweep.tables import SUMMARY, label, summary_label, title, told, training_texts
+from rococo_jax.sweep.tables import MIB, label, summary, summary_label, tasks_of, title, training_texts
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
     """Both files, each by rename. Returns the page."""
-    svg = sweep_svg(plan, rows, title(plan))
-    page = document(title(plan), _body(plan, rows, svg, failed), "rococo sweep")
-    for name, text in (("sweep.svg", svg + "\n"), ("sweep.html", page)):
-        with atomic_write(workdir / name) as temporary:
-            temporary.write_text(text, encoding="utf-8", errors="replace")
-    return workdir / "sweep.html"
+    panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
+    with atomic_write(workdir / "sweep.svg") as temporary:
+        temporary.write_text(curve_figure(title(plan), panels, values, axis), encoding="utf-8", errors="replace")
+    charts = [("", curve_panel(panel, values, axis)) for panel in panels]
+    legend = [(colour, name) for colour, _, name in legend_of(panels)]
+    blocks = [
+        Part("", [Charts(charts, legend, style="scatters")], style="group"),
+        Part("", [_summary(plan, rows)], style="group"),
+        *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
+        Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
+    ]
+    html = render_page(title(plan), "rococo sweep", summary(plan), blocks)
+    return write_page(workdir / "sweep.html", html)
 
 
-def _body(plan: Plan, rows: Sequence[Row], svg: Markup, failed: Mapping[str, str]) -> Markup:
-    tasks = list(dict.fromkeys(task for row in rows for task in row.tasks))
-    head = element(
-        "header",
-        element("p", "rococo sweep", class_="kicker"),
-        element("h1", isolated(title(plan))),
-        element("p", told(plan), class_="lede"),
+def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
+    """The values of the first axis that any row has."""
+    return [value for value in plan.values(0) if any(row.values[0] == value for row in rows)]
+
+
+def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
+    """What is drawn: the metrics of each task, then speed, memory and loss."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(curve_name(plan, row), []).append(row)
+    kinds = {task: kind for row in rows for task, kind in row.kinds.items()}
+    columns, panels = summary_columns(rows), []
+    for task in tasks_of(rows):
+        lead = section_of_kind(kinds[task]).lead[1]
+        for name in dict.fromkeys(name for of, _, name in columns if of == task):
+            variants = [variant for of, variant, metric in columns if (of, metric) == (task, name)]
+            curves = [
+                curve
+                for variant in variants
+                for curve in _curves(groups, dashed=len(variants) > 1 and variant != ALTERED,
+                                     figure=lambda row, at=(task, variant, name): _at(row, *at))
+            ]  # fmt: skip
+            of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
+            shown = "" if name == lead or ALTERED not in variants else ", altered"
+            panels.append(Panel(f"{task_label(task)}: {metric_of(name).label}{of}{shown}", "%", tuple(curves)))
+    training = (
+        ("images_per_second", "Images a second", "", 1, True),
+        ("memory_bytes_per_device", "Memory of a step on a device", "MiB", MIB, True),
+        ("loss", "Loss at the end", "", 1, False),
     )
-    sections = [
-        element("section", svg, class_="group"),
-        element("section", _summary(plan, rows, tasks), class_="group"),
-    ]
-    sections += [
-        element("section", element("h2", task_label(task)), _variants(plan, rows, task), class_="group")
-        for task in tasks
-    ]
-    if failed:
-        items = [element("li", isolated(f"{name}: {error}")) for name, error in failed.items()]
-        sections.append(element("section", element("h2", "Failed"), element("ul", items), class_="group"))
-    return join(head, element("main", sections, id="main"))
+    for key, name, unit, scale, logarithmic in training:
+        curves = _curves(groups, False, lambda row, key=key, scale=scale: _scaled(row.training.get(key), scale))
+        panels.append(Panel(name, unit, curves, logarithmic))
+    return [panel for panel in panels if any(curve.points for curve in panel.curves)]
 
 
-def _summary(plan: Plan, rows: Sequence[Row], tasks: Sequence[str]) -> Markup:
-    first = _first_heads(plan)
-    groups = [element("th", task_label(task), colspan=len(SUMMARY), class_="group edge") for task in tasks]
-    columns = [(task, variant, name, place == 0) for task in tasks for place, (variant, name) in enumerate(SUMMARY)]
-    head = element(
-        "thead",
-        element("tr", element("td", colspan=len(first)), groups) if tasks else None,
-        element(
-            "tr",
-            first,
-            [header_cell(summary_label(variant, name), new_group=new) for _, variant, name, new in columns],
-            [header_cell(text, new_group=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")],
-        ),
+def curve_name(plan: Plan, row: Row) -> str:
+    """The arm, and the values of all axes but the first."""
+    others = [f"{axis.short} {written(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
+    return ", ".join([row.arm] * bool(row.arm) + others)
+
+
+def _curves(groups: Mapping[str, Sequence[Row]], dashed: bool, figure) -> tuple[Curve, ...]:
+    """A curve for each group of rows, over the first axis."""
+    return tuple(
+        Curve(place, dashed, name, tuple((row.values[0], found) for row in rows if (found := figure(row)) is not None))
+        for place, (name, rows) in enumerate(groups.items())
     )
-    body = [
-        element(
-            "tr",
-            _first_cells(plan, row),
-            [_cell(row.tasks.get(task, {}).get(variant, {}).get(name), new) for task, variant, name, new in columns],
-            [element("td", text, data_value=text.replace(",", "")) for text in training_texts(row)],
-        )
-        for row in rows
-    ]
-    return scrolling_table("Summary", head, body, sortable=True)
 
 
-def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Markup:
-    heads = [header_cell("Variant", words=True), *(header_cell(metric(name).label) for name in METRICS)]
+def _at(row: Row, task: str, variant: str, name: str) -> Figure | None:
+    return row.tasks.get(task, {}).get(variant, {}).get(name)
+
+
+def _scaled(figure: Figure | None, scale: int) -> Figure | None:
+    """A figure in another unit; of several seeds the mean alone is drawn in it."""
+    return figure if figure is None or scale == 1 else Figure(figure.value / scale)
+
+
+def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
+    columns = summary_columns(rows)
+    edges = [place == 0 or columns[place - 1][0] != task for place, (task, _, _) in enumerate(columns)]
+    heads = [*_first_heads(plan)]
+    heads += [Head(summary_label(*column[1:]), edge=edge) for column, edge in zip(columns, edges, strict=True)]
+    heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
+    body = []
+    for row in rows:
+        cells = [figure_cell(_at(row, *column) or Figure(None), edge)
+                 for column, edge in zip(columns, edges, strict=True)]  # fmt: skip
+        training = [Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in
+                    training_texts(row)]  # fmt: skip
+        body.append([*_first_cells(plan, row), *cells, *training])
+    groups = [(task_label(task), sum(of == task for of, _, _ in columns), "") for task in tasks_of(rows)]
+    return Table("Summary", heads, body, groups, lead=len(_first_heads(plan)), sortable=True)
+
+
+def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
+    metrics = metrics_of(rows, task)
+    heads = [*_first_heads(plan), Head("Variant", words=True), *(Head(metric_of(name).label) for name in metrics)]
     body = [
-        element(
-            "tr",
-            _first_cells(plan, row),
-            element("td", label(variant), class_="words"),
-            [_cell(row.tasks[task][variant].get(name)) for name in METRICS],
-        )
+        [
+            *_first_cells(plan, row),
+            Cell(label(variant), words=True),
+            *(figure_cell(_at(row, task, variant, name) or Figure(None)) for name in metrics),
+        ]
         for row in rows
         for variant in order_variants(row.tasks.get(task, {}))
     ]
-    head = element("thead", element("tr", _first_heads(plan), heads))
-    return scrolling_table(f"Every variant, {task}", head, body, sortable=True, filterable=True)
+    return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
 
 
-def _first_heads(plan: Plan) -> list[Markup]:
+def _first_heads(plan: Plan) -> list[Head]:
     names = ["Arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
-    return [header_cell(name, first=place == 0, words=place > 0) for place, name in enumerate(names)]
+    return [Head(name, words=True) for name in names]
 
 
-def _first_cells(plan: Plan, row: Row) -> list[Markup]:
+def _first_cells(plan: Plan, row: Row) -> list[Cell]:
     cells = [row.arm] * bool(plan.arms[0].name) + [written(value) for value in row.values]
-    first, *others = cells
-    return [
-        element("th", element("bdi", first), scope="row"),
-        *(element("td", isolated(text), class_="words") for text in others),
-    ]
-
-
-def _cell(figure: Figure | None, new_group: bool = False) -> Markup:
-    if figure is None:
-        return figure_cell(Cell(None), new_group)
-    low, high = figure.interval or (None, None)
-    return figure_cell(Cell(figure.value, low, high, figure.sd), new_group)
+    return [Cell(text, words=True) for text in cells]

@@ -1,22 +1,32 @@
-"""A sweep before anything runs: the points, their configs, their folders, and the command that trains each.
+"""The plan of a sweep: its points, their configs, their folders, and the command that trains each.
 
-A config file of `rococo train` may have a second function, `get_sweep()`, a ConfigDict in the command line's words:
+A config file of `rococo train` may have a second function, `get_sweep()`, a ConfigDict of the command line's options:
 
     over             "batch_size=32,64", or several such strings
     arms             "name: key=value key=value", or several such strings
     seeds            "0,1,2"
-    hold, rate       the rules of `rules.py`
+    keep             what is the same for all batch sizes: "samples" or "steps"
+    lr_scaling       how the learning rate follows the batch size: "constant", "square-root" or "linear"
 
-What the command line says comes before what the file says. A point is `(arm, a value of each axis, seed)`; its config
-is the file's with the overrides of the command line, then the point's values, then its arm's, then what follows from
-its batch size.
+The command line overrides the file. A point is `(arm, a value of each axis, seed)`; its config is the file's with the
+overrides of the command line, then the point's values, then its arm's, then what follows from its batch size:
+
+    keep = samples              steps = steps of the base * batch size of the base / batch size
+    lr_scaling = square-root    learning rate = that of the base * sqrt(batch size / batch size of the base)
+    lr_scaling = linear         learning rate = that of the base * batch size / batch size of the base
+
+The square root is the rule for Adam (Malladi et al., arXiv 2205.10287, who also scale its betas and epsilon; here they
+stay), the linear one that for SGD (Goyal et al., 1706.02677). Warmup is a share of the steps and needs no rule. What
+happens every so many steps (log, checkpoint, evaluation) happens as often in every point.
 """
 
 import dataclasses
 import itertools
+import math
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +35,15 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 from rococo_jax.sweep.axes import Arm, Axis, choose_arms, parse_axes, parse_seeds
-from rococo_jax.sweep.scaling_rules import HOLD, RATE, derived
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.config_renames import current_key
 
 POINTS = "points"
-_SWEEP_KEYS = ("over", "arms", "seeds", "hold", "rate")
+KEEP = ("samples", "steps")
+LR_SCALING = ("constant", "square-root", "linear")
+_SWEEP_KEYS = ("over", "arms", "seeds", "keep", "lr_scaling")
+_OLD_KEYS = {"hold": "keep", "rate": "lr_scaling"}
+_EVERY = ("log.every", "checkpoint.every", "eval.every")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +82,8 @@ class Plan:
     axes: tuple[Axis, ...]
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
-    hold: str
-    rate: str
+    keep: str
+    lr_scaling: str
     base: ConfigDict
     points: tuple[Point, ...]
 
@@ -100,19 +113,19 @@ def make_plan(
     over: Sequence[str] = (),
     arms: Sequence[str] = (),
     seeds: str | None = None,
-    hold: str | None = None,
-    rate: str | None = None,
+    keep: str | None = None,
+    lr_scaling: str | None = None,
 ) -> Plan:
     """The plan of a sweep.
 
     Args:
         config: a config file of `rococo train`, with or without `get_sweep()`.
         overrides: `--config.key=value` words for all points.
-        over, arms, seeds, hold, rate: as on the command line; what is not given is the file's.
+        over, arms, seeds, keep, lr_scaling: as on the command line; what is not given is the file's.
 
     Raises:
-        InputError: an unknown key (the nearest is named), a value that is empty, there twice, of another type or no
-            good, a key that two of them set, or a config file that cannot be read.
+        InputError: an unknown key (the nearest is named), a value that is empty, there twice, of another type or not
+            allowed, a key that two of them set, or a config file that cannot be read.
     """
     path = Path(config)
     base = read_config(path, overrides)
@@ -120,8 +133,8 @@ def make_plan(
     axes = parse_axes(over) if over else parse_axes(_strings(asked.get("over", ())), f"{path}: get_sweep")
     chosen = choose_arms(arms, _strings(asked.get("arms", ())))
     numbers = parse_seeds(str(asked.get("seeds", base.seed)) if seeds is None else seeds)
-    hold = _one_of("--hold", hold or asked.get("hold", HOLD[0]), HOLD)
-    rate = _one_of("--rate", rate or asked.get("rate", RATE[0]), RATE)
+    keep = _one_of("--keep", keep or asked.get("keep", KEEP[0]), KEEP)
+    lr_scaling = _one_of("--lr-scaling", lr_scaling or asked.get("lr_scaling", LR_SCALING[0]), LR_SCALING)
     _refuse_overridden(overrides, axes, chosen)
     values = [_values(path, overrides, axis) for axis in axes]
     bases = {arm.name: read_config(path, [*overrides, *_words(arm.overrides)]) for arm in chosen}
@@ -132,14 +145,48 @@ def make_plan(
         own = {**swept, **arm.overrides, "seed": seed}
         base_of_arm = bases[arm.name]
         batch_size = base_of_arm.batch_size if "batch_size" in arm.overrides else swept.get("batch_size")
-        own |= derived(base_of_arm, batch_size or base_of_arm.batch_size, own, hold, rate)
+        own |= derived(base_of_arm, batch_size or base_of_arm.batch_size, own, keep, lr_scaling)
         words = (*overrides, *_words(own))
         name = _name(arm, axes, of_point, seed)
         points.append(Point(name, name, arm.name, of_point, seed, read_config(path, words), words))
     _refuse_same_names(points)
     runs: dict[str, str] = {}
     points = [dataclasses.replace(point, run=runs.setdefault(_same(point), point.name)) for point in points]
-    return Plan(path, axes, chosen, numbers, hold, rate, base, tuple(points))
+    return Plan(path, axes, chosen, numbers, keep, lr_scaling, base, tuple(points))
+
+
+def derived(
+    base: ConfigDict, batch_size: int, taken: Collection[str], keep: str = "samples", lr_scaling: str = "constant"
+) -> dict[str, Any]:
+    """The keys that follow from a batch size, with their values.
+
+    Args:
+        base: the config that the sweep starts from, with its batch size.
+        batch_size: of the point.
+        taken: keys that the sweep or an arm sets, which are left as they are.
+        keep, lr_scaling: the rules at the top of this file.
+
+    Raises:
+        InputError: the samples do not split into whole batches.
+    """
+    keys: dict[str, Any] = {}
+    share = batch_size / base.batch_size
+    if keep == "samples" and "steps" not in taken and batch_size != base.batch_size:
+        samples = base.steps * base.batch_size
+        if samples % batch_size:
+            seen = f"{samples:,} samples ({base.steps} steps of {base.batch_size})"
+            wanted = f"a divisor of the {seen} that every point sees; or --keep steps"
+            raise InputError("--over", "batch_size", batch_size, wanted)
+        keys["steps"] = samples // batch_size
+        for key in _EVERY:
+            every = base[key.partition(".")[0]].every
+            if key not in taken and every:
+                keys[key] = max(1, round(every / share))
+    if lr_scaling != "constant" and "optimizer.learning_rate" not in taken and batch_size != base.batch_size:
+        factor = math.sqrt(share) if lr_scaling == "square-root" else share
+        # Six digits: a rate that people can read, a millionth from the rule at most.
+        keys["optimizer.learning_rate"] = float(f"{base.optimizer.learning_rate * factor:.6g}")
+    return keys
 
 
 def _sweep_of(path: Path) -> Mapping[str, Any]:
@@ -147,9 +194,12 @@ def _sweep_of(path: Path) -> Mapping[str, Any]:
     asked = names["get_sweep"]() if "get_sweep" in names else {}
     if not isinstance(asked, ConfigDict | Mapping):
         raise InputError(path, "get_sweep", type(asked).__name__, f"a ConfigDict with {', '.join(_SWEEP_KEYS)}")
-    for key in asked:
-        _one_of(f"{path}: get_sweep", key, _SWEEP_KEYS)
-    return asked.to_dict() if isinstance(asked, ConfigDict) else asked
+    found = {}
+    for key, value in asked.items():
+        if key in _OLD_KEYS:
+            print(f"rococo: {key} in get_sweep of {path.name} is now {_OLD_KEYS[key]}", file=sys.stderr)
+        found[_one_of(f"{path}: get_sweep", _OLD_KEYS.get(key, key), _SWEEP_KEYS)] = value
+    return found
 
 
 def _strings(value: str | Sequence[str]) -> Sequence[str]:

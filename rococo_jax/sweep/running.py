@@ -1,4 +1,4 @@
-"""The points of a sweep, one after another in this process: trained, then evaluated. What is done is taken as read.
+"""Trains and evaluates the points of a sweep that are not done yet, one after another, here or by a launcher.
 
 WORKDIR/points/RUN/               the working folder of `rococo train`
 WORKDIR/points/RUN/evaluation/    results.json and per_query.parquet of its model
@@ -6,12 +6,22 @@ WORKDIR/influence/HASH/           influence of the captions' words, where runs n
 WORKDIR/journal.jsonl             what happened when
 
 A point that fails is written into the journal, and the others go on.
+
+A launcher is a command in a shell's words. `{command}` in it stands for the whole `rococo train ...` as one word,
+`{name}` for the point's name; where there is no `{command}`, the words of `train ...` come after it, as the launchers
+of `launch/` take them:
+
+    python launch/slurm.py --nodes 1 --time 2:00:00 --
+    sbatch --job-name {name} --wrap {command}
 """
 
 import dataclasses
 import errno
 import gc
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 import traceback
@@ -87,7 +97,7 @@ def refuse_other_points(plan: Plan, workdir: Path) -> None:
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
     """Raises InputError where a point was evaluated on other data, or asked something else."""
-    wanted = {**evaluation.inputs.fingerprint(), **evaluation.settings.fingerprint()}
+    wanted = {benchmark.name: benchmark.fingerprint() for benchmark in evaluation.benchmarks}
     for point in plan.runs:
         path = plan.folder(workdir, point) / EVALUATION / RESULTS
         if is_evaluated(path.parent.parent):
@@ -122,6 +132,43 @@ def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) ->
     kept = {"run_cache": run_cache, "influence_folder": beside}
     if train(config, plan.folder(workdir, point), evaluate=evaluate, **kept).model is None:
         raise Stopped
+
+
+def printed_commands(plan: Plan, workdir: Path) -> list[str]:
+    """A line for each run that is not done, as a shell takes it."""
+    waiting = [point for point in plan.runs if not is_trained(plan.folder(workdir, point))]
+    return [shlex.join(["rococo", *plan.command(workdir, point)]) for point in waiting]
+
+
+def launch_words(template: str, plan: Plan, workdir: Path, point: Point) -> list[str]:
+    """The words that start a point.
+
+    Raises:
+        InputError: the template is no command, or its program is nowhere.
+    """
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise InputError("--launch", "template", f"{template!r} ({error})", "a command, as a shell takes it") from None
+    if not words or shutil.which(words[0]) is None:
+        raise InputError("--launch", "program", repr(words[0] if words else ""), "a program on the PATH")
+    command = plan.command(workdir, point)
+    whole = shlex.join(["rococo", *command])
+    filled = [word.replace("{command}", whole).replace("{name}", point.run) for word in words]
+    return filled if any("{command}" in word for word in words) else filled + command
+
+
+def launch_point(template: str, plan: Plan, workdir: Path, point: Point) -> bool:
+    """Starts a point. True where it was trained when the program ended, False where it is on its way.
+
+    Raises:
+        InputError: as `launch_words`, or the program failed.
+    """
+    words = launch_words(template, plan, workdir, point)
+    code = subprocess.run(words).returncode
+    if code:
+        raise InputError(shlex.join(words), "exit code", code, "0")
+    return is_trained(plan.folder(workdir, point))
 
 
 def _words_hash(point: Point) -> str:

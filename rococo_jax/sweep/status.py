@@ -1,4 +1,4 @@
-"""What a sweep says before, and at the end: how many points, how many are done, what is to do."""
+"""Lines for people: how many points a sweep has, how many are done, what is left to do."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,9 +34,10 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
     how = f"one command a run: {launch}" if launch else "one run after another in this process"
     yield f"{counted}; {how}"
     if evaluation is None:
-        yield "no evaluation: neither --images and --annotations nor the config's eval.images are given"
+        yield "no evaluation: neither --images and --annotations nor the config's eval.images is given"
     else:
-        yield f"every model is evaluated on {evaluation.inputs.in_words()}; protocol {evaluation.settings.protocol}"
+        data = "; ".join(benchmark.summary() for benchmark in evaluation.benchmarks)
+        yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"
 
 
 def point_lines(plan: Plan, workdir: Path, evaluated: bool) -> Iterator[str]:

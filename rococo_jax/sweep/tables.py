@@ -2,27 +2,25 @@
 
 sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
 a setting where nothing was evaluated; every figure has its mean over seeds, its standard deviation over them (`_sd`),
-and the percentages also the bounds of their interval over images (`_low`, `_high`).
+and metrics of tasks also the bounds of their interval over images (`_low`, `_high`).
 """
 
 import csv
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.report.markdown import escaped
-from rococo_jax.report.vocabulary import CLEAN, metric, order_variants, percent, task_label, variant_label
+from rococo_jax.metrics import metric_of
+from rococo_jax.report.collection import Figure
+from rococo_jax.report.exports import escaped, table_head, table_row
+from rococo_jax.report.vocabulary import order_metrics, order_variants, percent, task_label, variant_label
 from rococo_jax.storage import atomic_write, write_json
-from rococo_jax.sweep.collect import ALTERED, METRICS, TRAINING, Figure, Row
+from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 
 FORMAT, VERSION = "rococo_jax.sweep", 1
-# What a reader wants first: variant and metric.
-SUMMARY = ((CLEAN, "r1"), (ALTERED, "r1"), (ALTERED, "fr1"), (ALTERED, "drop"))
 MIB = 2**20
-_RATES = {
+_LR_SCALING = {
     "constant": "the same learning rate",
     "linear": "learning rate proportional to the batch size",
     "square-root": "learning rate proportional to the square root of the batch size",
@@ -33,6 +31,8 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
     """Everything, as JSON values.
 
     Args:
+        plan: the sweep.
+        rows: its table.
         failed: run -> what was wrong.
         states: run -> how far it is.
     """
@@ -44,17 +44,17 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
         "over": [{"keys": list(axis.keys), "values": plan.values(place)} for place, axis in enumerate(plan.axes)],
         "arms": {arm.name: dict(arm.overrides) for arm in plan.arms if arm.name},
         "seeds": list(plan.seeds),
-        "rules": {"hold": plan.hold, "rate": plan.rate},
+        "rules": {"hold": plan.keep, "rate": plan.lr_scaling},
         "rows": [
             {
                 "arm": row.arm,
                 "values": dict(zip(names, row.values, strict=True)),
                 "seeds": list(row.seeds),
                 **row.config,
-                "training": {name: dataclasses.asdict(figure) for name, figure in row.training.items()},
+                "training": {name: _as_json(figure) for name, figure in row.training.items()},
                 "tasks": {
                     task: {
-                        variant: {name: dataclasses.asdict(figure) for name, figure in metrics.items()}
+                        variant: {name: _as_json(figure) for name, figure in metrics.items()}
                         for variant, metrics in variants.items()
                     }
                     for task, variants in row.tasks.items()
@@ -77,11 +77,16 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
     }
 
 
+def _as_json(figure: Figure) -> dict[str, Any]:
+    interval = [figure.low, figure.high] if figure.has_interval else None
+    return {"value": figure.value, "sd": figure.spread, "interval": interval}
+
+
 def write_tables(
     plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str], states: Mapping[str, str]
 ) -> None:
     """sweep.json, sweep.csv and sweep.md, each by rename."""
-    write_json(workdir / "sweep.json", json.loads(json.dumps(sweep_json(plan, rows, failed, states))))
+    write_json(workdir / "sweep.json", sweep_json(plan, rows, failed, states))
     with (
         atomic_write(workdir / "sweep.csv") as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
@@ -94,48 +99,53 @@ def write_tables(
 def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
     """The heading and the rows. Numbers are written so that reading them gives the same numbers."""
     ends = ("", "_sd", "_low", "_high")
+    metrics = order_metrics(name for task in tasks_of(rows) for name in metrics_of(rows, task))
     yield [
         *("arm", *(axis.name for axis in plan.axes), "seeds", "steps", "batch_size", "learning_rate"),
         *(f"{name}{end}" for name in TRAINING for end in ends[:2]),
-        *("task", "variant", *(f"{name}{end}" for name in METRICS for end in ends)),
+        *("task", "variant", *(f"{name}{end}" for name in metrics for end in ends)),
     ]
     for row in rows:
         config = [row.config[name] for name in ("steps", "batch_size", "learning_rate")]
         first = [row.arm, *map(written, row.values), " ".join(map(str, row.seeds)), *config]
         first += [cell for name in TRAINING for cell in _cells(row.training.get(name))[:2]]
         if not row.tasks:
-            yield [*first, "", "", *[""] * (len(METRICS) * len(ends))]
+            yield [*first, "", "", *[""] * (len(metrics) * len(ends))]
         for task, variants in row.tasks.items():
             for variant in order_variants(variants):
-                yield [*first, task, variant, *(x for name in METRICS for x in _cells(variants[variant].get(name)))]
+                yield [*first, task, variant, *(x for name in metrics for x in _cells(variants[variant].get(name)))]
+
+
+def tasks_of(rows: Sequence[Row]) -> list[str]:
+    """The tasks that any row was evaluated on."""
+    return list(dict.fromkeys(task for row in rows for task in row.tasks))
 
 
 def _cells(figure: Figure | None) -> list[Any]:
-    if figure is None:
-        return [""] * 4
-    low, high = figure.interval or ("", "")
-    return [figure.value, "" if figure.sd is None else figure.sd, low, high]
+    known = (figure.value, figure.spread, figure.low, figure.high) if figure else [None] * 4
+    return ["" if each is None else each for each in known]
 
 
 def markdown_lines(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str]) -> Iterator[str]:
     """A table of what matters most, then one of every variant, then what failed."""
     yield f"# {escaped(title(plan))}"
-    yield from ("", escaped(told(plan)), "")
-    tasks = list(dict.fromkeys(task for row in rows for task in row.tasks))
-    summary = [(task, *what) for task in tasks for what in SUMMARY]
-    heads = [f"{task_label(task)}: {summary_label(variant, name)}" for task, variant, name in summary]
-    yield from _head(plan, [*heads, "loss", "images/s", "MiB a device"])
+    yield from ("", escaped(summary(plan)), "")
+    first = ["arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
+    columns = summary_columns(rows)
+    heads = [f"{task_label(task)}: {summary_label(variant, name)}" for task, variant, name in columns]
+    yield from table_head(first, [*heads, "loss", "images/s", "MiB a device"])
     for row in rows:
-        cells = [spread_text(row.tasks.get(task, {}).get(variant, {}).get(name)) for task, variant, name in summary]
-        yield _line([*_named(row), *cells, *training_texts(row)])
-    for task in tasks:
+        cells = [spread_text(row.tasks.get(task, {}).get(variant, {}).get(name)) for task, variant, name in columns]
+        yield table_row([*_named(row), *cells, *training_texts(row)])
+    for task in tasks_of(rows):
+        metrics = metrics_of(rows, task)
         yield from ("", f"## {escaped(task_label(task))}", "")
-        yield from _head(plan, [metric(name).label for name in METRICS], ["variant"])
+        yield from table_head([*first, "variant"], [metric_of(name).label for name in metrics])
         for row in rows:
             for variant in order_variants(row.tasks.get(task, {})):
                 figures = row.tasks[task][variant]
-                cells = [with_interval(figures.get(name)) for name in METRICS]
-                yield _line([*_named(row), label(variant), *cells])
+                cells = [with_interval(figures.get(name)) for name in metrics]
+                yield table_row([*_named(row), label(variant), *cells])
     if failed:
         yield from ("", "## Failed", "")
         yield from (f"- {escaped(name)}: {escaped(error)}" for name, error in failed.items())
@@ -146,16 +156,15 @@ def title(plan: Plan) -> str:
     return "Sweep of " + " and ".join(axis.name.replace("+", " = ") for axis in plan.axes)
 
 
-def told(plan: Plan) -> str:
-    """What is held, and what the figures are."""
+def summary(plan: Plan) -> str:
+    """What all points have in common, and what the figures are."""
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''} ({', '.join(map(str, plan.seeds))})"
     words = [f"{plan.config.name}, {seeds}."]
     if "batch_size" in [key for axis in plan.axes for key in axis.keys]:
         base = plan.base
-        samples = f"{base.steps * base.batch_size:,} samples" if plan.hold == "samples" else f"{base.steps} steps"
-        rule = _RATES[plan.rate]
+        samples = f"{base.steps * base.batch_size:,} samples" if plan.keep == "samples" else f"{base.steps} steps"
         at = f"{base.optimizer.learning_rate:g} at {base.batch_size}"
-        words.append(f"Every point sees {samples}, with {rule} ({at}).")
+        words.append(f"Every point sees {samples}, with {_LR_SCALING[plan.lr_scaling]} ({at}).")
     words.append(
         "Percentages are means over seeds ± their standard deviation; in brackets and bands 95 % bootstrap intervals, "
         "resampled by image. Altered: mean over the altered variants, the control left out; drop: 100 × (clean − "
@@ -175,7 +184,7 @@ def summary_label(variant: str, name: str) -> str:
     >>> summary_label("clean", "r1"), summary_label("altered", "drop")
     ('R@1 clean', 'Drop altered')
     """
-    return f"{metric(name).label} {variant}"
+    return f"{metric_of(name).label} {variant}"
 
 
 def training_texts(row: Row) -> list[str]:
@@ -196,27 +205,17 @@ def spread_text(figure: Figure | None) -> str:
     """The mean and its spread over seeds."""
     if figure is None:
         return "–"
-    return percent(figure.value) + ("" if figure.sd is None else f" ± {figure.sd:.1f}")
+    return percent(figure.value) + ("" if figure.spread is None else f" ± {figure.spread:.1f}")
 
 
 def with_interval(figure: Figure | None) -> str:
     """The mean, its spread and its interval; nothing where it is not defined."""
     if figure is None:
         return ""
-    bounds = "" if figure.interval is None else f" ({percent(figure.interval[0])} to {percent(figure.interval[1])})"
+    bounds = f" ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else ""
     return spread_text(figure) + bounds
 
 
 def _named(row: Row) -> list[str]:
     arm = [row.arm] if row.arm else []
     return [escaped(cell) for cell in (*arm, *map(written, row.values))]
-
-
-def _head(plan: Plan, heads: Sequence[str], words: Sequence[str] = ()) -> Iterator[str]:
-    first = ["arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes] + list(words)
-    yield _line([escaped(head) for head in [*first, *heads]])
-    yield _line(["---"] * len(first) + ["---:"] * len(heads))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-"""Bad input for altered images: commands report one line, exit with 2 and leave no result; Python raises InputError."""
+"""Bad input about altered images: commands refuse it in one line, exit code 2 and no result; Python by InputError."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Two small images, their captions, and a text file with an image's name."""
+    """Two small images, their captions, and a file that only looks like an image."""
     images = tmp_path / "images"
     images.mkdir()
     for name in ("a.png", "b.png"):
@@ -62,8 +62,8 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (CORRUPT.replace("--images images", "--images captions.json"), "found a file; wanted a folder of images"),
         (CORRUPT.replace("--images images", "--images broken"), "b.png"),
         (CORRUPT.replace("--images images", "--images cut"), "a.png"),
-        (f"{EVALUATE} --mixed-galleries mix_1.2", "mix_1.2"),
-        (f"{EVALUATE} --mixed-galleries blend_0.9", "blend_0.9"),
+        (f"{EVALUATE} --mixes mix_1.2", "mix_1.2"),
+        (f"{EVALUATE} --mixes blend_0.9", "blend_0.9"),
         (f"{EVALUATE} --corruptions fogg", "'fog', perhaps"),
         (f"{EVALUATE} --corruptions fog --severities 0", "severity: found 0"),
         (f"{EVALUATE} --corruptions fog --severities 1,6", "severity: found 6"),

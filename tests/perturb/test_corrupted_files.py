@@ -1,4 +1,4 @@
-"""`rococo corrupt-images`: every image below a folder, resumable, the same bytes whatever other files there are."""
+"""`rococo corrupt-images`: every image below a folder, resumable, the same bytes in any company."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from rococo_jax.perturb.images.corruptions import corrupt
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Images of two sizes and three modes in two folders, and files that are not images."""
+    """Images of two sizes and three modes in two folders, beside files that are none."""
     generator = np.random.default_rng(0)
     images = tmp_path / "images"
     shapes = {"a.png": (40, 36, 3), "b.jpg": (40, 36, 3), "deep/a.png": (33, 50, 3), "deep/g.png": (33, 50)}
@@ -58,14 +58,14 @@ def test_every_image_below_the_folder_is_corrupted_without_loss(folder):
     assert (manifest["corruption"], manifest["severity"], manifest["seed"]) == ("impulse_noise", 3, 5)
 
 
-def test_an_image_is_corrupted_alike_whatever_other_files_there_are(folder):
+def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
     whole = contents(run(folder, *NOISE))
     (folder / "images" / "a.png").unlink()
     fewer = contents(run(folder, *NOISE, out="fewer"))
     assert all(whole[name] == content for name, content in fewer.items() if name.endswith(".png"))
 
 
-def test_a_stopped_run_resumes_and_another_is_refused(folder, monkeypatch):
+def test_a_stopped_run_goes_on_and_another_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
     from rococo_jax.perturb.images import corrupted_files
 

@@ -1,4 +1,4 @@
-"""Corruptions: same key, same bytes; names, severities and sizes are checked; severities differ."""
+"""The corruptions as a user meets them: same key, same bytes; names, severities and sizes checked; severities apart."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def images(count: int, side: int = 40) -> np.ndarray:
 
 
 def check(name: str, cases: list[tuple[int, int]]) -> None:
-    """Batches of several sizes on several devices give the same bytes as 64 images on one device."""
+    """Batches of so many images on so many devices are the same bytes as in the 64 images on one."""
     batch, key = images(64), jax.random.key(11)
     whole = np.asarray(corrupt(batch, name, 3, key))
     for count, devices in cases:
@@ -44,7 +44,7 @@ def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kind
     check(name, EACH_ONCE)
 
 
-def test_another_key_or_id_gives_other_draws():
+def test_another_key_or_id_draws_anew():
     batch = images(2)
     one = np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(0)))
     assert (one != np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(1)))).mean() > 0.5

@@ -1,4 +1,4 @@
-"""Pixel by pixel against the reference package: every kind, random kinds with the same draws given to both."""
+"""Pixel by pixel against the reference package: every kind, the random ones with their draws handed to both."""
 
 import functools
 
@@ -12,21 +12,21 @@ from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 from rococo_jax.perturb.images.corruptions.primitives import motion_offsets
 from tests.support.corruption_oracle import reference
 
-# Both truncate to whole numbers at the end; a value that is whole to within rounding (float32 here, float64 there) is
-# truncated to either side. Nothing else may differ.
+# Both cut to whole numbers at the end; where a value is whole to within rounding (float32 here, float64 there), the cut
+# falls on either side. Nothing else may differ.
 BOUND = 1
-# Share of pixels concerned: measured, with a margin, for kinds whose values are often exactly whole.
+# How many pixels that concerns: kinds whose values are often exactly whole are given their measured share with room.
 OFTEN_WHOLE = {"defocus_blur": 0.2, "brightness": 0.2, "saturate": 0.3}
 SELDOM_WHOLE = 0.01
-# Share of values that may differ by more: a draw within float32 rounding of a step of the distribution function counts
-# one photon more or less.
+# Share of values that may be further apart: a draw within float32's rounding of a step of the distribution function
+# counts one photon more or less.
 FURTHER_APART = {"shot_noise": 1e-5}
 
 # Directions that leave no tie in the rounding of a step, one for each image in turn.
 ACROSS, FALLING = (17.3, -31.4, 44.1), (-63.7, -91.2, -128.9)
 
 
-# Kinds whose draws do not depend on the severity, and kinds that depend on the image's size, not only on its pixels.
+# Kinds that draw the same whatever the severity, and kinds that depend on the image's size, not only on its pixels.
 SAME_DRAWS = {"gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise", "frost", "fog", "elastic_transform",
               "spatter"}  # fmt: skip
 BY_SIZE = [name for name, kind in CORRUPTIONS.items() if kind.group in ("blur", "weather") and name != "brightness"]
@@ -75,7 +75,7 @@ def check(name: str, severity: int, images: list[np.ndarray]) -> None:
 
 
 def drawn_image(height: int = 72, width: int = 90) -> np.ndarray:
-    """Smooth colours, hard edges, gray, black and white, which the kinds treat differently."""
+    """Smooth colours, hard edges, gray, black and white: what the kinds treat differently."""
     down, across = np.mgrid[:height, :width] / max(height, width)
     image = np.stack([across, down, 1 - across * down], axis=-1) * 255
     image[10:30, 15:40] = [250, 20, 90]

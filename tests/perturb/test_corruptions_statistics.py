@@ -21,10 +21,10 @@ FROST_LEVEL, FROST_DEVIATION = 12.0, 8.0
 
 
 def picture() -> np.ndarray:
-    """Grainy bars over a gradient: room for noise on both sides, and edges for blurs.
+    """Bars over a gradient, grainy: room for noise on both sides, edges for blurs to move.
 
-    The grain matters: in flat regions filtered values are exactly whole, float32 here and float64 there are equal to
-    them or just below, and truncation to bytes makes a difference of 1 (at 6 % of the values of the first filter of
+    The grain matters: in flat regions filtered values are exactly whole, float32 here and float64 there fall on them or
+    just under, and cutting to bytes makes a difference of 1 of that (at 6 % of the values of the first filter of
     glass_blur on bars without grain, at none with it).
     """
     down, across = np.mgrid[:SIDE, :SIDE] / SIDE
@@ -34,8 +34,8 @@ def picture() -> np.ndarray:
 
 
 def features(batch: np.ndarray) -> np.ndarray:
-    """(pictures, 3 + bands): mean and log variance of the change, log power of the differences between pictures in
-    octaves of frequency, and the height of the bars."""
+    """(pictures, 3 + bands): mean and log variance of the change, log power in octaves of frequency of what differs
+    from picture to picture, and how high the bars of the picture still stand."""
     bars = batch.astype(float).mean(axis=(1, 3))
     edges = np.arange(SIDE // 12, SIDE, SIDE // 12)
     height = ((bars[:, edges] - bars[:, edges - 1]) * np.where(np.arange(len(edges)) % 2, -1, 1)).mean(axis=1)
@@ -79,7 +79,7 @@ def check_severity(name: str, severity: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
-def test_severity_three_differs_from_two_and_four_in_mean_deviation_and_spectrum(name):
+def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum(name):
     check_severity(name, 3)
 
 
@@ -87,7 +87,7 @@ def test_severity_three_differs_from_two_and_four_in_mean_deviation_and_spectrum
 @pytest.mark.thorough
 @pytest.mark.parametrize("severity", [1, 2, 4, 5])
 @pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
-def test_every_severity_differs_from_its_neighbours(name, severity):
+def test_every_severity_is_told_from_its_neighbours(name, severity):
     check_severity(name, severity)
 
 

@@ -1,4 +1,4 @@
-"""Influence: tokens of words, removal on the device, shared prefixes, meshes, bounds, and the table on disk."""
+"""Influence: the words' tokens, the device's removal, sharing of prefixes, meshes, bounds, and the table on disk."""
 
 import json
 
@@ -72,7 +72,7 @@ def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_
         np.testing.assert_array_equal(first, third)
 
 
-def test_a_tree_holds_every_text_once_and_shares_common_prefixes():
+def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
     rng = np.random.default_rng(0)
     # Three different tokens, so that many texts begin alike; some are the same; some are longer than a step of depth.
     texts = [[*rng.integers(3, 6, rng.integers(0, 22)).tolist(), 1] for _ in range(300)]
@@ -94,7 +94,7 @@ def test_a_tree_holds_every_text_once_and_shares_common_prefixes():
     assert len(different) <= used <= len(different) + 24 * len(trees) + 100
 
 
-def test_words_not_asked_for_are_nan_and_the_others_unchanged(encoder, expected):
+def test_words_that_nobody_asked_for_are_nan_and_the_others_as_before(encoder, expected):
     wanted = [range(0, len(values), 2) for values in expected]
     for found, values in zip(word_influence(encoder, CAPTIONS, wanted=wanted), expected, strict=True):
         assert np.isnan(found[1::2]).all()
@@ -109,7 +109,7 @@ def test_words_beyond_the_context_have_no_influence(encoder):
     assert (influence[22:] == 0).all()
 
 
-def test_the_mean_embedding_replaces_a_word():
+def test_the_mean_embedding_stands_in_for_a_word():
     encoder = tiny_encoder(spec=tiny_spec(attention="masked"))
     table = encoder.model.text.words[...]
     caption = "a red dog"
@@ -131,7 +131,7 @@ def test_masking_without_a_mask_token_and_towers_without_text_are_refused():
 
 
 def siglip_like() -> Tokenizer:
-    """Letters after sentencepiece's word mark; punctuation is removed first, as SigLIP does."""
+    """Words of letters behind sentencepiece's mark; punctuation is removed before it, as SigLIP does."""
     pieces = sorted({f"▁{word}" for word in [*WORDS, "mans", "tshirt", "s", "shirt", "t"]})
     vocabulary = {token: index for index, token in enumerate(["<pad>", "</s>", "<unk>", *pieces])}
     rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -177,7 +177,7 @@ def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_
 IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption in enumerate(CAPTIONS[2:6])]
 
 
-def test_an_interrupted_table_resumes_and_is_the_same_file(tmp_path):
+def test_an_interrupted_table_goes_on_and_is_the_same_file(tmp_path):
     encoder = tiny_encoder()
     write_influence_table(encoder, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
     whole = (tmp_path / "whole.jsonl").read_bytes()
@@ -196,7 +196,7 @@ def test_an_interrupted_table_resumes_and_is_the_same_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
 
 
-def test_an_unfinished_table_of_another_model_is_discarded(tmp_path):
+def test_what_another_model_left_is_not_gone_on_with(tmp_path):
     path = tmp_path / "table.jsonl"
     (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
     (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')

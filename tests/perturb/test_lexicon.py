@@ -1,4 +1,4 @@
-"""The lexicon: forms, numbers, synonyms, user files, and recovery from published captions."""
+"""The lexicon: forms, numbers, synonyms, user files, and what is recovered from published captions."""
 
 import argparse
 import dataclasses
@@ -25,7 +25,7 @@ def test_a_word_is_found_in_either_number_and_any_case():
     assert lexicon.find("dogged") is lexicon.find("") is lexicon.find("狗") is None
 
 
-def test_number_follows_from_the_form_and_for_sheep_from_the_words_before():
+def test_number_is_told_from_form_and_for_sheep_from_what_stands_before():
     lexicon = shipped_lexicon()
     assert [lexicon.is_plural(text.split(), -1 + len(text.split())) for text in ("a dog", "two dogs")] == [False, True]
     assert not lexicon.is_plural(["a", "white", "sheep"], 2)
@@ -41,7 +41,7 @@ def test_synonyms_and_more_general_words_alter_nothing():
     assert not lexicon.alters(dog, dog)
 
 
-def test_the_shipped_lexicon_is_complete():
+def test_the_shipped_lexicon_is_whole():
     lexicon = shipped_lexicon()
     assert len(lexicon.nouns) > 750 and len(lexicon.groups) > 30
     assert {group.kind for group in lexicon.groups.values()} == {"person", "place", "action", "thing"}
@@ -52,7 +52,7 @@ def test_the_shipped_lexicon_is_complete():
         assert lexicon.find(absent) is None
 
 
-def test_the_shipped_lexicon_agrees_with_the_script():
+def test_the_shipped_lexicon_is_as_the_script_has_it():
     lexicon = shipped_lexicon()
     assert not {noun.name for noun in lexicon.nouns} & set(LEFT_OUT)
     for noun in lexicon.nouns:
@@ -62,7 +62,7 @@ def test_the_shipped_lexicon_agrees_with_the_script():
     }
 
 
-def test_every_noun_has_a_replacement_in_its_group():
+def test_every_group_has_something_to_put_in_a_nouns_place():
     lexicon = shipped_lexicon()
     for group in lexicon.groups.values():
         for noun in group.nouns:
@@ -101,7 +101,7 @@ def test_a_wrong_lexicon_is_refused_by_field(tmp_path, groups, field):
     assert error.value.field.startswith(field)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_no_lexicon(tmp_path):
     path = tmp_path / "other.json"
     for value in ([], {"format": "another"}, {"format": "rococo_jax.lexicon", "version": 2}):
         path.write_text(json.dumps(value))
@@ -123,7 +123,7 @@ def test_words_that_replaced_each_other_are_grouped_and_stray_pairs_do_not_join_
 @pytest.mark.real_data
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_recovered_groups_hold_words_that_kept_the_concept_and_not_those_that_changed_it(real_data):
+def test_recovered_groups_hold_what_kept_the_concept_and_not_what_changed_it(real_data):
     from rococo_jax.benchmarks.rococo.annotations import read_annotation
     from rococo_jax.benchmarks.rococo.lexicon_recovery import _count
 

@@ -35,7 +35,7 @@ def mixed_by_torch(images: np.ndarray, partners: np.ndarray, ratio: float) -> np
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 1 / 3, 0.5, 0.7, 0.9, 0.95, 1.0])
-def test_every_pair_of_pixel_values_mixes_as_in_torch(ratio):
+def test_every_pair_of_pixel_values_mixes_as_torch_mixes_it(ratio):
     no_box = jnp.zeros((2, 4), jnp.int32)
     swapped = np.array([1, 0], np.int32)
     mixed = apply_mixing(jnp.asarray(EVERY_PAIR), jnp.asarray(swapped), ratio, no_box, "mix")
@@ -74,7 +74,7 @@ def test_a_batch_may_share_one_box_and_one_drawn_ratio():
 
 
 @pytest.mark.parametrize("group", [None, 2, 4])
-def test_partners_are_a_permutation_within_groups_and_no_image_meets_itself(group):
+def test_partners_are_a_permutation_within_groups_and_nobody_meets_itself(group):
     for seed in range(20):
         partners = np.asarray(draw_partners(jax.random.key(seed), 16, group=group))
         assert sorted(partners) == list(range(16))
@@ -96,7 +96,7 @@ def test_beta_ratios_have_the_moments_of_the_beta_distribution():
     assert float(draw_ratios(jax.random.key(0), jnp.arange(500), 1.0, own_first=True).min()) >= 0.5
 
 
-def test_an_images_draws_do_not_depend_on_its_batch():
+def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
     ids = jnp.arange(64)
     whole = draw_ratios(jax.random.key(2), ids, 0.4)
     boxes = draw_boxes(jax.random.key(2), ids, whole, 100, 80)
@@ -157,7 +157,7 @@ def test_augmentation_weights_follow_the_true_share():
     np.testing.assert_array_equal(np.asarray(positives.weights[:, 0])[other], np.asarray(mixed.ratio)[other])
 
 
-def test_an_unmixed_image_is_no_negative():
+def test_an_image_that_stayed_itself_is_no_negative():
     images, ids = jnp.asarray(random_images(4)), jnp.array([0, 0, 1, 2])
     no_box = jnp.zeros((4, 4), jnp.int32)
     mixed = apply_mixing(images, jnp.array([1, 0, 3, 2]), jnp.array([0.9, 0.9, 1.0, 0.9]), no_box, "mix")
@@ -169,7 +169,7 @@ def test_an_unmixed_image_is_no_negative():
     "given", [{"ratio": 1.5}, {"ratio": -0.1}, {"ratio": float("nan")}, {"method": "blend"}, {"ratio": None},
               {"alpha": 1.0}, {"ratio": None, "alpha": 0.0}, {"group": 1}]
 )  # fmt: skip
-def test_contradicting_settings_are_refused(given):
+def test_a_mixing_that_makes_no_sense_is_refused(given):
     with pytest.raises(InputError, match="mixing"):
         Mixing(**given)
 

@@ -1,4 +1,4 @@
-"""Altered captions: rules of replacement, independence of order and batch, and the commands."""
+"""Altered captions: what is never done, what depends on nothing else, and the commands."""
 
 import argparse
 import json
@@ -66,7 +66,7 @@ def test_the_word_of_lowest_or_highest_influence_is_replaced():
     assert chosen == {"lowest": "boat", "highest": "tree"}
 
 
-def test_a_random_word_needs_no_influence_and_every_candidate_is_chosen():
+def test_a_random_word_needs_no_influence_and_every_candidate_has_its_turn():
     caption = "a dog near a boat under a tree"
     chosen = [alterer("danger", select="random", seed=seed).alter(caption, [caption])[0].old for seed in range(60)]
     # 60 fair draws of three: fewer than 8 of one has a chance below 1 in 1,000.
@@ -92,7 +92,7 @@ def test_singular_stays_singular_and_plural_plural_unless_asked():
     assert {"cat", "cats"} <= mixed
 
 
-def test_the_article_before_a_noun_fits_its_replacement_if_asked():
+def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
     for caption, article in (("a dog", "a"), ("an elephant", "an"), ("A dog", "a")):
         made = altered("same_concept", caption, count=30, fit_article=True)
         assert made and all(article_of(each.new) == article for each in made)
@@ -104,21 +104,21 @@ def test_the_article_before_a_noun_fits_its_replacement_if_asked():
     }
 
 
-def test_no_word_of_an_original_is_a_replacement_in_either_number():
+def test_nothing_that_an_original_of_the_image_names_is_put_in_in_either_number():
     animals = [noun for noun in LEXICON.groups["animal"].nouns if noun.name not in ("dog", "zebra")]
     originals = ["a dog", " ".join(noun.plural or noun.singular for noun in animals)]
     assert [each.new for each in altered("same_concept", "a dog", originals, count=50)] == ["zebra"]
     assert altered("danger", "a dog", ["a dog", "a weapon"])[0].new == "criminal"
 
 
-def test_a_noun_without_replacement_is_passed_over():
+def test_a_noun_without_replacement_gives_way_to_the_next():
     small = {"groups": [{"concept": "a", "nouns": ["dog"]}, {"concept": "b", "nouns": ["hat", "cap"]}]}
     lexicon = Lexicon.from_json({"format": "rococo_jax.lexicon", "version": 1, **small})
     made = CaptionAlterer("same_concept", lexicon).alter("a dog, a hat", ["a dog, a hat"], np.arange(4) / 4)
     assert [(each.old, each.new) for each in made] == [("hat", "cap")]
 
 
-def test_danger_depends_on_the_kind_of_noun():
+def test_danger_goes_by_what_the_noun_names():
     for caption, word in (("a man", "criminal"), ("a kitchen", "minefield"), ("a trick", "committing crime")):
         assert altered("danger", caption)[0].new == word
     assert altered("danger", "a vase")[0].new == "weapon"
@@ -257,7 +257,7 @@ def real_images(real_data):
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the_originals(real_images, variant):
-    """Words are chosen at random: properties of every candidate hold for those of lowest influence."""
+    """Words are chosen at random here: what holds for every candidate holds for those of lowest influence."""
     made = alter_images(real_images, [None] * 25010, alterer(variant, select="random"))
     assert sum(made.unaltered.values()) < 0.03 * 25010
     for item, alterations in zip(made.items, made.alterations, strict=True):
@@ -267,7 +267,7 @@ def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the
                 continue
             words, new_words = split_words(original), split_words(text)
             word = words[each.word_index]
-            # The rest is the same to the letter, and the word in the gap is in no original.
+            # The rest is the same to the letter, and what stands in the gap is a word that no original has.
             assert text.startswith(original[: word.start]) and text.endswith(original[word.end :])
             assert len(new_words) == len(words) + each.new.count(" ")
             assert not present & {plain(part.text) for part in split_words(each.new)}

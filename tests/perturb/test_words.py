@@ -1,4 +1,4 @@
-"""Words of captions: spans, replacement, recovery of a replaced word, and the paper style."""
+"""Words of captions: where they begin and end, and how one takes another's place."""
 
 import html
 
@@ -46,7 +46,7 @@ def test_spans_are_the_words_as_written_and_never_overlap(caption):
         end = word.end
 
 
-def test_the_fast_expression_for_ascii_finds_the_same_words():
+def test_the_fast_way_through_ascii_finds_the_same_words():
     # Letters that decide something: digits, joins, the possessive s in both cases, an entity's start.
     letters = np.array([*"aBsS01'-.,' &#;S's", *map(chr, range(128))])
     rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_words_compare_whatever_their_case_and_apostrophes():
         ("A dog.", "a big dog", None),
     ],
 )
-def test_the_one_replaced_word_is_recovered(original, altered, change):
+def test_the_one_replaced_word_is_read_back(original, altered, change):
     assert recover_change(original, altered) == change
 
 
@@ -111,7 +111,7 @@ def test_the_paper_style_is_the_published_look(caption, lower, danger):
 
 @pytest.mark.real_data
 def test_published_captions_come_back_in_the_paper_style(real_data):
-    """The paper style of the originals' unaltered words gives the published strings."""
+    """The unaltered words of published captions, written in our paper style, are the published strings."""
     from rococo_jax.benchmarks.rococo.annotations import read_annotation
 
     folder = real_data / "rococo" / "annotations"

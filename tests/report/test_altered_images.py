@@ -1,40 +1,33 @@
-"""The report on altered images: mixed ones made again, corrupted ones as heat maps, each where it belongs."""
+"""The report on altered images: mixed galleries explained, corruptions as heat maps and strips."""
 
-import base64
 import copy
-import io
 import json
 import re
-from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from rococo_jax.benchmarks.image_sets import CorruptedImages
-from rococo_jax.benchmarks.rococo.mixed_files import squash_files
-from rococo_jax.benchmarks.rococo.mixed_galleries import mix_one, partner_of, place_of
-from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
+from rococo_jax.benchmarks.rococo.labels import variant_note
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.data.image_sets import FileImages
+from rococo_jax.evaluation.examples import Example, Side
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report import document
-from rococo_jax.report.archive import Archive
-from rococo_jax.report.corrupted_pictures import corrupted_as_measured
-from rococo_jax.report.examples import Fooled, read_image_order
-from rococo_jax.report.heat_map import SHADES, Cell, Row, heat_map, shade, top_of_scale
-from rococo_jax.report.mixed_pictures import MixedPictures
-from rococo_jax.report.scores import Run
-from rococo_jax.report.variant_families import corruption_of, is_about_corruption, mix_of, pooled_severity
-from rococo_jax.report.vocabulary import order_variants, variant_label
+from rococo_jax.report.blocks import Cell, HeatMap
+from rococo_jax.report.document import asset, render_block
+from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
+from rococo_jax.report.vocabulary import (
+    corruption_of,
+    is_about_corruption,
+    order_variants,
+    pooled_severity,
+    variant_label,
+)
 from rococo_jax.storage import write_json
-from tests.report.test_page import Page, report, results_of, row, save
+from tests.report.test_page import Page, report, results_of, save
+from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
 
 BASE = 40.0
+JPEG = bytes.fromhex("ffd8ffc0000b080010001001011100ffd9")  # 16 x 16, frame header alone
 
 
 def metrics_of(r1: float, **more) -> dict:
@@ -78,14 +71,14 @@ def test_names_tell_corruptions_means_mixes_and_captions_apart():
     assert is_about_corruption("uncorrupted")
     for name in ("clean", "danger", "same_concept", "mix_0.9", "patch_0.9", "control", "fog_of_war_2", "mix_3"):
         assert not is_about_corruption(name)
-    assert mix_of("mix_0.75") == ("mix", 0.75) and mix_of("fog_3") is None
+    assert "0.75 of it blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
     assert order_variants(["control", "mix_0.9", "danger", "clean"]) == ["clean", "danger", "mix_0.9", "control"]
 
 
 def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_corruptions(results_of("one"))))
     (cells,) = re.findall(r'<table class="heat">(.*?)</table>', (tmp_path / "report.html").read_text(), re.DOTALL)
-    found = dict(re.findall(r'<td title="([^"]*?): drop[^"]*" class="h\d">([^<]*)</td>', cells))
+    found = dict(re.findall(r'<td class="h\d" title="([^"]*?): drop[^"]*">([^<]*)</td>', cells))
     wanted = {
         variant_label(f"{kind}_{severity}"): f"{number + severity + 1 / 3:.1f}"
         for number, kind in enumerate(CORRUPTIONS)
@@ -103,7 +96,7 @@ def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path)
     assert "Same concept" in charts and "Mix 0.9" in charts and "Control" in charts
     assert not any(word in charts for word in ("Fog", "Gaussian noise", "Uncorrupted", "All kinds"))
     source = (tmp_path / "report.html").read_text()
-    first, rest = source.split("Corrupted images</h3>")
+    first, rest = source.split("Corrupted images</bdi></h3>")
     assert "Gaussian noise" not in first.split("<main")[1] and "Gaussian noise" in rest
     # The mean over nineteen kinds is a headline: 9 + severity + 1/3.
     tiles = rest[: rest.index("Means over kinds")]
@@ -147,7 +140,7 @@ def test_shades_are_in_order_and_the_ends_are_the_ends():
     shades = [shade(value, 60.0) for value in range(61)]
     assert shades == sorted(shades) and set(shades) == set(range(SHADES))
     assert top_of_scale([60.0]) == 60.0 and top_of_scale([60.1]) == 70.0 and top_of_scale([-3.0, None]) == 10.0
-    drawn = heat_map("x", "kind", ["1"], [Row("<b>", (Cell(None, "nothing"),), "group")], 10.0)
+    drawn = render_block(HeatMap("x", ["kind", "1"], [("group", "<b>", [Cell("–", title="nothing")])]))
     assert "&lt;b&gt;" in drawn and '<td title="nothing">–</td>' in drawn
 
 
@@ -165,7 +158,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(dark):
-    css = document._asset("page.css")
+    css = asset("page.css")
     light_part, dark_part = css.split("@media screen and (prefers-color-scheme: dark)")
     found = colours(light_part) | (colours(dark_part[: dark_part.index("* {")]) if dark else {})
     shades = [luminance(found[f"h{each}"]) for each in range(SHADES)]
@@ -176,107 +169,17 @@ def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(d
         assert (high + 0.05) / (low + 0.05) >= 4.5, each  # WCAG 2.1, level AA
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    """Seventy pictures, so that there are two batches."""
-    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    (folder / "val").mkdir()
-    for number in range(70):
-        pixels = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8))
-        pixels.resize((90 + number, 70), Image.Resampling.BICUBIC).save(folder / "val" / f"{number:02}.png")
-    return folder
+def illustration(kind: str, severity: int) -> Example:
+    """One picture of a corruption, as the evaluation keeps it."""
+    sides = Side(image="val/00.png", jpeg=JPEG), Side(), Side(image="val/00.png", jpeg=JPEG)
+    return Example("", f"{kind}_{severity}", None, "illustration", 0, kind, *sides, 0.0, 0.0)
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    return {f"val/{path.name}": path for path in sorted((folder / "val").iterdir())}
-
-
-@pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
-def test_one_mixed_image_made_alone_is_that_of_the_gallery(pictures, method, protocol):
-    files = files_of(pictures)
-    plan = make_plan(list(files), method, 0.8, 10, protocol)
-    whole = {}
-    for places, images in mixed_batches(plan, squash_files(files, plan.images)):
-        whole |= dict(zip(places.tolist(), images, strict=True))
-    alone = np.flatnonzero(plan.first == plan.partner).tolist()[:1]
-    for place in [0, 33, 69, *alone]:
-        pair = {name: files[name] for name in (plan.images[plan.first[place]], partner_of(plan, place))}
-        np.testing.assert_array_equal(mix_one(plan, place, pair), whole[place])
-
-
-def table_of(files: dict[str, Path], **changed) -> list[dict]:
-    """A per-query table with two captions an image, of which one in the second batch is fooled."""
-    clean = {"task": "text_to_image", "variant": "clean", "top1_kind": "own", "seed": None}
-    rows = [row(**clean, query=2 * number + each, image=name) for number, name in enumerate(files) for each in (0, 1)]
-    fooled = {"task": "text_to_image", "variant": "patch_0.9", "seed": 100, "top1_kind": "other_altered"}
-    return [*rows, row(**(fooled | {"image": "val/03.png", "top1_text": "val/66.png"} | changed))]
-
-
-def saved_run(folder: Path, pictures: Path, rows: list[dict], protocol: str = "paper") -> Run:
-    results = with_mixes(results_of("one")) | {"data": {"images": str(pictures), "annotations": "/none"}}
-    results["protocol"] = results["fingerprint"]["protocol"] = protocol
-    save(folder, results, rows)
-    schema = pa.Table.from_pylist([rows[-1]]).schema
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "per_query.parquet")
-    return Run("one", folder / "results.json", results)
-
-
-def pixels_of(uri: str) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))), np.float64)
-
-
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
-def test_the_mixed_image_that_won_is_shown_beside_the_true_one(pictures, tmp_path, protocol):
-    files = files_of(pictures)
-    run = saved_run(tmp_path / "one", pictures, table_of(files), protocol)
-    page = report(tmp_path, tmp_path / "one")
-    shown = [image for image in page.all("img") if "mixed image that came first" in image["alt"]]
-    assert len(shown) == 1 and "val/66.png" in shown[0]["alt"]
-    plan = make_plan(list(files), "patch", 0.9, 100, protocol)
-    place = place_of(plan, "val/66.png")
-    assert partner_of(plan, place).rpartition("/")[2] in page.text("article")
-    wanted = Image.fromarray(mix_one(plan, place, files))
-    wanted.thumbnail((320, 320))
-    # JPEG of quality 80 on a smooth picture; an unmixed, another seed's or another image's picture is far off.
-    assert np.abs(pixels_of(shown[0]["src"]) - np.asarray(wanted, np.float64)).mean() < 4
-    assert read_image_order(run.path.parent / "per_query.parquet") == list(files)
-
-
-def test_mixed_images_that_cannot_be_made_again_leave_the_original(pictures, tmp_path):
-    files = files_of(pictures)
-    run = saved_run(tmp_path / "one", pictures, table_of(files))
-    found = MixedPictures(run, Archive())
-    chosen = Fooled("patch_0.9", "val/03.png", "a dog", "val/66.png", "other_altered", 0.3, 0.2, 100)
-    assert found.find(chosen) is not None
-    for change in ({"seed": None}, {"variant": "danger"}, {"chosen": "val/gone.png"}, {"chosen": "../secret.png"}):
-        assert found.find(Fooled(**(vars(chosen) | change))) is None
-    gone = saved_run(tmp_path / "gone", tmp_path / "nowhere", table_of(files))
-    assert MixedPictures(gone, Archive()).find(chosen) is None
-    (tmp_path / "gone" / "per_query.parquet").unlink()
-    assert MixedPictures(gone, Archive()).find(chosen) is None
-
-
-def test_whoever_takes_the_controls_copy_is_no_example(pictures, tmp_path):
-    saved_run(tmp_path / "one", pictures, table_of(files_of(pictures), variant="control", seed=None))
-    page = report(tmp_path, tmp_path / "one")
-    assert not page.all("article")
-
-
-def test_a_corrupted_picture_is_the_one_that_was_measured(pictures):
-    name, path = next(iter(files_of(pictures).items()))
-    for kind in ("gaussian_noise", "jpeg_compression"):
-        originals = FileImages((name,), (path,))
-        (measured,) = CorruptedImages(originals, kind, 3).read([0])
-        (square,) = CorruptedImages(originals, None, 0).read([0])
-        found = corrupted_as_measured(name, np.asarray(square), (kind, 3))
-        np.testing.assert_array_equal(found, np.asarray(measured))
-
-
-def test_strips_show_one_kind_a_group_the_costliest_at_every_severity(pictures, tmp_path):
+def test_strips_show_one_kind_a_group_the_costliest_at_every_severity(tmp_path):
     kinds = ("gaussian_noise", "shot_noise", "brightness", "contrast", "saturate")
-    results = with_corruptions(results_of("one"), kinds, severities=(1, 5)) | {"data": {"images": str(pictures)}}
-    rows = [row(variant="clean", image=name, top1_kind="own") for name in files_of(pictures)]
-    page = report(tmp_path, save(tmp_path / "one", results, rows))
+    results = with_corruptions(results_of("one"), kinds, severities=(1, 5))
+    kept = [illustration(kind, severity) for kind in kinds for severity in (1, 5)]
+    page = report(tmp_path, save(tmp_path / "one", results, examples=kept))
     told = [image["alt"] for image in page.all("img")]
     assert len(told) == 3 * 3 and all("val/00.png" in each for each in told)
     # The later of the kinds drop more, by how the figures were made.
@@ -285,21 +188,22 @@ def test_strips_show_one_kind_a_group_the_costliest_at_every_severity(pictures, 
     assert not any("Gaussian noise" in each or "Contrast" in each for each in told)
 
 
-def test_what_the_evaluation_writes_of_altered_images_is_shown(pictures, tmp_path):
+def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
+    pictures = pictures_in(tmp_path / "pictures")
     items = [{"image": name, "caption": random_captions(5, seed)} for seed, name in enumerate(files_of(pictures))][:12]
     (tmp_path / "annotations").mkdir()
     write_json(tmp_path / "annotations" / "coco_karpathy_test.json", items)
     save_model(tmp_path / "tiny", tiny_encoder())
     command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
-    command += ["--out", tmp_path / "out", "--mixes", "patch_0.9", "--seeds", "1,10"]
+    command += ["--out", tmp_path / "out", "--mixed-galleries", "patch_0.9,control", "--seeds", "1,10"]
     command += ["--corruptions", "contrast,pixelate", "--severities", "5", "--no-cache"]
     assert main([*map(str, command)]) == 0
     page = Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     numbers = results["tasks"]["text_to_image"]
     assert numbers["patch_0.9"]["fr1"] > 0, "nobody is fooled, so this test would show nothing"
-    assert any("mixed image that came first" in image["alt"] for image in page.all("img"))
+    assert any("the chosen image: val/" in image["alt"] for image in page.all("img"))
     assert any("severity 5" in image["alt"] for image in page.all("img"))
     assert "Pixelate" in page.text("table") and "Control" in page.text("table")
     assert "over seeds 1, 10; sd is" in page.text("p")

@@ -10,8 +10,8 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.comparison import compare_sections
-from rococo_jax.report.markdown import escaped
+from rococo_jax.report.comparison import compare_groups
+from rococo_jax.report.exports import escaped
 from tests.support.made_runs import IMAGES, make_run, six_runs
 
 
@@ -27,7 +27,7 @@ def page(runs, tmp_path_factory):
 
 
 def comparisons(*folders, **options):
-    return compare_sections(group_by_fingerprint(load_results(folders)), **options)
+    return compare_groups(group_by_fingerprint(load_results(folders)), **options)
 
 
 def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
@@ -114,7 +114,8 @@ def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_scatte
     assert "149,358,592: vision 86,192,640" in html
     # Three altered variants over the two tasks.
     assert html.count("<circle") == 6 * 3
-    assert html.count('class="nothing-lost"') == 3
+    # Each with its line where nothing is lost.
+    assert html.count("stroke-dasharray: 4,4") == 3
 
 
 def test_equal_results_give_equal_bytes_comparisons_included(runs, page, tmp_path):

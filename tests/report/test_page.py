@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import dataclasses
 import html.parser
 import json
 import re
@@ -17,7 +18,9 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.cli.main import main
+from rococo_jax.data.image_sets import FileImages
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.examples import Example, Side, collect_examples, write_examples
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query
 from rococo_jax.report import write_report
 from rococo_jax.storage import write_json
@@ -92,10 +95,20 @@ def row(**changed) -> dict:
     return made | {"top1_text": "a criminal on a bench", "top1_score": 0.31, "positive_score": 0.25} | changed
 
 
-def save(folder: Path, results: dict, rows: list[dict] | None = None) -> Path:
+def example(**changed) -> Example:
+    """An image whose first choice was an altered caption."""
+    sides = {"query": Side(image="a.jpg"), "right": Side("a man on a bench"), "wrong": Side("a criminal on a bench")}
+    made = {"task": "image_to_text", "variant": "danger", "seed": None, "role": "error", "order": 0}
+    made |= {"kind": "own_altered", "right_score": 0.25, "wrong_score": 0.31}
+    return Example(**(made | sides | changed))
+
+
+def save(folder: Path, results: dict, rows: list[dict] | None = None, examples: list[Example] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results))
     pq.write_table(pa.Table.from_pylist(rows or [row()]), folder / "per_query.parquet")
+    if examples is not None:
+        write_examples(folder, examples)
     return folder
 
 
@@ -141,9 +154,8 @@ def test_csv_numbers_are_the_json_numbers_to_the_last_digit(tmp_path):
 
 
 def test_nothing_is_loaded_from_anywhere(tmp_path):
-    save(
-        tmp_path / "one", results_of(NASTY), [row(caption=NASTY, top1_text=NASTY + " too", image="https://e.example/a")]
-    )
+    nasty = example(query=Side(image="https://e.example/a"), right=Side(NASTY), wrong=Side(NASTY + " too"))
+    save(tmp_path / "one", results_of(NASTY), examples=[nasty])
     page = report(tmp_path, tmp_path / "one")
     for _, attributes in page.elements:
         for name in ("src", "srcset", "data", "action", "poster", "xlink:href"):
@@ -163,12 +175,15 @@ def test_captions_and_names_stay_text_whatever_they_hold(tmp_path):
     nasty["notes"] = ["</ul><script>alert(2)</script>"]
     nasty["data"] = {"images": "/no/where", "annotations": "</dl><script>"}
     nasty["fingerprint"]["data"]["</td>"] = "\x00 nought, \ufffe none"
-    save(tmp_path / "one", nasty, [row(caption=NASTY + " \x00\x1b", top1_text="</bdi></script>" + NASTY)])
+    right, wrong = Side(NASTY + " \x00\x1b"), Side("</bdi></script>" + NASTY, note=NASTY)
+    query = Side(NASTY, image="../../etc/<b>secret", jpeg=b"no picture")
+    save(tmp_path / "one", nasty, examples=[example(query=query, right=right, wrong=wrong)])
     page = report(tmp_path, tmp_path / "one")
     assert len(page.all("script")) == 1 and len(page.all("style")) == 1
     assert not [image for image in page.all("img") if not (image["src"] or "").startswith("data:image/jpeg;base64,")]
     assert "<script>alert('x')</script>" in page.text("h1")
     assert "<i>metric" in page.text("table")
+    assert NASTY.split(" ")[0] in page.text("article")
     assert "\x00" not in page.text() and "\x1b" not in page.text()
 
 
@@ -188,8 +203,8 @@ def test_scripts_hash_in_the_policy_is_that_of_the_script(tmp_path):
     [
         ({"protocol": "strict"}, "protocol"),
         ({"versions": {"jax": "0.11.0"}}, "versions.jax"),
-        ({"data": {"captions": "aa", "images": "other"}}, "data.images"),
-        ({"data": {"captions": "aa", "images": "bb", "more": 1}}, "data.more"),
+        ({"data": {"captions": "aa", "images": "other"}}, "data.rococo.images"),
+        ({"data": {"captions": "aa", "images": "bb", "more": 1}}, "data.rococo.more"),
     ],
 )
 def test_results_that_differ_in_more_than_the_model_never_share_a_table(tmp_path, change, field):
@@ -305,13 +320,13 @@ def test_two_models_of_one_name_are_told_apart(tmp_path):
     assert "clip (before)" in page.text("table") and "clip (after)" in page.text("table")
 
 
-def test_results_without_a_per_query_table_have_figures_but_no_examples(tmp_path):
-    save(tmp_path / "all" / "whole", results_of("whole"))
+def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_path):
+    save(tmp_path / "all" / "whole", results_of("whole"), examples=[example()])
     save(tmp_path / "all" / "scored", results_of("scored"))
     (tmp_path / "all" / "scored" / "per_query.parquet").unlink()
     page = report(tmp_path, tmp_path / "all")
-    assert "scored" in page.text("table")
-    assert "beside the results of scored, hence no examples" in (tmp_path / "report.html").read_text()
+    assert "scored" in page.text("table") and len(page.all("article")) == 1
+    assert page.text("p").count("beside the results of scored, hence no examples") == 1
 
 
 def test_twenty_models_fit_a_page_of_reasonable_size(tmp_path):
@@ -334,6 +349,10 @@ def broken_folders():
     def other_columns(folder):
         pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_query.parquet")
 
+    def cut_examples(folder):
+        write_examples(folder, [example()])
+        (folder / "examples.parquet").write_bytes((folder / "examples.parquet").read_bytes()[:-40])
+
     def cut_table(folder):
         (folder / "per_query.parquet").write_bytes((folder / "per_query.parquet").read_bytes()[:-40])
 
@@ -341,6 +360,7 @@ def broken_folders():
         "results cut short": (cut, "JSON"),
         "no results": (without("results.json"), "results"),
         "table cut short": (cut_table, "per_query.parquet"),
+        "examples cut short": (cut_examples, "examples.parquet"),
         "table without its columns": (other_columns, "columns"),
         "no tasks": (changed(tasks=None), "tasks"),
         "a task that is a list": (changed(tasks={"image_to_text": [1]}), "image_to_text"),
@@ -370,7 +390,7 @@ def test_sources_that_are_not_there_and_outputs_that_are_no_page_are_refused(tmp
         write_report([tmp_path / "missing"], tmp_path / "report.html")
     with pytest.raises(InputError, match=r"without results\.json"):
         write_report([(tmp_path / "empty").mkdir() or tmp_path / "empty"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="--out"):
+    with pytest.raises(InputError, match="out: found"):
         write_report([folder], tmp_path / "report.csv")
     with pytest.raises(InputError, match="at least one"):
         write_report([], tmp_path / "report.html")
@@ -403,10 +423,12 @@ def test_results_as_the_evaluation_writes_them_make_a_page(tmp_path):
     write_json(tmp_path / "tiny" / "results.json", results | {"data": {"rococo": data}})
     table = per_query_table(outcome.rows(benchmark) for outcome in outcomes)
     write_per_query(tmp_path / "tiny" / "per_query.parquet", table)
-    for name in images:
-        path = tmp_path / "images" / name
+    paths = [tmp_path / "images" / name for name in images]
+    for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (900, 600, 3), dtype=np.uint8)).save(path)
+    shown = dataclasses.replace(benchmark, image_sets={ORIGINALS: FileImages(images, tuple(paths))})
+    write_examples(tmp_path / "tiny", collect_examples(shown, outcomes))
     page = report(tmp_path, tmp_path / "tiny")
     assert "a note <for> readers" in page.text()
     assert "a weapon number" in page.text("article")

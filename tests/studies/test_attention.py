@@ -21,14 +21,15 @@ from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.studies.attention import choose_pairs
 from rococo_jax.studies.attention.maps import (
+    GLOW,
     attention_rows,
     box_coverage,
     overlap,
+    overlay,
     patch_maps,
     share_on,
     whose_attention,
 )
-from rococo_jax.studies.attention.overlay import GLOW, overlay
 from tests.support.random_inputs import random_pixels
 from tests.support.tiny import tiny_encoder, tiny_spec
 
@@ -68,7 +69,7 @@ def test_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token,
 
 @pytest.mark.parametrize("family", ["clip", "dinov2"])
 def test_class_token_rows_are_those_of_the_reference(family, tmp_path):
-    from tests import reference_models as reference
+    from tests.support import reference_models as reference
 
     model = getattr(reference, family)()
     ours = convert_huggingface(reference.saved(model, tmp_path / family))[0]
@@ -82,7 +83,7 @@ def test_class_token_rows_are_those_of_the_reference(family, tmp_path):
 
 
 def test_pooling_weights_are_those_of_the_reference(tmp_path):
-    from tests import reference_models as reference
+    from tests.support import reference_models as reference
 
     model = reference.siglip()
     ours = convert_huggingface(reference.saved(model, tmp_path / "siglip"))[0]

@@ -1,4 +1,4 @@
-"""The reference corruptions (imagecorruptions-imaug), run with given draws.
+"""The reference corruptions (imagecorruptions-imaug), made to use draws that are handed to them.
 
 With its random numbers replaced by ours every kind becomes deterministic, so the nineteen can be compared pixel by
 pixel and not only by their statistics.
@@ -44,7 +44,7 @@ def _impulse(stack, image, severity, draws):
 
 @functools.cache
 def _glass_walk():
-    """The reference's walk with given offsets; compiled once."""
+    """The reference's walk with offsets that are handed to it; compiled once."""
     import numba
 
     @numba.njit

@@ -21,9 +21,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.collect import collect
-from rococo_jax.sweep.figure import panels_of
+from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import make_plan
-from rococo_jax.sweep.scale import scale_of_figures, scale_of_values
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT
@@ -74,13 +73,13 @@ def data(tmp_path_factory) -> Path:
         "    config.losses.sc.weight, config.losses.sc.select = 1.0, 'random'\n"
         "    config.log.every, config.log.tensorboard, config.checkpoint.every = 2, False, 3\n"
         "    return config\n\n\ndef get_sweep():\n"
-        "    return ConfigDict({'over': 'batch_size=8,16', 'seeds': '0,1', 'rate': 'square-root'})\n"
+        "    return ConfigDict({'over': 'batch_size=8,16', 'seeds': '0,1', 'lr_scaling': 'square-root'})\n"
     )
     return folder
 
 
 def command_of(data: Path, workdir: Path, *more: str) -> list[str]:
-    images = ["--images", str(data / "images"), "--annotations", str(data / "annotations"), "--mixes", "none"]
+    images = ["--images", str(data / "images"), "--annotations", str(data / "annotations"), "--mixed-galleries", "none"]
     return ["sweep", "--config", str(data / "config.py"), "--workdir", str(workdir), *images, *more]
 
 
@@ -172,9 +171,10 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
             ("text_to_image", "clean", "r1"),
         ):  # fmt: skip
             figure, wanted = row.tasks[task][variant][metric], results["intervals"][task][variant][metric]
-            assert figure.sd is None
+            assert figure.spread is None
+            interval = [figure.low, figure.high] if figure.has_interval else None
             # Sums in another order; drop is None where a draw has no clean hit.
-            assert figure.interval == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
+            assert interval == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
 
 
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
@@ -216,7 +216,7 @@ def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
         "Text to image: R@1", "Images a second", "Memory of a step on a device", "Loss at the end",
     ]  # fmt: skip
     circles = drawn.findall(".//{http://www.w3.org/2000/svg}circle")
-    assert len(circles) == sum(len(curve.figures) for panel in panels for curve in panel.curves)
+    assert len(circles) == sum(len(curve.points) for panel in panels for curve in panel.curves)
 
 
 def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsys):
@@ -289,7 +289,7 @@ def refusal(capsys, command: list[str]) -> str:
         (["--arm", "a: losses.sc.weight"], "KEY=VALUE"),
         (["--arm", "a: losses.sc.weight=0", "--config.losses.sc.weight=2"], "arm 'a' does"),
         (["--launch", "no-such-program --"], "'no-such-program'"),
-        (["--protocol", "strict", "--mixes", "blend_0.9"], "blend_0.9"),
+        (["--protocol", "strict", "--mixed-galleries", "blend_0.9"], "blend_0.9"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments, named, data, tmp_path, capsys):
@@ -316,15 +316,3 @@ def test_what_is_swept_reads_as_it_is_written():
     ]
     with pytest.raises(InputError, match="nothing"):
         parse_axes(())
-
-
-def test_axes_are_logarithmic_where_values_are_far_apart():
-    doublings = scale_of_values([32, 64, 128, 256])
-    assert [round(place, 9) for place, _ in doublings.ticks] == [0, round(1 / 3, 9), round(2 / 3, 9), 1]
-    assert [place for place, _ in scale_of_values([0.0, 1.0, 4.0]).ticks] == [0, 0.25, 1]
-    assert [place for place, _ in scale_of_values(["own", "batch"]).ticks] == [0.25, 0.75]
-    shown = scale_of_figures([20.3, 31.9])
-    assert 0 <= shown.place(20.3) < shown.place(31.9) <= 1 and len(shown.ticks) >= 4
-    far = scale_of_figures([150.0, 20_000.0], logarithmic=True)
-    assert [text for _, text in far.ticks] == ["100", "200", "500", "1,000", "2,000", "5,000", "10,000", "20,000"]
-    assert far.place(1_000) == pytest.approx(np.log(10) / np.log(200))

@@ -72,7 +72,7 @@ def write_influence_table(
         write_json(head, {"fingerprint": fingerprint})
         return done
 
-    done = collect("influence, resume point", lambda: begin() if number == 0 else 0)[0]
+    done = collect("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
     if on_progress is not None and done:
         on_progress(done)
     chunks = [rows[start : start + captions_at_once] for start in range(done, len(rows), captions_at_once)]
@@ -82,7 +82,7 @@ def write_influence_table(
         wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine)
     at_once = {"captions_at_once": captions_at_once}
     influences = start_all(
-        "influence, start", lambda: word_influence(encoder, mine, method=method, wanted=wanted, **at_once)
+        "influence, its start", lambda: word_influence(encoder, mine, method=method, wanted=wanted, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
         # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.

@@ -57,7 +57,7 @@ class Alteration:
     Attributes:
         caption: the altered caption.
         word_index: which word (as `split_words` counts).
-        old, new: the word and its replacement, as written.
+        old, new: the word and what stands in its place, as written.
         concept: the old word's concept.
         influence: the old word's embedding influence, None where it was not computed.
     """

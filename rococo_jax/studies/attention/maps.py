@@ -1,4 +1,4 @@
-"""Attention of an image tower over its patches, and how much of it falls on a box.
+"""Attention of an image tower over its patches, how much of it falls on a box, and its map over the picture.
 
 The map of an image is one row of attention weights, the mean over heads, of what its vector is pooled from:
 
@@ -7,7 +7,10 @@ The map of an image is one row of attention weights, the mean over heads, of wha
     patches are averaged     the mean over the patches' rows in the last block
 
 A row sums to 1 over all tokens. What falls on the class token itself is left out of the map, and the patches' weights
-are brought to sum 1 again. Attention weights are not a proof of use; they are what can be read off the model directly.
+are brought to sum 1 again. Attention weights are no proof of use; they are what can be read off the model directly.
+
+On a map the picture is grey, with a glow where the model looks: from dark violet over orange to pale yellow, ever
+lighter, so that it is readable without colour vision.
 """
 
 import dataclasses
@@ -27,6 +30,9 @@ from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.vision import VisionTower
 
 _IMAGES_AT_ONCE = 16
+# Of the glow from none to most; lightness rises all the way.
+GLOW = ((26, 12, 56), (112, 28, 109), (203, 63, 82), (247, 139, 41), (252, 244, 170))
+_BRIGHTEST_SHARE = 0.98
 
 
 def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens"]:
@@ -117,3 +123,35 @@ def share_on(attention: Float[np.ndarray, "grid grid"], coverage: Float[np.ndarr
 def overlap(first: Float[np.ndarray, "grid grid"], other: Float[np.ndarray, "grid grid"]) -> float:
     """How much two maps of sum 1 have in common: the sum of the smaller weight of each patch; 1 for equal maps."""
     return float(np.minimum(first, other).sum())
+
+
+def top_of_maps(*maps: Float[np.ndarray, "grid grid"]) -> float:
+    """The weight that gets the brightest colour, as a multiple of the average patch's: all but the top 2 % lie below.
+
+    A few outlying patches often take far more than all others; scaled to them, everything else would be dark.
+    """
+    relative = np.concatenate([each.ravel() * each.size for each in maps])
+    return float(max(1.5, np.quantile(relative, _BRIGHTEST_SHARE)))
+
+
+def overlay(
+    image: UInt8[np.ndarray, "size size 3"], attention: Float[np.ndarray, "grid grid"], top: float
+) -> UInt8[np.ndarray, "size size 3"]:
+    """The image with its map laid over, smoothly between the patches' centres.
+
+    Args:
+        image: as the model sees it.
+        attention: a weight a patch, of sum 1.
+        top: the multiple of the average weight that gets the brightest colour.
+    """
+    height, width, _ = image.shape
+    relative = Image.fromarray((attention * attention.size).astype(np.float32))
+    smooth = np.asarray(relative.resize((width, height), Image.Resampling.BICUBIC))
+    strength = np.clip(smooth / top, 0.0, 1.0)[..., None]
+    stops = np.linspace(0, 1, len(GLOW))
+    glow = np.concatenate([np.interp(strength, stops, channel) for channel in np.array(GLOW).T], axis=-1)
+    grey = np.asarray(Image.fromarray(image).convert("L"), np.float64)[..., None]
+    # More opaque where more is seen, and darker where the picture is, so that its drawing shows through the glow.
+    opacity = 0.5 + 0.35 * strength
+    mixed = (1 - opacity) * grey + opacity * glow * (0.6 + 0.4 * grey / 255)
+    return np.clip(np.round(mixed), 0, 255).astype(np.uint8)

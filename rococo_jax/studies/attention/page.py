@@ -1,25 +1,56 @@
 """The page of `rococo attention`: each image before and after mixing, and where the model looks in both."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from markupsafe import Markup
+from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan
 from rococo_jax.encoders import Encoder
-from rococo_jax.errors import InputError
-from rococo_jax.report.archive import small_jpeg
-from rococo_jax.report.document import document
-from rococo_jax.report.markup import Markup, element, isolated, join
+from rococo_jax.report import page_path, write_page
+from rococo_jax.report.blocks import Block, Note, Part, Picture, Strip, Terms, Text, Tile, Tiles, rich
+from rococo_jax.report.document import render_page
+from rococo_jax.report.tables import with_unit
 from rococo_jax.report.vocabulary import percent
-from rococo_jax.storage import atomic_write
-from rococo_jax.studies.attention.definitions import how_to_read
-from rococo_jax.studies.attention.maps import vision_spec, whose_attention
-from rococo_jax.studies.attention.overlay import overlay, top_of_maps
+from rococo_jax.studies.attention.maps import overlay, top_of_maps, vision_spec, whose_attention
 from rococo_jax.studies.attention.pairs import Pair
 
 _SIDE = 448  # px, at most; small images are enlarged by the browser alone
+_LEDE = "The attention of an image tower over its patches, before and after another image is mixed in."
+_DEFINITIONS = (
+    (
+        "Share on the box",
+        "The part of the attention over patches that falls on the mixed-in box; a patch that the box covers in part "
+        "counts in part.",
+    ),
+    (
+        "Ratio",
+        "That share divided by the box's share of the area that the model sees. 1: the model looks at the box no more "
+        "than elsewhere; 2: twice as much.",
+    ),
+    (
+        "Same place before",
+        "The ratio for the same patches of the unmixed image: what the place alone attracts. A box matters by how far "
+        "it leaves this figure.",
+    ),
+    (
+        "Overlap",
+        "The sum over patches of the smaller of the two weights, before and after mixing: 100 % where the model looks "
+        "exactly where it did.",
+    ),
+)
+_IMAGES = (
+    "Both images are squashed to the square of the published mixing first (and compressed where that is), then resized "
+    "and cropped as the model does it, so that they differ in what was mixed in and in nothing else."
+)
+_CAUTION = (
+    "Attention shows what the last layer takes in, not what decides the vector: earlier layers have mixed the patches "
+    "already, and a few patches without content can serve as a store and draw much attention."
+)
 
 
 def write_attention_page(
@@ -35,166 +66,110 @@ def write_attention_page(
         captions: a caption for each image, where there are any.
 
     Raises:
-        InputError: `out` is no page's name.
+        InputError: `out` does not end in `.html` or `.htm`.
     """
-    path = check_page_name(out)
-    html = render_attention_page(encoder, plan, pairs, captions or {})
-    with atomic_write(path) as temporary:
-        temporary.write_text(html, encoding="utf-8", errors="replace")
-    return path
-
-
-def check_page_name(out: str | Path) -> Path:
-    """`out` as a path.
-
-    Raises:
-        InputError: it does not end in `.html` or `.htm`.
-    """
-    path = Path(out)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(out, "--out", f"a name that ends in {path.suffix!r}", "a name that ends in .html")
-    return path
-
-
-def render_attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair], captions: dict[str, str]) -> str:
-    """The page as HTML."""
-    title = f"Where does {encoder.name} look?"
+    path, captions = page_path(out), captions or {}
+    legend = rich("no attention {} most", Markup('<span class="glow" aria-hidden="true"></span>'))
+    note = "Both maps of an image share one scale, whose end is given with each. So few images make no statistic."
+    intro = Part("", [_setting(encoder, plan, pairs), _tiles(pairs), Note(legend, "scale"), Note(note)], style="group")
     shown = [_pair(pair, number, captions.get(pair.image)) for number, pair in enumerate(pairs, 1)]
-    intro = element("section", _setting(encoder, plan, pairs), _tiles(pairs), _legend(), class_="group")
-    body = join(_masthead(title), element("main", intro, shown, id="main"), how_to_read(pairs))
-    return document(title, body, "rococo attention", ("page.css", "attention.css"), script=None)
+    definitions = _DEFINITIONS if any(pair.has_box for pair in pairs) else _DEFINITIONS[-1:]
+    terms = [(rich('{} <span class="ours">ours</span>', term), text) for term, text in definitions]
+    after = Part("How to read this page", [Terms([*terms, ("Images", _IMAGES), ("Caution", _CAUTION)])], 2, "group",
+                 "how-to-read")  # fmt: skip
+    title = f"Where does {encoder.name} look?"
+    return write_page(path, render_page(title, "rococo attention", _LEDE, [intro, *shown], [after], script=False))
 
 
-def _masthead(title: str) -> Markup:
-    lede = "The attention of an image tower over its patches, before and after another image is mixed in."
-    return element(
-        "header",
-        element("p", "rococo attention", class_="kicker"),
-        element("h1", element("bdi", title)),
-        element("p", lede, class_="lede"),
-    )
-
-
-def _setting(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Markup:
+def _setting(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Terms:
     spec = vision_spec(encoder)
-    mixing = f"{plan.variant}, seed {plan.seed}, protocol {plan.protocol}"
     facts = (
-        ("Model", isolated(encoder.name)),
+        ("Model", encoder.name),
         ("Patches", f"{spec.grid} × {spec.grid} of {spec.patch_size} px"),
-        ("Mixing", mixing),
+        ("Mixing", f"{plan.variant}, seed {plan.seed}, protocol {plan.protocol}"),
         ("Images", f"{len(pairs)} of {len(plan.images):,}"),
         ("Attention", whose_attention(spec)),
     )
-    return element("dl", [element("div", element("dt", a), element("dd", b)) for a, b in facts], class_="setting")
+    return Terms(facts, "setting")
 
 
-def _tiles(pairs: Sequence[Pair]) -> Markup:
+def _tiles(pairs: Sequence[Pair]) -> Tiles:
     """The few numbers that matter, as means over the images shown."""
-    boxed = [pair for pair in pairs if pair.has_box]
-    tiles = []
+    boxed, tiles = [pair for pair in pairs if pair.has_box], []
     if boxed:
         ratios = np.array([pair.ratios for pair in boxed])
-        shares = 100 * np.array([[*pair.shares, pair.area] for pair in boxed]).mean(0)
-        more = int((ratios[:, 1] > ratios[:, 0]).sum())
+        before, after, area = 100 * np.array([[*pair.shares, pair.area] for pair in boxed]).mean(0)
+        more = f"more with the box: {int((ratios[:, 1] > ratios[:, 0]).sum())} of {len(boxed)}"
+        around = f"{percent(before)} % before; {percent(area)} % of the area"
         tiles += [
-            _tile("Ratio, mixed-in box", _times(ratios[:, 1].mean()), f"mean over {len(boxed)} images"),
-            _tile(
-                "Ratio, same place before", _times(ratios[:, 0].mean()), f"more with the box: {more} of {len(boxed)}"
-            ),
-            _tile(
-                "Share on the box",
-                _with_unit(shares[1]),
-                f"{percent(shares[0])} % before; {percent(shares[2])} % of the area",
-            ),
+            Tile("Ratio, mixed-in box", _times(ratios[:, 1].mean()), [f"mean over {len(boxed)} images"]),
+            Tile("Ratio, same place before", _times(ratios[:, 0].mean()), [more]),
+            Tile("Share on the box", with_unit(percent(after)), [around]),
         ]
     overlaps = [100 * pair.overlap for pair in pairs]
-    spread = f"{percent(min(overlaps))} to {percent(max(overlaps))} %"
-    tiles.append(_tile("Overlap, before and after", _with_unit(float(np.mean(overlaps))), f"mean; {spread}"))
-    return element("div", tiles, class_="tiles")
-
-
-def _tile(label: str, number: Markup | str, note: str) -> Markup:
-    return element(
-        "div",
-        element("h4", label),
-        element("p", number, class_="number"),
-        element("p", note, class_="note"),
-        class_="tile",
-    )
-
-
-def _with_unit(value: float) -> Markup:
-    return join(percent(value), element("span", " %", class_="unit"))
+    spread = f"mean; {percent(min(overlaps))} to {percent(max(overlaps))} %"
+    tiles.append(Tile("Overlap, before and after", with_unit(percent(float(np.mean(overlaps)))), [spread]))
+    return Tiles(tiles)
 
 
 def _times(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _legend() -> Markup:
-    glow = element("span", class_="glow", aria_hidden="true")
-    note = "Both maps of an image share one scale, whose end is said with each. So few images make no statistic."
-    return join(element("p", "no attention ", glow, " most", class_="scale"), element("p", note, class_="note"))
-
-
-def _pair(pair: Pair, number: int, caption: str | None) -> Markup:
-    top = top_of_maps(pair.original_map, pair.mixed_map)
-    boxed = pair.has_box
+def _pair(pair: Pair, number: int, caption: str | None) -> Part:
+    top, boxed = top_of_maps(pair.original_map, pair.mixed_map), pair.has_box
     views = (
-        ("Original", pair.original, None),
-        ("Attention on the original", overlay(pair.original, pair.original_map, top), "ghost" if boxed else None),
-        ("Mixed", pair.mixed, "line" if boxed else None),
-        ("Attention on the mixed image", overlay(pair.mixed, pair.mixed_map, top), "line" if boxed else None),
+        ("Original", pair.original, ""),
+        ("Attention on the original", overlay(pair.original, pair.original_map, top), "line ghost" if boxed else ""),
+        ("Mixed", pair.mixed, "line" if boxed else ""),
+        ("Attention on the mixed image", overlay(pair.mixed, pair.mixed_map, top), "line" if boxed else ""),
     )
-    kept = f", {percent(100 * pair.on_class_token[0])} and {percent(100 * pair.on_class_token[1])} % stay on the class "
-    kept = kept + "token" if max(pair.on_class_token) > 0 else ""
-    return element(
-        "article",
-        element("h3", isolated(caption or pair.image)),
-        element(
-            "p", isolated(pair.image) if caption else None, " with ", isolated(pair.partner), " mixed in", class_="note"
-        ),
-        element("div", [_view(label, pixels, pair, box) for label, pixels, box in views], class_="four"),
-        element("p", _verdict(pair), class_="verdict"),
-        element("p", f"Brightest from {top:.1f} times the average patch{kept}.", class_="note"),
-        class_="pair-of",
-        id=f"image-{number}",
-    )
+    brightest = f"Brightest from {top:.1f} times the average patch"
+    if max(pair.on_class_token) > 0:
+        first, second = (percent(100 * share) for share in pair.on_class_token)
+        brightest += f", {first} and {second} % stay on the class token"
+    named = rich("<bdi>{}</bdi> ", pair.image) if caption else ""
+    blocks: list[Block] = [
+        Note(rich("{}with <bdi>{}</bdi> mixed in", named, pair.partner)),
+        Strip("", [_view(label, pixels, pair, box) for label, pixels, box in views], "four"),
+        Note(_verdict(pair), "verdict"),
+        Note(f"{brightest}."),
+    ]
+    return Part(caption or pair.image, blocks, 3, "pair-of", f"image-{number}", element="article")
 
 
-def _verdict(pair: Pair) -> list:
-    moved = [f"{percent(100 * pair.overlap)}\u00a0% of the attention stays where it was."]
+def _verdict(pair: Pair) -> Text:
+    moved = f"{percent(100 * pair.overlap)}\u00a0% of the attention stays where it was."
     if not pair.has_box:
         return moved
     before, after = pair.shares
-    return [
-        "The box is ",
-        element("b", f"{percent(100 * pair.area)}\u00a0%"),
-        " of the area and takes ",
-        element("b", f"{percent(100 * after)}\u00a0%"),
-        " of the attention: ratio ",
-        element("b", _times(pair.ratios[1])),
-        f". The same place took {percent(100 * before)} % before: ratio {_times(pair.ratios[0])}. ",
-        *moved,
-    ]
+    return rich(
+        "The box is <b>{}\u00a0%</b> of the area and takes <b>{}\u00a0%</b> of the attention: ratio <b>{}</b>. The "
+        "same place took {} % before: ratio {}. {}",
+        percent(100 * pair.area),
+        percent(100 * after),
+        _times(pair.ratios[1]),
+        percent(100 * before),
+        _times(pair.ratios[0]),
+        moved,
+    )
 
 
-def _view(label: str, pixels: UInt8[np.ndarray, "size size 3"], pair: Pair, box: str | None) -> Markup:
-    picture = small_jpeg(pixels, _SIDE)
+def _view(label: str, pixels: UInt8[np.ndarray, "size size 3"], pair: Pair, box: str) -> Picture:
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    image.thumbnail((_SIDE, _SIDE))
+    image.save(buffer, "JPEG", quality=80, optimize=True)
     told = f"{label}: {pair.image}"
-    image = element("img", src=picture.uri, width=picture.width, height=picture.height, alt=told, title=told)
-    frame = _frame(pair.coverage, box) if box is not None else None
-    return element("figure", element("div", image, frame, class_="view"), element("figcaption", label))
+    return Picture(buffer.getvalue(), told, told, label, _frame(pair.coverage, box) if box else None)
 
 
-def _frame(coverage: Float[np.ndarray, "grid grid"], kind: str) -> Markup:
+def _frame(coverage: Float[np.ndarray, "grid grid"], line: str) -> Markup:
     """The box's outline, in units of patches; its edges lie where the outermost patches are covered in part."""
     (top, bottom), (left, right) = (_extent(coverage.max(axis)) for axis in (1, 0))
-    place = {"x": left, "y": top, "width": round(right - left, 3), "height": round(bottom - top, 3)}
-    grid = coverage.shape[0]
-    classes = ("edge", "line ghost" if kind == "ghost" else "line")
-    shown = [element("rect", **place, class_=each) for each in classes]
-    return element("svg", shown, viewBox=f"0 0 {grid} {grid}", aria_hidden="true")
+    place = [str(each) for each in (left, top, round(right - left, 3), round(bottom - top, 3))]
+    rects = [rich('<rect x="{}" y="{}" width="{}" height="{}" class="{}"/>', *place, kind) for kind in ("edge", line)]
+    grid = str(coverage.shape[0])
+    return rich('<svg viewBox="0 0 {} {}" aria-hidden="true">{}{}</svg>', grid, grid, *rects)
 
 
 def _extent(covered: Float[np.ndarray, " grid"]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Benchmark annotations: both forms are read alike, and errors name the file and the field."""
+"""Benchmark annotations in the published form and in our own are read alike, and what disagrees is refused by name."""
 
 import json
 from pathlib import Path
@@ -217,7 +217,7 @@ def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(damage, sai
         ({"coco_karpathy_test": "{}"}, "captions: found an object"),
     ],
 )
-def test_a_folder_that_cannot_be_read_is_refused(files, said, tmp_path):
+def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
     with pytest.raises(InputError, match=said):
         read_annotation_folder(write(tmp_path, **files))
 
@@ -254,7 +254,7 @@ def test_normalising_removes_case_and_final_punctuation_alone(text, normalised):
 
 
 @pytest.mark.real_data
-def test_the_published_files_are_read(real_data):
+def test_the_published_files_are_read_whole(real_data):
     found = read_annotation_folder(real_data / "rococo/annotations")
     assert list(found.variants) == ["same_concept", "diff_concept", "rand_voca", "danger"]
     assert len(found.clean) == 5000 and sum(len(item.captions) for item in found.clean) == 25_010

@@ -1,4 +1,4 @@
-"""`rococo verify --published` compares results with the published figures, line by line."""
+"""`rococo verify --golden` tells results that agree with the published figures from those that do not, line by line."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ VARIANTS = ("clean", "danger", "rand_voca", "same_concept")  # no order in which
 
 
 def results() -> dict:
-    """Results equal to the published figures, with the unnamed lines in another order and one more variant."""
+    """Results that are the published figures, the unnamed lines in another order, with one more variant."""
     lines = [LINES[0], LINES[2], LINES[1], LINES[3]]
     to_text = {name: figures(line) for name, line in zip(VARIANTS, lines, strict=True)}
     to_text["diff_concept"] = figures(LINES[1]) | {"r1": 36.0}
@@ -74,7 +74,7 @@ def test_a_tenth_of_a_point_is_the_limit(points, code, tmp_path, capsys):
     assert f"{4 if code else 5} of 5 published lines match" in out
 
 
-def test_a_difference_is_reported_with_its_line_and_the_others_still_match(tmp_path, capsys):
+def test_a_difference_is_told_with_its_line_and_the_others_still_match(tmp_path, capsys):
     made = results()
     made["tasks"]["text_to_image"]["mix_0.9"] |= {"r1": 19.0, "fr1": 40.0}
     code, out, _ = verify(tmp_path, capsys, made)

@@ -1,4 +1,4 @@
-"""`rococo verify` counts quirks of annotations; on the published files it finds the known ones."""
+"""`rococo verify` counts what is odd in annotations, agrees with what is known of the published ones, mends nothing."""
 
 import hashlib
 import json
@@ -63,9 +63,7 @@ def test_every_quirk_is_counted(quirky, tmp_path):
         ("", "a cat", False, False),
     ],
 )
-def test_replacements_inside_words_and_in_several_places_are_distinguished(
-    original, altered, several_times, inside_words
-):
+def test_replacements_inside_words_and_in_several_places_are_told_apart(original, altered, several_times, inside_words):
     edits = find_edits(original, altered)
     assert (edits.several_times, edits.inside_words) == (several_times, inside_words)
 

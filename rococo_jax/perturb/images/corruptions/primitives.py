@@ -8,7 +8,6 @@ al. 2011) for CPUs as a loop that writes every round to memory; here the twenty 
 compiler fuses with the code that uses the numbers.
 """
 
-import functools
 import math
 
 import jax
@@ -68,35 +67,53 @@ def gaussian(
     """Gaussian filter along rows and columns; `sigma` in pixels, one for both or (down, across)."""
     down, across = (sigma, sigma) if isinstance(sigma, float | int) else sigma
     height, width, channels = image.shape
-    image = _correlate_axis(image.reshape(height, width * channels), gaussian_weights(down, truncate), border, 0)
+    image = _correlate_down(image.reshape(height, width * channels), gaussian_weights(down, truncate), border)
     # Channels beside the rows: the second pass then reads contiguous lines.
     image = image.reshape(height, width, channels).transpose(0, 2, 1).reshape(height * channels, width)
-    image = _correlate_axis(image, gaussian_weights(across, truncate), border, 1)
+    image = _correlate_across(image, gaussian_weights(across, truncate), border)
     return image.reshape(height, channels, width).transpose(0, 2, 1)
 
 
-def _correlate_axis(image: Array, weights: np.ndarray, border: str, axis: int) -> Array:
-    """Correlation of a (lines, columns) array with `weights` along one axis."""
-    radius, side = len(weights) // 2, image.shape[axis]
+def _correlate_down(image: Array, weights: np.ndarray, border: str) -> Array:
+    radius, (height, _) = len(weights) // 2, image.shape
     weights = weights.astype(np.float32)
-
-    def pad(array: Array, before: int, after: int, **how: str) -> Array:
-        return jnp.pad(array, [(before, after) if each == axis else (0, 0) for each in range(2)], **how)
-
-    padded = pad(image, radius, radius, mode=border)
-    part = functools.partial(jax.lax.slice_in_dim, axis=axis)
     if radius <= _LARGEST_SHIFTED_RADIUS:
-        total = part(padded, radius, radius + side) * weights[radius]
+        padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
+        total = padded[radius : radius + height] * weights[radius]
         for tap in range(1, radius + 1):
-            pair = part(padded, radius - tap, radius - tap + side) + part(padded, radius + tap, radius + tap + side)
+            pair = padded[radius - tap : radius - tap + height] + padded[radius + tap : radius + tap + height]
             total += pair * weights[radius + tap]
         return total
-    bands = -(-side // _BAND)
-    padded = pad(padded, 0, bands * _BAND - side)
-    matrix, dot = _banded(weights), functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
-    lines = [part(padded, band * _BAND, (band + 1) * _BAND + 2 * radius) for band in range(bands)]
-    filtered = [dot(matrix, each) if axis == 0 else dot(each, matrix.T) for each in lines]
-    return part(jnp.concatenate(filtered, axis=axis), 0, side)
+    bands = -(-height // _BAND)
+    padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
+    padded = jnp.pad(padded, ((0, bands * _BAND - height), (0, 0)))
+    matrix = _banded(weights)
+    parts = [
+        jnp.dot(matrix, padded[band * _BAND : (band + 1) * _BAND + 2 * radius], precision=jax.lax.Precision.HIGHEST)
+        for band in range(bands)
+    ]
+    return jnp.concatenate(parts)[:height]
+
+
+def _correlate_across(image: Array, weights: np.ndarray, border: str) -> Array:
+    radius, (_, width) = len(weights) // 2, image.shape
+    weights = weights.astype(np.float32)
+    if radius <= _LARGEST_SHIFTED_RADIUS:
+        padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
+        total = padded[:, radius : radius + width] * weights[radius]
+        for tap in range(1, radius + 1):
+            pair = padded[:, radius - tap : radius - tap + width] + padded[:, radius + tap : radius + tap + width]
+            total += pair * weights[radius + tap]
+        return total
+    bands = -(-width // _BAND)
+    padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
+    padded = jnp.pad(padded, ((0, 0), (0, bands * _BAND - width)))
+    matrix = _banded(weights).T
+    parts = [
+        jnp.dot(padded[:, band * _BAND : (band + 1) * _BAND + 2 * radius], matrix, precision=jax.lax.Precision.HIGHEST)
+        for band in range(bands)
+    ]
+    return jnp.concatenate(parts, axis=1)[:, :width]
 
 
 def _banded(weights: np.ndarray) -> np.ndarray:

@@ -1,0 +1,277 @@
+"""What a page is made of: tables, charts, tiles, notes, ... as data, which `templates/blocks.html` turns into HTML.
+
+Plain strings are escaped by the templates; only `Markup` is taken as it is.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from markupsafe import Markup
+
+from rococo_jax.report.collection import Figure
+from rococo_jax.report.vocabulary import percent, printable
+
+Text = str | Markup
+
+
+def rich(template: str, *values: str) -> Markup:
+    """HTML with `{}` for each value, which is escaped.
+
+    >>> rich("lowest <bdi>{}</bdi>", "a<b")
+    Markup('lowest <bdi>a&lt;b</bdi>')
+    """
+    return Markup(template).format(*(value if isinstance(value, Markup) else printable(value) for value in values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: what it shows.
+        small: lines below, such as the interval.
+        value: the exact number, which columns are sorted by.
+        words: whether it is text that the filter looks at.
+        edge: whether a group of columns begins here.
+        strong: whether it is bold.
+        title: told on demand.
+        shade: of a heat map, 0 to 9.
+    """
+
+    text: Text
+    small: tuple[str, ...] = ()
+    value: float | int | None = None
+    words: bool = False
+    edge: bool = False
+    strong: bool = False
+    title: str = ""
+    shade: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The heading of a column; with `sorted_now`, rows come in its descending order."""
+
+    label: str
+    title: str = ""
+    edge: bool = False
+    words: bool = False
+    sorted_now: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of figures that scrolls sideways where it is wider than the screen.
+
+    Attributes:
+        caption: for readers who hear it.
+        heads: of the columns; the first column names the rows.
+        rows: cells, one a column.
+        groups: `(label, columns, title)` of headings above the columns but the first `lead` ones.
+        lead: how many columns stand before the groups.
+        sortable: whether a click on a heading sorts.
+        filterable: whether a field above takes rows away by their words.
+    """
+
+    kind: ClassVar = "table"
+    caption: str
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[Cell]]
+    groups: Sequence[tuple[str, int, str]] = ()
+    lead: int = 1
+    sortable: bool = False
+    filterable: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainTable:
+    """A table of words: rows of `(name, text, ...)`."""
+
+    kind: ClassVar = "plain_table"
+    rows: Sequence[Sequence[Text]]
+    head: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """A table whose cells are shaded; `rows` are `(group, label, cells)`, a row without a group is a mean."""
+
+    kind: ClassVar = "heat_map"
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[tuple[str, str, Sequence[Cell]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The shades of heat maps, from `lowest` to `highest`."""
+
+    kind: ClassVar = "scale"
+    lowest: str
+    highest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One number that matters, with its unit and notes; `ours` says that the formula is this project's."""
+
+    label: str
+    number: Text
+    notes: Sequence[Text]
+    ours: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """Tiles side by side."""
+
+    kind: ClassVar = "tiles"
+    tiles: Sequence[Tile]
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Terms with their explanations; `style` is "setting" for a row of facts or "reading" for a list."""
+
+    kind: ClassVar = "terms"
+    entries: Sequence[tuple[Text, Text]]
+    style: str = "reading"
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A sentence or two; `style` is "note", "question", "scale" or "verdict"."""
+
+    kind: ClassVar = "note"
+    text: Text
+    style: str = "note"
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """A list of sentences."""
+
+    kind: ClassVar = "notes"
+    lines: Sequence[Text]
+
+
+@dataclasses.dataclass(frozen=True)
+class Alert:
+    """What a reader must not miss."""
+
+    kind: ClassVar = "alert"
+    head: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Charts:
+    """Charts as `(title, SVG)` in a grid, with a legend of `(colour, name)` and names of numbered points.
+
+    `style` is a further class of the grid.
+    """
+
+    kind: ClassVar = "charts"
+    charts: Sequence[tuple[str, Markup]]
+    legend: Sequence[tuple[str, str]] = ()
+    numbered: Sequence[str] = ()
+    style: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture as bytes of a JPEG; without bytes, its name stands instead."""
+
+    jpeg: bytes | None
+    name: str
+    alt: str
+    label: str = ""
+    frame: Markup | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Strip:
+    """Pictures in one row under a title; `style` is "strip", or "four" for two rows on a narrow screen."""
+
+    kind: ClassVar = "strip"
+    title: str
+    pictures: Sequence[Picture]
+    style: str = "strip"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a card: what it is, its text, its score."""
+
+    term: str
+    text: Text
+    score: float | None
+    style: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """An example: pictures, a head, and lines."""
+
+    head: Text
+    pictures: Sequence[Picture]
+    lines: Sequence[Line]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cards:
+    """Cards side by side."""
+
+    kind: ClassVar = "cards"
+    cards: Sequence[Card]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the page with a heading.
+
+    Attributes:
+        title: the heading.
+        blocks: what it holds; None are left out.
+        level: of the heading, 2 to 5.
+        style: class of the element: "group", "task", "figure", "panels pair", ...
+        anchor: id of the element.
+        element: its name.
+    """
+
+    kind: ClassVar = "part"
+    title: Text
+    blocks: Sequence["Block | None"]
+    level: int = 4
+    style: str = "figure"
+    anchor: str = ""
+    element: str = "section"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """Blocks under a line that unfolds them."""
+
+    kind: ClassVar = "folded"
+    summary: str
+    blocks: Sequence["Block | None"]
+    open: bool = False
+    style: str = ""
+
+
+Block = (
+    Table | PlainTable | HeatMap | Scale | Tiles | Terms | Note | Notes | Alert | Charts | Strip | Cards | Part | Folded
+)
+
+
+def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
+    """A number with its interval and its spread over seeds or kinds below."""
+    small = []
+    if figure.has_interval:
+        # Beside a minus sign a bare dash would read as another one.
+        dash = "\u2009–\u2009" if figure.low < 0 else "–"
+        small.append(f"{percent(figure.low)}{dash}{percent(figure.high)}")
+    if figure.spread is not None:
+        small.append(f"sd {percent(figure.spread)}")
+    return Cell(percent(figure.value), tuple(small), figure.value, edge=edge, strong=strong)

@@ -1,0 +1,165 @@
+"""The figures of the page for other programs and for people: report.csv and report.md.
+
+The CSV has one row a model, task and variant, with every metric and both bounds of its interval, unrounded; where
+models were compared, the paired differences stand in the last columns, after the name of the reference. The Markdown
+file has the tables of the page for a README, an issue or a paper's draft.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rococo_jax.benchmarks.rococo.labels import CLEAN
+from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.report.collection import Figure, Group, Run, tasks_of, variants_of
+from rococo_jax.report.comparison import Comparison, Comparisons, comparison_note, p_value
+from rococo_jax.report.overview import coverage, group_name, model_facts
+from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.tables import has_any
+from rococo_jax.report.vocabulary import (
+    in_reading_order,
+    order_metrics,
+    order_variants,
+    percent,
+    printable,
+    signed,
+    task_label,
+    variant_label,
+)
+from rococo_jax.storage import atomic_write, hash_json
+
+_FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+
+
+def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
+    """Writes the rows by rename. Numbers are written so that reading them gives the number of results.json again."""
+    runs = [(number, run) for number, group in enumerate(groups, 1) for run in group.runs]
+    measured = (name for _, run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics)
+    metrics = in_reading_order(measured, METRICS)
+    columns = [*_FIRST, *(column for name in metrics for column in (name, f"{name}_low", f"{name}_high"))]
+    compared = list(dict.fromkeys(name for each in comparisons.values() for name in each.compared))
+    if comparisons:
+        columns.append("compared_with")
+        columns += [f"{name}_difference{end}" for name in compared for end in ("", "_low", "_high", "_p")]
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for number, run in runs:
+            for row, task, variant in _csv_rows(number, run, metrics):
+                difference = _csv_difference(comparisons.get((number - 1, task)), run, variant, compared)
+                writer.writerow(row + (difference if comparisons else []))
+
+
+def _csv_rows(number: int, run: Run, metrics: Sequence[str]) -> Iterator[tuple[list[object], str, str]]:
+    fingerprint = hash_json(run.results["fingerprint"])[:12]
+    where = f"{run.path.resolve().parent.name}/{run.path.name}"
+    for task, variants in run.tasks.items():
+        for variant in order_variants(variants):
+            figures = [run.figure(task, variant, name) for name in metrics]
+            first = [number, run.label, run.results["protocol"], task, variant, fingerprint, where]
+            cells = (_exact(end) for each in figures for end in (each.value, each.low, each.high))
+            yield [*first, *cells], task, variant
+
+
+def _csv_difference(comparison: Comparison | None, run: Run, variant: str, compared: Sequence[str]) -> list[str]:
+    found = comparison and comparison.find(run, variant)
+    if not found:
+        return [""] * (1 + 4 * len(compared))
+    cells = [comparison.reference.label]
+    for name in compared:
+        one = found.metrics.get(name)
+        cells += [""] * 4 if one is None else map(_exact, (one.points, one.low, one.high, one.p))
+    return cells
+
+
+def _exact(value: float | int | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def write_markdown(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
+    """Writes the file by rename."""
+    text = "\n".join(markdown_lines(groups, comparisons)) + "\n"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+
+
+def markdown_lines(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[str]:
+    """The whole file, line by line."""
+    yield "# Robustness of image-text models"
+    for place, group in enumerate(groups):
+        first = group.runs[0]
+        yield from ("", f"## {'' if len(groups) == 1 else f'Section {place + 1}: '}{escaped(group_name(group))}")
+        if place:
+            fields = ", ".join(escaped(field) for field, _, _ in group.differences)
+            yield from ("", f"Not comparable with section 1, which differs in: {fields}.")
+        for data in first.data.values():
+            if found := coverage(data):
+                yield from ("", f"Only {found[0]:,} of {found[1]:,} images were there: R@K is not comparable with "
+                            "full-gallery figures.")  # fmt: skip
+        for task in tasks_of(group.runs):
+            yield from ("", f"### {escaped(task_label(task))}", "")
+            yield from _leaderboard(ordered(group.runs, task), task)
+            if (place, task) in comparisons:
+                yield from _differences(comparisons[place, task])
+        yield from ("", "### Models")
+        for run in group.runs:
+            yield from ("", f"**{escaped(run.label)}**", "")
+            yield from (f"- {escaped(term)}: {escaped(text)}" for term, text in model_facts(run))
+
+
+def _leaderboard(runs: Sequence[Run], task: str) -> Iterator[str]:
+    """One row a model and variant: as many columns as fit a page, however many variants there are."""
+    wanted = section_of(runs, task).figures
+    wanted = wanted or order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
+    names = [name for name in wanted if has_any(runs, task, variants_of(runs, task), name)]
+    yield from table_head(["Model", "Variant"], [metric_of(name).label for name in names])
+    for run in runs:
+        for variant in run.variants(task):
+            figures = [_cell(run.figure(task, variant, name), variant) for name in names]
+            yield table_row([escaped(run.label), escaped(variant_label(variant)), *figures])
+    yield from ("", "Percentages with 95 % bootstrap intervals, resampled by image; drop is this project's definition.")
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    yield from ("", escaped(comparison_note(comparison)), "")
+    heads = [head for name in comparison.compared for head in (f"{metric_of(name).label} difference", "p")]
+    yield from table_head(["Model", "Variant"], heads)
+    for row in comparison.rows:
+        cells = []
+        for name in comparison.compared:
+            found = row.metrics.get(name)
+            if found is None:
+                cells += ["", ""]
+                continue
+            cells += [f"{signed(found.points)} ({signed(found.low)} to {signed(found.high)})", p_value(found.p)]
+        yield table_row([escaped(row.run.label), escaped(variant_label(row.variant)), *cells])
+
+
+def _cell(figure: Figure, variant: str) -> str:
+    if variant == CLEAN and figure.value is None:
+        return ""
+    text = percent(figure.value)
+    return f"{text} ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else text
+
+
+def table_head(words: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:
+    """The heading of a Markdown table: columns of words to the left, of numbers to the right."""
+    yield table_row([escaped(each) for each in (*words, *numbers)])
+    yield table_row(["---"] * len(words) + ["---:"] * len(numbers))
+
+
+def table_row(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Text from outside on one line, none of which Markdown or HTML takes as its own.
+
+    >>> escaped("a|b <i> x_y")
+    'a\\\\|b &lt;i&gt; x\\\\_y'
+    """
+    one_line = " ".join(printable(text).split())
+    return _SPECIAL.sub(r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

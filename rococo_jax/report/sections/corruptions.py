@@ -1,0 +1,245 @@
+"""Corrupted images on the page: means over the kinds first, then a heat map of kinds by severities for each model.
+
+Drops are measured against `uncorrupted`, the same images cut to the same squares without a corruption. A benchmark of
+parts has a map for each part, whose variants are `PART/fog_3`.
+"""
+
+import math
+from collections.abc import Sequence
+
+from rococo_jax.benchmarks.rococo.labels import UNCORRUPTED
+from rococo_jax.evaluation.examples import Example
+from rococo_jax.metrics import metric_of
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.report.blocks import (
+    Block,
+    Cell,
+    Folded,
+    Head,
+    HeatMap,
+    Note,
+    Part,
+    Picture,
+    Scale,
+    Strip,
+    Table,
+    Tiles,
+    figure_cell,
+    rich,
+)
+from rococo_jax.report.collection import Figure, Run, corrupted_by, tasks_of
+from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.tables import model_table, tile
+from rococo_jax.report.vocabulary import (
+    corruption_of,
+    is_about_corruption,
+    percent,
+    pooled,
+    pooled_severity,
+    task_label,
+    variant_label,
+)
+
+SHADES = 10
+_QUESTION = (
+    "The same questions as on clean texts and images, with every image corrupted: noise, blur, weather and digital "
+    "damage of ImageNet-C."
+)
+_MEANS = (
+    "Mean over the kinds of a severity, and how much of the uncorrupted figure is lost; below each, its 95 % bootstrap "
+    "interval and the standard deviation over kinds (sd)."
+)
+_MAP = (
+    "Drop by kind and severity, in per cent of the figure on uncorrupted images (the same images, cut to the same "
+    "squares of 224 pixels). One scale for all maps of this section; a minus sign is a gain."
+)
+_STRIP = (
+    "One image of the run as the model received it, in the kind of each group that costs most at the highest severity. "
+)
+
+# A task, and the part whose variants are meant: "" or "PART/".
+_Track = tuple[str, str]
+
+
+def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Example]) -> Part | None:
+    """Everything on corruptions; None where no run measured any."""
+    kinds, severities = corrupted_by(runs)
+    if not kinds:
+        return None
+    tasks = [task for task in tasks_of(runs) if any(run.corruptions(task) for run in runs)]
+    names = {(task, name) for run in runs for task in tasks for name in run.corruptions(task)}
+    parts = {task: {name.rpartition("/")[0] for of, name in names if of == task} for task in tasks}
+    tracks = [(task, f"{part}/" if part else "") for task in tasks for part in sorted(parts[task])]
+    shown = ordered(runs, tasks[0])
+    shown += [run for run in runs if run not in shown]
+    shown = [run for run in shown if any(run.corruptions(task) for task in tasks)]
+    every = [
+        Part(f"{run.label}, {task_label(task).lower()}", [model_table(run, task, run.corruptions(task))], 5, "")
+        for run in shown
+        for task in tasks
+        if run.corruptions(task)
+    ]
+    blocks: list[Block | None] = [
+        Note(_QUESTION, "question"),
+        _tiles(shown, tasks),
+        _means(shown, tasks),
+        Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
+        _strips(shown, tracks, severities, illustrations),
+        Folded("Every figure of the corruptions", every),
+    ]
+    return Part("Corrupted images", blocks, 3, "task", anchor)
+
+
+def _lead(runs: Sequence[Run], task: str) -> str:
+    """The metric that drops of a task are measured on."""
+    return section_of(runs, task).lead[1]
+
+
+def _pooled_severities(runs: Sequence[Run]) -> list[int]:
+    found = {pooled_severity(name) for run in runs for task in run.tasks for name in run.corruptions(task)}
+    return sorted(found - {None})
+
+
+def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
+    """The mean drop of each task at the lowest and the highest severity."""
+    severities, shown = _pooled_severities(runs), []
+    for task in tasks:
+        for severity in dict.fromkeys(severities[:1] + severities[-1:]):
+            figures = [run.figure(task, pooled(severity), "drop") for run in runs]
+            found = [None if each.value is None else (pooled(severity), each) for each in figures]
+            shown.append(tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, found, ours=True))
+    shown = [each for each in shown if each is not None]
+    return Tiles(shown) if shown else None
+
+
+def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
+    """One row a model and task: the uncorrupted figure, then figure and drop of each severity."""
+    severities = _pooled_severities(runs)
+    if not severities:
+        return None
+    tasks = [task for task in tasks if any(UNCORRUPTED in run.corruptions(task) for run in runs)]
+    label = metric_of(_lead(runs, tasks[0])).label if len({_lead(runs, task) for task in tasks}) == 1 else "Figure"
+    heads = [Head("Model", words=True), Head("Task", words=True), Head(label, edge=True)]
+    heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
+    rows = []
+    for task in tasks:
+        for run in runs:
+            if not run.corruptions(task):
+                continue
+            name = _lead(runs, task)
+            row = [Cell(run.label), Cell(task_label(task), words=True)]
+            row.append(figure_cell(run.figure(task, UNCORRUPTED, name), edge=True))
+            for severity in severities:
+                row.append(figure_cell(run.figure(task, pooled(severity), name), edge=True))
+                row.append(figure_cell(run.figure(task, pooled(severity), "drop")))
+            rows.append(row)
+    groups = [(variant_label(UNCORRUPTED), 1, ""), *((variant_label(pooled(each)), 2, "") for each in severities)]
+    table = Table("Means over corruptions", heads, rows, groups, lead=2, sortable=len(rows) > 1)
+    return Part("Means over kinds", [Note(_MEANS), table])
+
+
+def _maps(
+    runs: Sequence[Run], tracks: Sequence[_Track], kinds: Sequence[str], severities: Sequence[int]
+) -> list[Block]:
+    variants = [f"{kind}_{severity}" for kind in kinds for severity in severities]
+    drops = [run.figure(task, part + name, "drop").value for run in runs for task, part in tracks for name in variants]
+    top = top_of_scale(drops)
+    maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
+    scale = Scale("no drop", f"{top:.0f} %")
+    if len(runs) == 1:
+        return [scale, Part("", maps[0], style="maps")]
+    folded = [
+        Folded(run.label, [Part("", of_run, style="maps")], open=place == 0)
+        for place, (run, of_run) in enumerate(zip(runs, maps, strict=True))
+    ]
+    return [scale, *folded]
+
+
+def _has(run: Run, track: _Track) -> bool:
+    task, part = track
+    return any(name.rpartition("/")[0] == part.rstrip("/") for name in run.corruptions(task))
+
+
+def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int], top: float) -> Part:
+    task, part = track
+    by_group = {group: [] for group in dict.fromkeys(kind.group for kind in CORRUPTIONS.values())}
+    for kind in kinds:
+        by_group[CORRUPTIONS[kind].group].append(kind)
+    rows = [
+        (group.capitalize(), variant_label(kind),
+         [_cell(run, task, f"{part}{kind}_{severity}", top) for severity in severities])
+        for group, members in by_group.items()
+        for kind in members
+    ]  # fmt: skip
+    means = [_cell(run, task, part + pooled(severity), top) for severity in severities]
+    if any(cell.text != percent(None) for cell in means):
+        rows.insert(0, ("", f"Mean of {len(kinds)} kinds", means))
+    name = _lead([run], task)
+    baseline = f"Uncorrupted {metric_of(name).label} {percent(run.figure(task, part + UNCORRUPTED, name).value)} %"
+    label = task_label(task) + (f", {variant_label(part.rstrip('/')).lower()}" if part else "")
+    heads = ["Severity", *map(str, severities)]
+    return Part(label, [Note(baseline), HeatMap(f"{run.label}, {label}", heads, rows)], 5, "")
+
+
+def _cell(run: Run, task: str, variant: str, top: float) -> Cell:
+    name = _lead([run], task)
+    drop: Figure = run.figure(task, variant, "drop")
+    told = f"{variant_label(variant)}: drop {percent(drop.value)} %"
+    if drop.has_interval:
+        told += f" (95 % interval {percent(drop.low)} to {percent(drop.high)} %)"
+    told += f", {metric_of(name).label} {percent(run.figure(task, variant, name).value)} %"
+    return Cell(percent(drop.value), title=told, shade=None if drop.value is None else shade(drop.value, top))
+
+
+def top_of_scale(values: Sequence[float | int | None]) -> float:
+    """The percentage of the last shade: the largest value, rounded up to a ten.
+
+    >>> top_of_scale([12.0, 53.1, None]), top_of_scale([])
+    (60.0, 10.0)
+    """
+    return 10.0 * max(1, math.ceil(max((value for value in values if value is not None), default=0) / 10))
+
+
+def shade(value: float | int, top: float) -> int:
+    """Which of the shades a value has; all below zero have the first.
+
+    >>> [shade(value, 50.0) for value in (-3, 0, 4.9, 5, 49, 50)]
+    [0, 0, 0, 1, 9, 9]
+    """
+    return min(SHADES - 1, max(0, int(SHADES * value / top)))
+
+
+def _strips(
+    runs: Sequence[Run], tracks: Sequence[_Track], severities: Sequence[int], illustrations: Sequence[Example]
+) -> Part | None:
+    """The pictures that the evaluation kept: a strip a kind, the severities side by side, the original first."""
+    by_kind: dict[str, dict[int, Example]] = {}
+    for each in illustrations:
+        if is_about_corruption(each.variant) and (found := corruption_of(each.variant)) is not None:
+            by_kind.setdefault(found[0], {})[found[1]] = each
+
+    def cost(kind: str) -> float:
+        drops = [run.figure(task, f"{part}{kind}_{severities[-1]}", "drop").value for run in runs
+                 for task, part in tracks]  # fmt: skip
+        drops = [drop for drop in drops if drop is not None]
+        return sum(drops) / len(drops) if drops else -math.inf
+
+    worst: dict[str, str] = {}
+    for kind in by_kind:
+        group = CORRUPTIONS[kind].group
+        if group not in worst or cost(kind) > cost(worst[group]):
+            worst[group] = kind
+    if not worst:
+        return None
+    image = next(iter(by_kind[next(iter(worst.values()))].values())).wrong.image
+    strips = []
+    for kind in worst.values():
+        shown = sorted(by_kind[kind].items())
+        label, original = variant_label(kind), shown[0][1].query
+        pictures = [Picture(original.jpeg, image, f"{image}, uncorrupted", "Uncorrupted")] if original.jpeg else []
+        pictures += [
+            Picture(each.wrong.jpeg, image, f"{image}, {label}, severity {severity}", f"Severity {severity}")
+            for severity, each in shown
+        ]
+        strips.append(Strip(label, pictures))
+    return Part("What it looks like", [Note(rich("{}<bdi>{}</bdi>", _STRIP, image)), Part("", strips, style="maps")])

@@ -1,0 +1,160 @@
+"""The section of a task in which queries rank a gallery: recall, false recall, drops, and what stands first."""
+
+from collections.abc import Sequence
+
+from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES, variant_note
+from rococo_jax.metrics import metric_of
+from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
+from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
+from rococo_jax.report.collection import Figure, Run, best_first, variants_of
+from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
+from rococo_jax.report.tables import MOST_PANELS, extreme, interval_panels, leaderboard, panels, tile
+from rococo_jax.report.vocabulary import percent, variant_label
+
+_LEAD = (CLEAN, "r1")
+_FIGURES = ("r1", "r5", "r10", "fr1", "drop")
+_SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
+_DROP = (
+    "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
+    "drop rate is published, its formula is not. Whiskers span the 95 % interval."
+)
+_SCATTER = (
+    "R@1 on the clean gallery (across) and on the altered one (up), in per cent. On the dashed line nothing is lost; "
+    "the further below it, the more. Lines through a point are its 95 % intervals; the numbered names are below."
+)
+
+
+def _altered(runs: Sequence[Run], task: str, metric: str | None = None) -> list[str]:
+    return [name for name in variants_of(runs, task, metric) if name != CLEAN]
+
+
+def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
+    """Clean R@1, R@1 where it is lowest, the largest drop and the largest FR@1: a number each, or a range of models."""
+    altered = [name for name in _altered(runs, task) if name != CONTROL]
+
+    def of(label: str, variants: Sequence[str], name: str, end, ours: bool = False):
+        return tile(label, runs, [extreme(run, task, variants, name, end) for run in runs], CLEAN, ours)
+
+    shown = [of("Clean R@1", [CLEAN], "r1", max)]
+    if altered:
+        shown.append(of("R@1, hardest variant", altered, "r1", min))
+        shown.append(of("Largest drop", altered, "drop", max, ours=True))
+        shown.append(of("Largest FR@1", altered, "fr1", max))
+    else:
+        shown += [of("Clean R@5", [CLEAN], "r5", max), of("Clean R@10", [CLEAN], "r10", max)]
+    shown = [each for each in shown if each is not None]
+    return Tiles(shown) if shown else None
+
+
+def _results(runs: Sequence[Run], task: str) -> Part:
+    groups = [(CLEAN, ("r1", "r5", "r10"))]
+    groups += [(variant, ("r1", "fr1", "drop")) for variant in _altered(runs, task)]
+    note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "") + _seeds(runs, task)
+    told = [(name, variant_note(name)) for name in variants_of(runs, task)]
+    lines = [rich("<b>{}</b>: {}.", variant_label(name), said) for name, said in told if said is not None]
+    before = [Note(note), Notes(lines) if lines else None]
+    return results_part(runs, task, leaderboard(runs, task, groups, _LEAD, _FIGURES), before)
+
+
+def _seeds(runs: Sequence[Run], task: str) -> str:
+    """What "sd" means in a table, with the seeds; empty where no figure is a mean over seeds."""
+    if all(run.figure(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
+        return ""
+    sizes = [size for run in runs for size in run.sizes(task).values()]
+    seeds = dict.fromkeys(seed for size in sizes for seed in size.get("seeds") or [])
+    which = f" {', '.join(map(str, seeds))}" if seeds else ""
+    return f" Mixed variants are means over seeds{which}; sd is the sample standard deviation over them."
+
+
+def _charts(runs: Sequence[Run], task: str) -> Blocks:
+    queries = QUERIES.get(task, "queries")
+    false_recall = (
+        f"FR@1: share of {queries} whose first choice is {ALTERED.get(task, 'altered')}, whoever it belongs to, in per "
+        "cent. Whiskers span the 95 % interval."
+    )
+    split = f"Every one of the {queries} has one first choice; the four parts sum to 100 %."
+    drop = interval_panels(runs, task, _altered(runs, task, "drop"), "drop", "drop")
+    fooled = interval_panels(runs, task, _altered(runs, task, "fr1"), "fr1", "false-recall")
+    pair = [_part("Drop in R@1", _DROP, drop), _part("False recall", false_recall, fooled)]
+    return [
+        _part("Clean against altered", _SCATTER, _scatters(runs, task)),
+        Part("", pair, style="panels pair" if len(runs) == 1 else "") if any(pair) else None,
+        _part("What stands first", split, _splits(runs, task)),
+    ]
+
+
+def _part(title: str, note: str, charts: Charts | None) -> Part | None:
+    return None if charts is None else Part(title, [Note(note), charts])
+
+
+def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
+    """A panel for each altered variant, a point for each model; None with fewer than two models."""
+    runs = best_first(runs, task, _LEAD)
+    found: dict[str, list[tuple[int, Run, Figure, Figure]]] = {}
+    for variant in _altered(runs, task, "r1")[:MOST_PANELS]:
+        pairs = [(place, run, run.figure(task, *_LEAD), run.figure(task, variant, "r1"))
+                 for place, run in enumerate(runs, 1)]  # fmt: skip
+        found[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
+    found = {variant: points for variant, points in found.items() if len(points) > 1}
+    if not found:
+        return None
+    ticks = common_ticks([figure for points in found.values() for each in points for figure in each[2:]])
+    charts = []
+    for variant, points in found.items():
+        dots = [
+            Dot(
+                str(place),
+                f"{run.label}: clean {percent(clean.value)} %, altered {percent(altered.value)} %",
+                clean,
+                altered,
+            )
+            for place, run, clean, altered in points
+        ]
+        label = variant_label(variant)
+        charts.append((label, scatter(f"Clean against altered R@1: {label}", dots, ticks, "clean R@1")))
+    return Charts(charts, numbered=[run.label for run in runs], style="scatters")
+
+
+def _splits(runs: Sequence[Run], task: str) -> Charts | None:
+    """Stacked bars of what stands first; None where no run has the four-way split."""
+    found = panels(runs, task, variants_of(runs, task, _SPLIT[0]))
+    if not found:
+        return None
+    charts = []
+    for title, rows in found:
+        stacks = []
+        for run, variant, label in rows:
+            shares = [(name, run.figure(task, variant, name).value or 0.0) for name in _SPLIT]
+            parts = ((_colour(name), metric_of(name).label, share) for name, share in shares)
+            stacks.append(Stack(label, tuple(parts)))
+        charts.append((title if len(found) > 1 else "", stacked_bars(f"What stands first: {title}", stacks)))
+    one, other = ("caption", "caption of another image") if task == "image_to_text" else ("image", "other image")
+    names = (f"own {one}", f"own {one}, altered", f"{other}, altered", other)
+    return Charts(charts, legend=[(_colour(name), text) for name, text in zip(_SPLIT, names, strict=True)])
+
+
+def _colour(name: str) -> str:
+    return name.removeprefix("top1_").replace("_", "-")
+
+
+def _errors(task: str) -> tuple[str, str]:
+    queries = QUERIES.get(task, "queries")
+    return (
+        f"Examples of fooled {queries}",
+        f"{queries.capitalize()} whose first choice was {ALTERED.get(task, 'altered')}, those that were fooled most "
+        "confidently: the largest lead of the wrong answer's score over the best right one's. Variants take turns, and "
+        "a model's examples show an image once.",
+    )
+
+
+RANK = TaskSection(
+    lead=_LEAD,
+    compared=("r1", "fr1"),
+    figures=_FIGURES,
+    alters=True,
+    question="Each query ranks a gallery; its right answers should come first.",
+    tiles=_tiles,
+    results=_results,
+    charts=_charts,
+    errors=_errors,
+)

@@ -1,0 +1,37 @@
+"""Mixed galleries: one image made alone is that of the gallery, and what it was mixed with is named."""
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.rococo.mixed_files import squash_files
+from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one, partner_of, place_of
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
+from rococo_jax.data.image_sets import FileImages
+from tests.support.pictures import files_of, pictures_in
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return files_of(pictures_in(tmp_path_factory.mktemp("pictures")))
+
+
+@pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
+def test_one_mixed_image_made_alone_is_that_of_the_gallery(files, method, protocol):
+    plan = make_plan(list(files), method, 0.8, 10, protocol)
+    whole = {}
+    for places, images in mixed_batches(plan, squash_files(files, plan.images)):
+        whole |= dict(zip(places.tolist(), images, strict=True))
+    alone = np.flatnonzero(plan.first == plan.partner).tolist()[:1]
+    for place in [0, 33, 69, *alone]:
+        pair = {name: files[name] for name in (plan.images[plan.first[place]], partner_of(plan, place))}
+        np.testing.assert_array_equal(mix_one(plan, place, pair), whole[place])
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_the_picture_of_a_mixed_image_is_the_image_and_its_note_names_the_partner(files, protocol):
+    plan = make_plan(list(files), "patch", 0.9, 100, protocol)
+    mixed = MixedImages(FileImages(tuple(files), tuple(files.values())), plan)
+    row = list(files).index("val/66.png")
+    place = place_of(plan, "val/66.png")
+    np.testing.assert_array_equal(np.asarray(mixed.thumbnail(row)), mix_one(plan, place, files))
+    assert mixed.note(row).startswith(f"{partner_of(plan, place)} mixed in")

@@ -1,0 +1,134 @@
+"""The examples that an evaluation keeps: chosen by a rule, with small pictures, read back as they were."""
+
+import dataclasses
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.image_sets import CorruptedImages
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.data.image_sets import FileImages
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.examples import Example, Side, collect_examples, read_examples, write_examples
+from tests.support.pictures import files_of, pictures_in
+from tests.support.tiny import random_captions, tiny_encoder
+
+
+def fooled(image: str, lead: float, variant: str = "danger") -> Example:
+    sides = Side(image=image), Side("a man"), Side("a criminal")
+    return Example("image_to_text", variant, None, "error", 0, "own_altered", *sides, 0.3, 0.3 + lead)
+
+
+@dataclasses.dataclass
+class Fooled:
+    """An outcome with these errors."""
+
+    variant: str
+    found: list[Example]
+    task: str = "image_to_text"
+    kind: str = "rank"
+    seed: int | None = None
+    baseline: str = "clean"
+    pooled: str | None = None
+    result: None = None
+    counted = sizes = property(lambda self: None)
+
+    def rows(self, tables):
+        raise NotImplementedError
+
+    def errors(self, tables, count: int) -> list[Example]:
+        return sorted(self.found, key=lambda each: each.right_score - each.wrong_score)[:count]
+
+
+def chosen(examples: list[Example], count: int) -> list[Example]:
+    variants = dict.fromkeys(each.variant for each in examples)
+    outcomes = [Fooled(variant, [each for each in examples if each.variant == variant]) for variant in variants]
+    return collect_examples(Benchmark("made", ("x",), (), {}, ()), outcomes, count)
+
+
+def test_most_confidently_fooled_come_first():
+    found = chosen([fooled(str(place), place / 100) for place in range(10)], 3)
+    assert [each.query.image for each in found] == ["9", "8", "7"]
+    assert [each.order for each in found] == [0, 1, 2]
+
+
+def test_an_image_is_shown_once_and_variants_take_turns():
+    many = [fooled("best", 0.9), fooled("best", 0.8, "same_concept"), fooled("second", 0.7), fooled("third", 0.6)]
+    many += [fooled("weak", 0.1, "same_concept"), fooled("weaker", 0.05, "mix_0.9")]
+    found = chosen(many, 3)
+    assert len({each.query.image for each in found}) == 3
+    assert sorted(each.variant for each in found) == ["danger", "mix_0.9", "same_concept"]
+
+
+def test_choice_does_not_depend_on_the_order_of_the_queries():
+    many = [fooled(f"image {place}", place / 1000, ("danger", "rand_voca")[place % 2]) for place in range(60)]
+    wanted = chosen(many, 6)
+    for seed in range(5):
+        random.Random(seed).shuffle(many)
+        assert {each.query.image for each in chosen(many, 6)} == {each.query.image for each in wanted}
+
+
+def test_fewer_fooled_than_asked_for_gives_them_all_and_none_gives_none():
+    assert len(chosen([fooled("a", 0.1), fooled("a", 0.2), fooled("b", 0.1)], 10)) == 2
+    assert chosen([], 10) == []
+
+
+def test_examples_are_read_back_as_they_were_and_damaged_ones_are_refused(tmp_path):
+    kept = [fooled("a.jpg", 0.25), dataclasses.replace(fooled("b.jpg", 0.125), seed=10, order=1)]
+    kept[0] = dataclasses.replace(kept[0], query=Side(image="a.jpg", jpeg=b"\xff\xd8", note="\u202e"))
+    write_examples(tmp_path, kept)
+    assert read_examples(tmp_path) == kept
+    (tmp_path / "examples.parquet").write_bytes((tmp_path / "examples.parquet").read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"examples\.parquet"):
+        read_examples(tmp_path)
+    assert read_examples(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1", "I;16", "LA"])
+def test_pictures_of_every_mode_become_small_jpegs(tmp_path, mode):
+    path = tmp_path / ("x.tif" if mode in ("CMYK", "I;16") else "x.png")
+    Image.new(mode, (1000, 400)).save(path)
+    example = dataclasses.replace(fooled("x", 0.1), query=Side(image="x", picture=("originals", 0)))
+    benchmark = Benchmark("made", ("x",), (), {"originals": FileImages(("x",), (path,))}, ())
+    (made,) = collect_examples(benchmark, [Fooled("danger", [example])])
+    assert Image.open(io.BytesIO(made.query.jpeg)).size == (320, 128)
+
+
+def test_a_corrupted_picture_is_the_one_that_was_measured(tmp_path):
+    files = files_of(pictures_in(tmp_path))
+    originals = FileImages(tuple(files), tuple(files.values()))
+    for kind in ("gaussian_noise", "jpeg_compression"):
+        images = CorruptedImages(originals, kind, 3)
+        measured = list(images.read(range(40)))[35]
+        np.testing.assert_array_equal(np.asarray(images.thumbnail(35)), np.asarray(measured))
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
+    pictures = pictures_in(tmp_path / "pictures")
+    names = list(files_of(pictures))[:20]
+    items = tuple(
+        AlteredCaptions(name, tuple(random_captions(5, seed)), tuple(random_captions(5, 100 + seed)))
+        for seed, name in enumerate(names)
+    )
+    origins: dict[str, set[str]] = {}
+    for item in items:
+        for original, altered in zip(item.originals, item.altered, strict=True):
+            origins.setdefault(altered, set()).add(original)
+    (tmp_path / "annotations").mkdir()
+    write_annotation(tmp_path / "annotations" / "danger.json", "danger", items, made_by={})
+    save_model(tmp_path / "tiny", tiny_encoder())
+    command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
+    command += ["--out", tmp_path / "out", "--protocol", protocol, "--mixed-galleries", "none", "--no-cache"]
+    assert main([*map(str, command), "--no-report"]) == 0
+    errors = [each for each in read_examples(tmp_path / "out") if each.variant == "danger"]
+    assert errors, "nobody is fooled, so this test would show nothing"
+    for each in errors:
+        assert each.wrong.note.removeprefix("altered from: ") in origins[each.wrong.text]
+        assert each.query.image in names and each.query.jpeg

@@ -1,0 +1,164 @@
+"""Every kind of task is shown: choices by part, kinds and metrics that nobody knows, and results of older versions."""
+
+import csv
+import json
+import xml.etree.ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rococo_jax.report.charts import Bar, Curve, Panel, curve_figure, curve_panel, interval_bars
+from rococo_jax.report.collection import Figure
+from tests.report.test_page import NASTY, report, save
+from tests.support.paths import CHECKOUT
+
+PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}
+OLD = CHECKOUT / "tests" / "support" / "old_results"
+
+
+def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
+    """Results of a benchmark of choices, and of a task of an unknown kind."""
+    rng = np.random.default_rng(seed)
+    variants, rows = {}, []
+    for part, items in PARTS.items():
+        right = rng.random(items) < accuracy / 100
+        variants[part] = {"ota": 100 * right.mean(), "ties": 0.0}
+        variants[f"{part}/uncorrupted"] = {"ota": 50.0, "ties": 0.0}
+        variants[f"{part}/fog_3"] = {"ota": 40.0, "ties": 0.0, "drop": 20.0, "drop_points": 10.0}
+        for place, each in enumerate(right.tolist()):
+            row = {"task": "sugarcrepe", "variant": part, "item": str(place), "image": f"{place % 12}.jpg"}
+            rows.append(row | {"chosen": "right" if each else "wrong", "right_score": 0.1, "wrong_score": 0.2})
+    mean = float(np.mean([variants[part]["ota"] for part in PARTS]))
+    variants["mean"] = {"ota": mean, "ties": 0.0, "ota_std": 1.25}
+    tasks = {"sugarcrepe": variants, "word_game": {"easy": {"points_won": 12.345}, "hard": {"points_won": 7.0}}}
+    intervals = {"sugarcrepe": {part: {"ota": [10.0, 90.0]} for part in PARTS}}
+    data = {"sugarcrepe": {"parts": "p"}}
+    results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
+    results |= {"kinds": {"sugarcrepe": "choice", "word_game": "riddle"}, "intervals": intervals}
+    results |= {"fingerprint": {"model": {"weights": name}, "data": data, "protocol": "paper"}}
+    results |= {"sizes": {"sugarcrepe": {part: {"items": items} for part, items in PARTS.items()}}}
+    results |= {"data": {"sugarcrepe": {"annotations": "data/sugar_crepe", "image_count": 12}}}
+    save(folder, results | changed)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "per_query.parquet")
+    return folder
+
+
+def groups_of(tmp_path) -> list[str]:
+    head = (tmp_path / "report.html").read_text().split("<caption")[1].split("</thead>")[0]
+    return [text.partition("</bdi>")[0] for text in head.split("<bdi>")[1:]]
+
+
+def test_choices_have_a_leaderboard_of_parts_the_mean_first(tmp_path):
+    for seed, (name, accuracy) in enumerate((("worse", 40), ("better", 80))):
+        choice_run(tmp_path / "all" / name, name, accuracy, seed)
+    page = report(tmp_path, tmp_path / "all")
+    assert groups_of(tmp_path) == ["Mean", "Add att", "Replace rel", "Swap att"]
+    tables = page.text("tbody")
+    assert tables.index("better") < tables.index("worse")
+    assert "Sugarcrepe" in page.text("h3") and "guessing gives 50 %" in page.text("p")
+    assert "30 Add att, 40 Replace rel, 20 Swap att" in page.text("p")
+    assert "sd 1.2" in page.text("table") and "Accuracy by part" in page.text("h4")
+
+
+def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(tmp_path):
+    for seed, (name, accuracy) in enumerate((("worse", 30), ("better", 90))):
+        choice_run(tmp_path / "all" / name, name, accuracy, seed)
+    page = report(tmp_path, tmp_path / "all")
+    assert "Differences from better" in page.text("h4") and "OTA difference" in page.text("th")
+    rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
+    compared = [row for row in rows if row["compared_with"]]
+    assert {row["variant"] for row in compared} == set(PARTS) and {row["model"] for row in compared} == {"worse"}
+    figures = {(row["model"], row["variant"]): float(row["ota"]) for row in rows if row["ota"]}
+    for row in compared:
+        wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
+        assert float(row["ota_difference"]) == pytest.approx(wanted)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "| better | Mean |" in markdown and "OTA difference" in markdown
+
+
+def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
+    page = report(tmp_path, choice_run(tmp_path / "one", "one", 60))
+    source = (tmp_path / "report.html").read_text()
+    first, rest = source.split("Corrupted images</bdi></h3>")
+    assert "fog" not in first.split("<main")[1].lower()
+    assert rest.count('class="heat"') == 3 and "Uncorrupted OTA 50.0 %" in rest
+    assert "Sugarcrepe, replace rel" in page.text("h5")
+
+
+def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(tmp_path):
+    for name in ("one", "two"):
+        choice_run(tmp_path / "all" / name, name, 60)
+    page = report(tmp_path, tmp_path / "all")
+    assert "Word game" in page.text("h3") and "points won" in page.text("th") and "12.3" in page.text("td")
+    assert "Word game" in page.text("nav")
+    alone = report(tmp_path, tmp_path / "all" / "one")
+    assert "Easy" in alone.text("table") and "Hard" in alone.text("table")
+
+
+def test_a_task_without_a_kind_is_shown_too(tmp_path):
+    page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
+    assert "Sugarcrepe" in page.text("h3") and "OTA" in page.text("th")
+
+
+def test_results_of_the_first_version_are_read_and_reported(tmp_path):
+    page = report(tmp_path, OLD)
+    results = json.loads((OLD / "results.json").read_text())
+    assert "format" not in results
+    clean = results["tasks"]["image_to_text"]["clean"]["r1"]
+    assert f"{clean:.1f}" in page.text("td") and "Same concept" in page.text("table")
+    assert "24-scenes/annotations" in page.text("dl") and "120" in page.text("dl")
+    assert "older versions write none" in page.text("p")
+
+
+def test_old_and_new_results_under_the_same_conditions_share_a_table(tmp_path):
+    old = json.loads((OLD / "results.json").read_text())
+    new = old | {"format": "rococo_jax.results", "version": 2, "model": "newer", "kinds": {}}
+    new["kinds"] = dict.fromkeys(old["tasks"], "rank")
+    new["fingerprint"] = old["fingerprint"] | {"data": {"rococo": old["fingerprint"]["data"]}, "comparable": "another"}
+    new["data"] = {"rococo": old["data"]}
+    save(tmp_path / "new", new)
+    page = report(tmp_path, OLD, tmp_path / "new")
+    assert "Not comparable" not in page.text() and page.text("h1") == "How robust are these 2 models?"
+
+
+@pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])
+def test_charts_are_well_formed_whatever_a_label_holds_and_load_nothing(label):
+    drawn = interval_bars(label, [Bar(label, Figure(10.0, 5.0, 20.0))], [0.0, 25.0], "drop")
+    root = xml.etree.ElementTree.fromstring(drawn)
+    assert root.get("role") == "img" and root[0].tag == "title"
+    assert not {"script", "style", "use", "image", "metadata"} & {each.tag for each in root.iter()}
+    assert "url(" not in drawn and "href" not in drawn and "http" not in drawn.replace("http://evil", "")
+    assert "10.0 %" in " ".join(each.text or "" for each in root.iter("title"))
+
+
+def test_equal_charts_give_equal_bytes_with_colours_for_light_and_dark():
+    panel = Panel("R@1", "%", (Curve(0, False, "sc", ((8, Figure(10.0, 5.0, 20.0, 1.0)), (16, Figure(20.0)))),))
+    files = [curve_figure("Sweep", [panel, panel], [8, 16], "batch_size") for _ in range(2)]
+    assert files[0] == files[1]
+    assert "prefers-color-scheme: dark" in files[0] and "var(--curve-0)" in files[0]
+
+
+def texts_and_dots(values: list, figures: list[float], logarithmic: bool = False) -> tuple[list[str], list[float]]:
+    """The words of a panel of one curve, and how far its points are along, from 0 to 1."""
+    points = tuple((value, Figure(figure)) for value, figure in zip(values, figures, strict=True))
+    drawn = curve_panel(Panel("x", "", (Curve(0, False, "", points),), logarithmic), values, "axis")
+    root = xml.etree.ElementTree.fromstring(drawn)
+    across = [float(each.get("cx")) for each in root.iter("circle")]
+    first, last = min(across), max(across)
+    return [each.text for each in root.iter("text")], [(each - first) / (last - first) for each in across]
+
+
+def test_axes_are_logarithmic_where_values_are_far_apart():
+    # Places are rounded to a hundredth of a pixel, of some 250.
+    near = {"abs": 1e-3}
+    assert texts_and_dots([32, 64, 128, 256], [1, 2, 3, 4])[1] == pytest.approx([0, 1 / 3, 2 / 3, 1], **near)
+    assert texts_and_dots([0.0, 1.0, 4.0], [1, 2, 3])[1] == pytest.approx([0, 0.25, 1], **near)
+    words, places = texts_and_dots(["own", "batch"], [20.3, 31.9])
+    assert places == [0, 1] and "own" in words and "batch" in words
+    assert len([word for word in words if word.replace(".", "").isdecimal()]) >= 4
+    far = texts_and_dots([1, 2], [150.0, 20_000.0], logarithmic=True)[0]
+    assert [each for each in far if each.replace(",", "").isdecimal()][2:] == [
+        "100", "200", "500", "1,000", "2,000", "5,000", "10,000", "20,000",
+    ]  # fmt: skip
