@@ -5,7 +5,6 @@ Plain strings are escaped by the templates; only `Markup` is taken as it is.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from markupsafe import Markup
 
@@ -22,6 +21,15 @@ def rich(template: str, *values: str) -> Markup:
     Markup('lowest <bdi>a&lt;b</bdi>')
     """
     return Markup(template).format(*(value if isinstance(value, Markup) else printable(value) for value in values))
+
+
+class Block:
+    """Base of all blocks; the template has a macro of the class's name for each."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Head:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class Table(Block):
     """A table of figures that scrolls sideways where it is wider than the screen.
 
     Attributes:
@@ -74,7 +82,6 @@ class Table:
         filterable: whether a field above takes rows away by their words.
     """
 
-    kind: ClassVar = "table"
     caption: str
     heads: Sequence[Head]
     rows: Sequence[Sequence[Cell]]
@@ -85,29 +92,26 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainTable:
+class PlainTable(Block):
     """A table of words: rows of `(name, text, ...)`."""
 
-    kind: ClassVar = "plain_table"
     rows: Sequence[Sequence[Text]]
     head: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Block):
     """A table whose cells are shaded; `rows` are `(group, label, cells)`, a row without a group is a mean."""
 
-    kind: ClassVar = "heat_map"
     caption: str
     heads: Sequence[str]
     rows: Sequence[tuple[str, str, Sequence[Cell]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class Scale(Block):
     """The shades of heat maps, from `lowest` to `highest`."""
 
-    kind: ClassVar = "scale"
     lowest: str
     highest: str
 
@@ -123,56 +127,50 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiles:
+class Tiles(Block):
     """Tiles side by side."""
 
-    kind: ClassVar = "tiles"
     tiles: Sequence[Tile]
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class Terms(Block):
     """Terms with their explanations; `style` is "setting" for a row of facts or "reading" for a list."""
 
-    kind: ClassVar = "terms"
     entries: Sequence[tuple[Text, Text]]
     style: str = "reading"
 
 
 @dataclasses.dataclass(frozen=True)
-class Note:
+class Note(Block):
     """A sentence or two; `style` is "note", "question", "scale" or "verdict"."""
 
-    kind: ClassVar = "note"
     text: Text
     style: str = "note"
 
 
 @dataclasses.dataclass(frozen=True)
-class Notes:
+class Notes(Block):
     """A list of sentences."""
 
-    kind: ClassVar = "notes"
     lines: Sequence[Text]
 
 
 @dataclasses.dataclass(frozen=True)
-class Alert:
+class Alert(Block):
     """What a reader must not miss."""
 
-    kind: ClassVar = "alert"
     head: str
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Charts:
+class Charts(Block):
     """Charts as `(title, SVG)` in a grid, with a legend of `(colour, name)` and names of numbered points.
 
     `style` is a further class of the grid.
     """
 
-    kind: ClassVar = "charts"
     charts: Sequence[tuple[str, Markup]]
     legend: Sequence[tuple[str, str]] = ()
     numbered: Sequence[str] = ()
@@ -191,10 +189,9 @@ class Picture:
 
 
 @dataclasses.dataclass(frozen=True)
-class Strip:
+class Strip(Block):
     """Pictures in one row under a title; `style` is "strip", or "four" for two rows on a narrow screen."""
 
-    kind: ClassVar = "strip"
     title: str
     pictures: Sequence[Picture]
     style: str = "strip"
@@ -220,15 +217,14 @@ class Card:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cards:
+class Cards(Block):
     """Cards side by side."""
 
-    kind: ClassVar = "cards"
     cards: Sequence[Card]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(Block):
     """A part of the page with a heading.
 
     Attributes:
@@ -240,9 +236,8 @@ class Part:
         element: its name.
     """
 
-    kind: ClassVar = "part"
     title: Text
-    blocks: Sequence["Block | None"]
+    blocks: Sequence[Block | None]
     level: int = 4
     style: str = "figure"
     anchor: str = ""
@@ -250,19 +245,13 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Folded:
+class Folded(Block):
     """Blocks under a line that unfolds them."""
 
-    kind: ClassVar = "folded"
     summary: str
-    blocks: Sequence["Block | None"]
+    blocks: Sequence[Block | None]
     open: bool = False
     style: str = ""
-
-
-Block = (
-    Table | PlainTable | HeatMap | Scale | Tiles | Terms | Note | Notes | Alert | Charts | Strip | Cards | Part | Folded
-)
 
 
 def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
@@ -273,5 +262,5 @@ def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cel
         dash = "\u2009–\u2009" if figure.low < 0 else "–"
         small.append(f"{percent(figure.low)}{dash}{percent(figure.high)}")
     if figure.spread is not None:
-        small.append(f"sd {percent(figure.spread)}")
+        small.append(f"sd\u00a0{percent(figure.spread)}")
     return Cell(percent(figure.value), tuple(small), figure.value, edge=edge, strong=strong)

@@ -226,12 +226,11 @@ def _curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], axis:
     else:
         beside = 0.04 * (last - first) if numbers and last > first else 0.5
         axes.set_xlim(first - beside, last + beside)
-    axes.set_title(panel.name, loc="left", fontsize=13, weight="bold", pad=14)
+    axes.set_title(panel.name + f" ({panel.unit})" * bool(panel.unit), loc="left", fontsize=13, weight="bold", pad=14)
     axes.set_xlabel(axis)
     figures = [figure for curve in panel.curves for _, figure in curve.points]
     ends = [end for figure in figures for end in _ends(figure)]
     _set_height(axes, min(ends), max(ends), panel.logarithmic)
-    axes.text(-6 / 270, 1.03, panel.unit, transform=axes.transAxes, ha="right", fontsize=11, color=colour_of("soft"))
     for place, curve in enumerate(panel.curves):
         colour = colour_of(f"curve-{curve.colour % CURVES}")
         points = sorted((across[value], value, figure) for value, figure in curve.points)

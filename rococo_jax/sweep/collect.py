@@ -110,7 +110,7 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point], per_image: dict[str
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
         runs = [per_image[str(folder)] for folder in folders]
-        tasks = {task: _task(results, runs, task, section_of_kind(kind)) for task, kind in kinds.items()}
+        tasks = {task: figures_of_task(results, runs, task) for task in kinds}
     return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks, kinds)
 
 
@@ -125,9 +125,11 @@ def training_figures(folder: Path) -> dict[str, float | None]:
     }
 
 
-def _task(
-    results: Sequence[Mapping[str, Any]], runs: Sequence[PerImage], task: str, section: TaskSection
+def figures_of_task(
+    results: Sequence[Mapping[str, Any]], runs: Sequence[PerImage], task: str
 ) -> dict[str, dict[str, Figure]]:
+    """Variant -> metric -> figure of one task, over results of several seeds and their hits per image."""
+    section = section_of_kind(results[0]["kinds"].get(task, ""))
     variants = results[0]["tasks"][task]
     wanted = (*section.compared, "drop") if section.compared else None
     drawn: dict[str, dict[str, _Drawn]] = {}

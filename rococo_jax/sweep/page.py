@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.report import write_page
-from rococo_jax.report.blocks import Cell, Charts, Head, Notes, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell
 from rococo_jax.report.charts import Curve, Panel, curve_figure, curve_panel, legend_of
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.document import render_page
@@ -27,9 +27,11 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
     with atomic_write(workdir / "sweep.svg") as temporary:
         temporary.write_text(curve_figure(title(plan), panels, values, axis), encoding="utf-8", errors="replace")
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
-    legend = [(colour, name) for colour, _, name in legend_of(panels)]
+    entries = legend_of(panels)
+    legend = [(colour, name) for colour, _, name in entries if colour != "soft"]
+    lines = "; ".join(name for colour, _, name in entries if colour == "soft")
     blocks = [
-        Part("", [Charts(charts, legend, style="scatters")], style="group"),
+        Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
@@ -62,7 +64,9 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
             ]  # fmt: skip
             of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
             shown = "" if name == lead or ALTERED not in variants else ", altered"
-            panels.append(Panel(f"{task_label(task)}: {metric_of(name).label}{of}{shown}", "%", tuple(curves)))
+            panels.append(
+                Panel(f"{task_label(task)}: {metric_of(name).label}{of}{shown}", metric_of(name).unit, tuple(curves))
+            )
     training = (
         ("images_per_second", "Images a second", "", 1, True),
         ("memory_bytes_per_device", "Memory of a step on a device", "MiB", MIB, True),

@@ -18,13 +18,17 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.across_seeds import read_per_image
+from rococo_jax.evaluation.results import read_results
 from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
-from rococo_jax.sweep.collect import collect
+from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import make_plan
+from rococo_jax.sweep.tables import csv_rows, markdown_lines
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
+from tests.report.test_kinds import choice_run
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import random_captions, tiny_encoder
 
@@ -257,6 +261,53 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
         assert {key for key in leaves if leaves[key] != base[key]} <= swept
         assert point.config.losses.sc.count <= point.config.data.feature_pool.captions
     assert read_config(ABLATIONS / name) == plan.base
+
+
+def test_old_names_of_options_and_keys_are_read_with_one_line_each(data, tmp_path, capsys):
+    source = (data / "config.py").read_text().replace("'lr_scaling'", "'hold': 'samples', 'rate'")
+    (tmp_path / "config.py").write_text(source)
+    command = ["sweep", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "out"), "--dry-run"]
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert "12 steps of 8, learning rate 0.000707107" in told.out
+    assert "hold in get_sweep of config.py is now keep" in told.err and "rate in get_sweep" in told.err
+    assert main([*command, "--hold", "steps", "--rate=linear"]) == 0
+    told = capsys.readouterr()
+    assert "6 steps of 8, learning rate 0.0005" in told.out
+    assert "--hold is now --keep" in told.err and "--rate is now --lr-scaling" in told.err
+
+
+def choice_rows(tmp_path) -> list[Row]:
+    """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
+    folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
+    results = [read_results(folder / "results.json") for folder in folders]
+    runs = [read_per_image(folder) for folder in folders]
+    config = {"steps": 1, "batch_size": 8, "learning_rate": 0.1}
+    rows = []
+    for seeds in ((0, 1), (0,)):
+        tasks = {
+            task: figures_of_task([results[seed] for seed in seeds], [runs[seed] for seed in seeds], task)
+            for task in results[0]["tasks"]
+        }
+        rows.append(Row("", (8 * len(seeds),), seeds, config, {}, tasks, results[0]["kinds"]))
+    return rows
+
+
+def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data, tmp_path):
+    both, alone = rows = choice_rows(tmp_path)
+    parts = [row.tasks["sugarcrepe"] for row in rows]
+    # Several seeds have an interval where there are items; of one seed it is that of the results.
+    assert parts[0]["swap_att"]["ota"].has_interval and not parts[0]["mean"]["ota"].has_interval
+    assert parts[0]["swap_att"]["ota"].spread is not None and parts[1]["swap_att"]["ota"].low == 10.0
+    assert both.kinds == alone.kinds and not any("altered" in variants for variants in parts)
+    assert [column for column in summary_columns(rows) if column[0] == "sugarcrepe"] == [("sugarcrepe", "mean", "ota")]
+    plan = make_plan(data / "config.py")
+    heads, *cells = csv_rows(plan, rows)
+    table = [dict(zip(heads, row, strict=True)) for row in cells]
+    assert all(row["ota"] != "" for row in table if row["variant"] in ("mean", "swap_att"))
+    assert any(row["points_won"] == 12.345 for row in table if row["task"] == "word_game")
+    assert "| OTA" in "".join(markdown_lines(plan, rows, {}))
+    assert {panel.name for panel in panels_of(plan, rows)} >= {"Sugarcrepe: OTA", "Word game: points won"}
 
 
 def refusal(capsys, command: list[str]) -> str:

@@ -125,7 +125,8 @@ def _pair(pair: Pair, number: int, caption: str | None) -> Part:
         ("Attention on the mixed image", overlay(pair.mixed, pair.mixed_map, top), "line" if boxed else ""),
     )
     brightest = f"Brightest from {top:.1f} times the average patch"
-    if max(pair.on_class_token) > 0:
+    # Rounding leaves a trace where there is no class token.
+    if max(pair.on_class_token) >= 0.0005:
         first, second = (percent(100 * share) for share in pair.on_class_token)
         brightest += f", {first} and {second} % stay on the class token"
     named = rich("<bdi>{}</bdi> ", pair.image) if caption else ""
