@@ -101,7 +101,7 @@ def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path)
     # The mean over nineteen kinds is a headline: 9 + severity + 1/3.
     tiles = rest[: rest.index("Means over kinds")]
     assert ">10.3<" in tiles and ">14.3<" in tiles and "severity 5" in tiles
-    assert "sd 2.2" in rest
+    assert "sd\u00a02.2" in rest
 
 
 def test_corruptions_of_several_models_share_one_scale_and_are_folded(tmp_path):
