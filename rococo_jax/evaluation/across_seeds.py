@@ -8,18 +8,33 @@ spread over runs what other seeds would have.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import RESAMPLES, image_draws
 
 METRICS = ("r1", "fr1")
+_ALWAYS = ("task", "variant", "image")
+# Metric -> the columns that it is counted from; a table has the columns of the kinds of its tasks.
+_COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen"}
+_ALTERED = ("own_altered", "other_altered")
+_WANTED = "the per-query table that `rococo evaluate` writes beside results.json"
 
 # Task and variant.
 Question = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageHits:
+    """Of one task and variant, by image in the order of names: hits of each metric, and how many queries."""
+
+    images: tuple[str, ...]
+    hits: Mapping[str, Int[np.ndarray, " images"]]
+    queries: Int[np.ndarray, " images"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,33 +53,91 @@ class PerImage:
 
 
 def read_per_image(folder: str | Path) -> PerImage:
-    """R@1 and FR@1, or OTA, of every image, from the `per_query.parquet` in a folder."""
-    import pyarrow.parquet as pq
+    """R@1 and FR@1, or OTA, of every image, from the `per_query.parquet` in a folder.
 
-    path = Path(folder) / PER_QUERY
-    counted = [name for name in ("rank", "top1_kind", "chosen") if name in pq.read_schema(path).names]
-    table = pq.read_table(path, columns=["task", "variant", "image", *counted])
-    task, variant, image = (np.array(table[name].to_pylist()) for name in ("task", "variant", "image"))
-    values = {}
-    if "rank" in counted:
-        # Items of a choice have no rank.
-        rank = np.array(table["rank"].to_pylist(), float)
-        kind = np.array([each or "" for each in table["top1_kind"].to_pylist()])
-        values["r1"], values["fr1"] = (rank <= 1, ~np.isnan(rank)), (np.char.endswith(kind, "altered"), kind != "")
-    if "chosen" in counted:
-        chosen = np.array([each or "" for each in table["chosen"].to_pylist()])
-        values["ota"] = (chosen == "right", chosen != "")
-    names, place = np.unique(image, return_inverse=True)
-    hits, queries = {}, {}
-    for key in dict.fromkeys(zip(task.tolist(), variant.tolist(), strict=True)):
-        rows = (task == key[0]) & (variant == key[1])
-        queries[key] = np.bincount(place[rows], minlength=len(names)).astype(float)
-        hits[key] = {
-            name: 100 * np.bincount(place[rows], hit[rows], len(names))
-            for name, (hit, applies) in values.items()
-            if applies[rows].all()
-        }
-    return PerImage(tuple(names.tolist()), hits, queries)
+    Raises:
+        InputError: as `read_image_hits`.
+    """
+    found = read_image_hits(Path(folder) / PER_QUERY)
+    names = tuple(sorted({name for each in found.values() for name in each.images}))
+    place = {name: number for number, name in enumerate(names)}
+
+    def spread_out(images: Sequence[str], counts: Int[np.ndarray, " asked"]) -> Float[np.ndarray, " images"]:
+        over_all = np.zeros(len(names))
+        over_all[[place[name] for name in images]] = counts
+        return over_all
+
+    hits = {
+        key: {name: 100 * spread_out(each.images, counts) for name, counts in each.hits.items()}
+        for key, each in found.items()
+    }
+    return PerImage(names, hits, {key: spread_out(each.images, each.queries) for key, each in found.items()})
+
+
+def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
+    """Hits by task and variant; none where there is no such file.
+
+    Raises:
+        InputError: the file is not whole, or lacks a column.
+    """
+    import pyarrow
+    import pyarrow.compute as compute
+    import pyarrow.parquet as parquet
+
+    counted = counted_columns(path)
+    if not counted:
+        return {}
+    try:
+        table = parquet.read_table(path, columns=[*_ALWAYS, *dict.fromkeys(counted.values())])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    hits = {
+        "r1": lambda column: compute.less_equal(column, 1),
+        "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
+        "ota": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
+    }
+    columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
+    for metric, column in counted.items():
+        hit = compute.if_else(compute.is_null(table[column]), None, hits[metric](table[column]))
+        columns[metric] = compute.cast(hit, pyarrow.int64())
+    sums = pyarrow.table(columns).group_by(list(_ALWAYS)).aggregate(
+        [(metric, "sum") for metric in counted] + [("task", "count")]
+    )  # fmt: skip
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in sums.to_pylist():
+        rows.setdefault((row["task"], row["variant"]), []).append(row)
+    return {key: _image_hits(members, list(counted)) for key, members in rows.items()}
+
+
+def counted_columns(path: Path) -> dict[str, str]:
+    """The metrics that the table can give, with the column of each; empty where there is no file.
+
+    Raises:
+        InputError: the file is not whole, or lacks a column.
+    """
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    if not path.exists():
+        return {}
+    try:
+        names = parquet.read_schema(path).names
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    counted = {metric: column for metric, column in _COUNTED_FROM.items() if column in names}
+    missing = [name for name in _ALWAYS if name not in names] + ([] if counted else ["rank"])
+    if missing:
+        raise InputError(path, "columns", f"no {', '.join(missing)}", _WANTED)
+    return counted
+
+
+def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> ImageHits:
+    rows = sorted(rows, key=lambda row: row["image"] or "")
+    # A metric of another kind of task is null in all rows.
+    own = [metric for metric in metrics if all(row[f"{metric}_sum"] is not None for row in rows)]
+    hits = {metric: np.array([row[f"{metric}_sum"] for row in rows], np.int64) for metric in own}
+    queries = np.array([row["task_count"] for row in rows], np.int64)
+    return ImageHits(tuple(row["image"] or "" for row in rows), hits, queries)
 
 
 def draws_of(runs: Sequence[PerImage], question: Question | None = None) -> Float[np.ndarray, "draws images"]:

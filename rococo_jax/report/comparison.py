@@ -5,15 +5,13 @@ models of one group are compared, and only where both tables ask the same querie
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Int
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.across_seeds import ImageHits, counted_columns, read_image_hits
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
@@ -22,21 +20,7 @@ from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.vocabulary import percent, signed, variant_label
 
-_ALWAYS = ("task", "variant", "image")
-# Metric -> the columns that it is counted from; a table has the columns of the kinds of its tasks.
-_COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen"}
-_ALTERED = ("own_altered", "other_altered")
-_WANTED = "the per-query table that `rococo evaluate` writes beside results.json"
 _SAME = 1e-6  # points; the same count of hits, divided in another order
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageHits:
-    """Of one task and variant, by image in the order of names: hits of each metric, and how many queries."""
-
-    images: tuple[str, ...]
-    hits: Mapping[str, Int[np.ndarray, " images"]]
-    queries: Int[np.ndarray, " images"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +73,7 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Com
     found: Comparisons = {}
     for place, group in enumerate(groups):
         if len(group.runs) == 1:
-            _counted_columns(group.runs[0].path.parent / PER_QUERY)
+            counted_columns(group.runs[0].path.parent / PER_QUERY)
             continue
         tables = {run.label: read_image_hits(run.path.parent / PER_QUERY) for run in group.runs}
         for task in tasks_of(group.runs):
@@ -166,72 +150,6 @@ def _differences(
     return [made[run.label, variant] for run, variant, _, _ in pairs]
 
 
-def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
-    """Hits by task and variant; none where there is no such file.
-
-    Raises:
-        InputError: the file is not whole, or lacks a column.
-    """
-    import pyarrow
-    import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
-
-    counted = _counted_columns(path)
-    if not counted:
-        return {}
-    try:
-        table = parquet.read_table(path, columns=[*_ALWAYS, *dict.fromkeys(counted.values())])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
-    hits = {
-        "r1": lambda column: compute.less_equal(column, 1),
-        "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
-        "ota": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
-    }
-    columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
-    for metric, column in counted.items():
-        hit = compute.if_else(compute.is_null(table[column]), None, hits[metric](table[column]))
-        columns[metric] = compute.cast(hit, pyarrow.int64())
-    sums = pyarrow.table(columns).group_by(list(_ALWAYS)).aggregate(
-        [(metric, "sum") for metric in counted] + [("task", "count")]
-    )  # fmt: skip
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in sums.to_pylist():
-        rows.setdefault((row["task"], row["variant"]), []).append(row)
-    return {key: _image_hits(members, list(counted)) for key, members in rows.items()}
-
-
-def _counted_columns(path: Path) -> dict[str, str]:
-    """The metrics that the table can give, with the column of each; empty where there is no file.
-
-    Raises:
-        InputError: the file is not whole, or lacks a column.
-    """
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    if not path.exists():
-        return {}
-    try:
-        names = parquet.read_schema(path).names
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
-    counted = {metric: column for metric, column in _COUNTED_FROM.items() if column in names}
-    missing = [name for name in _ALWAYS if name not in names] + ([] if counted else ["rank"])
-    if missing:
-        raise InputError(path, "columns", f"no {', '.join(missing)}", _WANTED)
-    return counted
-
-
-def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> ImageHits:
-    rows = sorted(rows, key=lambda row: row["image"] or "")
-    # A metric of another kind of task is null in all rows.
-    own = [metric for metric in metrics if all(row[f"{metric}_sum"] is not None for row in rows)]
-    hits = {metric: np.array([row[f"{metric}_sum"] for row in rows], np.int64) for metric in own}
-    queries = np.array([row["task_count"] for row in rows], np.int64)
-    return ImageHits(tuple(row["image"] or "" for row in rows), hits, queries)
-
-
 def comparison_note(comparison: Comparison) -> str:
     """What a reader must know before the table of differences."""
     count = sum(len(row.metrics) for row in comparison.rows)
@@ -268,7 +186,7 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
 def _cells(found: PairedDifference | None) -> list[Cell]:
     if found is None:
         return [Cell(percent(None), edge=True), Cell(percent(None))]
-    interval = (f"{signed(found.low)} to {signed(found.high)}",)
+    interval = (f"{signed(found.low)}\u00a0to {signed(found.high)}",)
     clear = found.low > 0 or found.high < 0
     return [
         Cell(signed(found.points), interval, found.points, edge=True, strong=clear),
