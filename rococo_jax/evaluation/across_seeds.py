@@ -100,7 +100,8 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     for metric, column in counted.items():
         hit = compute.if_else(compute.is_null(table[column]), None, hits[metric](table[column]))
         columns[metric] = compute.cast(hit, pyarrow.int64())
-    sums = pyarrow.table(columns).group_by(list(_ALWAYS)).aggregate(
+    # One thread keeps tasks and variants in the order of the table.
+    sums = pyarrow.table(columns).group_by(list(_ALWAYS), use_threads=False).aggregate(
         [(metric, "sum") for metric in counted] + [("task", "count")]
     )  # fmt: skip
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
