@@ -115,7 +115,7 @@ def _find_in_folders(
         raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
     if missing and not allow_missing:
         state = f"{len(missing)} of {len(items)} images in none of {where}; the first is {missing[0]!r}"
-        raise InputError(file, "images", state, "all of them, or allow_missing")
+        raise InputError(file, "images", state, "all of them, or allow_missing_images")
     return found
 
 
@@ -257,7 +257,7 @@ def refuse_missing_images(folder: object, missing: list[str], wanted: int, allow
     """Raises InputError where images are missing and that is not allowed, or where all are."""
     if missing and not allow_missing:
         found = f"{len(missing)} of {wanted} missing, the first is {missing[0]!r}"
-        raise InputError(folder, "images", found, "all of them, or allow_missing")
+        raise InputError(folder, "images", found, "all of them, or allow_missing_images")
     if len(missing) == wanted:
         raise InputError(folder, "images", "none of the images that the file names", "at least one")
 
