@@ -72,7 +72,7 @@ def run_both(out: Path, *words: str) -> tuple[Path, Path]:
 @pytest.mark.slow
 def test_two_processes_evaluate_as_one(data, tmp_path):
     words = ["evaluate", data / "tiny", "--images", data / "images", "--annotations", data / "annotations"]
-    one, two = run_both(tmp_path, *words, "--mixes", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report")
+    one, two = run_both(tmp_path, *words, "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report")
     for name in ("results.json", "per_query.parquet"):
         assert (two / name).read_bytes() == (one / name).read_bytes(), name
 

@@ -218,7 +218,7 @@ def test_broken_annotations_are_refused_in_one_line(name, content, named, model,
 
 
 def test_corruptions_are_measured_against_the_same_cut_without_one(model, benchmark, tmp_path):
-    options = ["--corruptions", "fog,pixelate", "--severities", "2,5", "--mixes", "none", "--no-report"]
+    options = ["--corruptions", "fog,pixelate", "--severities", "2,5", "--mixed-galleries", "none", "--no-report"]
     assert evaluate(model, benchmark, tmp_path, *options) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     for task in ("image_to_text", "text_to_image"):
