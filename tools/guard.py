@@ -32,16 +32,24 @@ from pyarrow import parquet
 RENAMED: list[tuple[str, str]] = [
     # The data's part of a fingerprint says of which benchmark it is.
     (r"(:fingerprint\.data\.)(?!rococo\.)", r"\1rococo."),
+    # So does the data's part of a results file.
+    (r"(/results\.json:data\.)(?!rococo\.)", r"\1rococo."),
 ]
 # What only the new record may have.
 ADDED: list[str] = [
     # A results file says what format it has, and the kinds of its gallery items.
-    r"/results\.json:(format|kinds)(?=[.\[]|$)",
+    r"/results\.json:(format|version|kinds)(?=[.\[]|$)",
+    # Examples of errors with their pictures.
+    r"/examples\.parquet",
 ]
 # Digests that change with the names of fields. What they digest is compared itself, field by field.
 DIGESTS: list[str] = [
     # Of fingerprint.data, .protocol and .versions.
     r":fingerprint\.comparable$",
+    # Of the whole fingerprint.
+    r"/report\.csv:\[\d+\]\.fingerprint$",
+    # Where the shipped models are in the tree.
+    r"/journal\.jsonl:\[\d+\]\.(source|models\[\d+\])$",
 ]
 # Dates and durations: for people (when, how long, how long it was thought to take), and how fast training was.
 TIMES: list[str] = [
