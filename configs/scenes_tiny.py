@@ -13,7 +13,7 @@ def get_config():
     config = default_config()
     config.init.spec = demo_spec().to_json()
     config.init.preprocessing = demo_preprocessing().to_json()
-    config.init.tokenizer = "tools.build_demo_tokenizer:make_tokenizer"
+    config.init.tokenizer = "demo:plain"
     config.data.images = "scenes:12000"
     # Captions have 13 tokens on average; the few above 24 lose their end.
     config.data.text_length = 24

@@ -88,14 +88,14 @@ def _shortened(text: str) -> str:
 def coverage_alerts(group: Group) -> list[Alert]:
     """A warning for each benchmark of which images were missing."""
     alerts = []
-    for data in group.runs[0].data.values():
+    for name, data in group.runs[0].data.items():
         if found := coverage(data):
             text = (
-                f"Only {count(found[0])} of the {count(found[1])} images that the annotations name were there "
-                f"({percent(100 * found[0] / found[1])} %), and the gallery shrank with them. A smaller gallery is an "
-                "easier one: compare models on this page with each other, not with published numbers."
+                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name were "
+                f"there ({percent(100 * found[0] / found[1])} %). Items on the others were left out, and a smaller "
+                "gallery is an easier one: compare models on this page with each other, not with published numbers."
             )
-            alerts.append(Alert("R@K is not comparable with full-gallery figures.", text))
+            alerts.append(Alert("Not comparable with figures on all images.", text))
     return alerts
 
 
@@ -160,7 +160,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         counted = [f"{data[key]:,} {what}" for key, what in _SIZES if isinstance(data.get(key), int)]
         yield "Data", ", ".join([*filter(None, [data_name(data)]), *counted])
         if found := coverage(data):
-            yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with full-gallery figures"
+            yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with figures on all images"
     versions = object_of(run.results["fingerprint"].get("versions"))
     yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
     for note in run.results.get("notes") or []:

@@ -33,7 +33,7 @@ _SCOPES = {"own": "local", "batch": "global"}
 # Present key: former value: present value. Values that are lists are renamed item by item.
 VALUES = {
     "data.on_decode_error": {"stop": "raise"},
-    "init.tokenizer": {"rococo_jax.demo.make_tokenizer:make_tokenizer": "tools.build_demo_tokenizer:make_tokenizer"},
+    "init.tokenizer": {"rococo_jax.demo.make_tokenizer:make_tokenizer": "demo:plain"},
     "logits.strategy": {"gather": "all_gather"},
     "losses.sc.scope": _SCOPES,
     "losses.vc.scope": _SCOPES,

@@ -1,8 +1,6 @@
 """The model that training starts from: any that `load_model` reads, or one from a spec with random parameters."""
 
 import dataclasses
-import importlib
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +12,7 @@ from rococo_jax.checkpoints.parameters import build_model, hash_parameters, para
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 
@@ -61,17 +60,15 @@ def read_tokenizer(source: str) -> Tokenizer:
     """The tokenizer of a model (directory, folder or hub name), or what a function `package.module:function` makes.
 
     Raises:
-        InputError: no such function, or nothing named.
+        InputError: nothing is named, there is no such model or function, or it has or makes no tokenizer.
     """
     if not source:
         raise InputError("config", "init.tokenizer", "''", "a model whose tokenizer to take, beside init.spec")
-    module, separator, function = source.partition(":")
-    if separator and not Path(source).exists():
-        try:
-            return getattr(importlib.import_module(module), function)()
-        except (ImportError, AttributeError) as error:
-            raise InputError("config", "init.tokenizer", str(error), "package.module:function") from None
-    return load_model(source).tokenizer
+    made = load_factory(source) if is_factory(source) else load_model(source).tokenizer
+    if not isinstance(made, Tokenizer):
+        wanted = "a model with a text tower, or package.module:function that makes a Tokenizer"
+        raise InputError("config", "init.tokenizer", repr(source), wanted)
+    return made
 
 
 def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:

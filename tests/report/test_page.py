@@ -245,7 +245,7 @@ def test_a_shrunken_gallery_is_said_before_any_number(tmp_path):
     data = {"image_count": 281, "caption_count": 1405, "coverage": {"present": 281, "wanted": 5000, "complete": False}}
     save(tmp_path / "one", results_of("one", data=data))
     text = report(tmp_path, tmp_path / "one").text()
-    warning = "R@K is not comparable with full-gallery figures."
+    warning = "Not comparable with figures on all images."
     assert warning in text and "281 of the 5,000 images" in text
     assert text.index(warning) < text.index("52.3")
 

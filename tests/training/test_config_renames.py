@@ -23,7 +23,7 @@ RENAMED = [
         "init.tokenizer",
         "rococo_jax.demo.make_tokenizer:make_tokenizer",
         "init.tokenizer",
-        "tools.build_demo_tokenizer:make_tokenizer",
+        "demo:plain",
     ),
     ("losses.sc.scope", "own", "losses.sc.scope", "local"),
     ("losses.vc.scope", "batch", "losses.vc.scope", "global"),
