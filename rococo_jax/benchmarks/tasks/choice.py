@@ -1,6 +1,7 @@
 """Choose: which of two texts belongs to the image?"""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -103,7 +104,7 @@ class ChoiceOutcome:
     pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: (self.right_score, self.wrong_score))
 
-    @property
+    @functools.cached_property
     def counted(self) -> Counted:
         """Right choices and ties, item by item."""
         counts = choice.count_choices(self.right_score, self.wrong_score)

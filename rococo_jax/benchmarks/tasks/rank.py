@@ -1,6 +1,7 @@
 """Rank: for each query, who comes first in a gallery?"""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -119,7 +120,7 @@ class RankOutcome:
     pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: self.statistics)
 
-    @property
+    @functools.cached_property
     def counted(self) -> Counted:
         """Recalls and who has the first place, query by query."""
         return count_retrieval(self.statistics, self.of.ties, self.of.query_group)
