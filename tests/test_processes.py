@@ -8,10 +8,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +25,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
 from tests.support.paths import CHECKOUT
+from tests.support.processes import run_lines
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
 # More than one part of the embedding cache, so that there is work to share.
@@ -140,36 +139,6 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
         np.testing.assert_array_equal(found, expected)
     assert sorted(part for _, part in encoded) == [10, 40, 70]
     assert len({number for number, _ in encoded}) == 3
-
-
-def run_lines(
-    lines: str, processes: int, frozen: int | None = None, timeout: int = 20, before: str = ""
-) -> list[tuple[int, str]]:
-    """Runs lines in several processes that join; returns the exit code and standard error of each.
-
-    Args:
-        frozen: a process that will not end by itself.
-        before: lines that run before joining.
-    """
-    program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
-    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
-    program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n" + textwrap.indent(lines, "    ")
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        port = listening.getsockname()[1]
-    common = {"ROCOCO_COORDINATOR": f"localhost:{port}", "ROCOCO_PROCESSES": str(processes)}
-    common |= {"ROCOCO_TIMEOUT": str(timeout), "XLA_FLAGS": ""}
-    started = []
-    for number in range(processes):
-        environment = {**os.environ, **common, "ROCOCO_PROCESS": str(number)}
-        command = [sys.executable, "-c", program]
-        started.append(subprocess.Popen(command, env=environment, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True))
-    try:
-        said = {number: started[number].communicate(timeout=300)[1] for number in range(processes) if number != frozen}
-    finally:
-        for process in started:
-            process.kill()
-    return [(started[number].wait(), said.get(number, "")) for number in range(processes)]
 
 
 def test_a_frozen_process_is_named_by_all_that_wait():

@@ -7,6 +7,7 @@ tokenizer.json   for models with a text tower
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.checkpoints.name_table import list_differences
-from rococo_jax.checkpoints.parameters import HasModelParts, hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import (
+    HasInputParts,
+    HasModelParts,
+    hash_parameters,
+    parameter_shapes,
+    parameters_of,
+)
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
@@ -33,16 +40,35 @@ def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
     Raises:
         InputError: `path` is there already and is not an empty folder, or the disk has no room for the parameters.
     """
+    write_model(path, encoder.model.spec, parameters_of(encoder.model), encoder, encoder.provenance)
+
+
+def write_model(
+    path: str | os.PathLike,
+    spec: ModelSpec,
+    parameters: Mapping[str, Any],
+    parts: HasInputParts,
+    provenance: dict[str, Any],
+) -> None:
+    """Write a model directory from parameters by dotted path, on the host or on devices of this process.
+
+    Args:
+        spec: of the model.
+        parameters: all that `parameter_shapes` lists.
+        parts: the preprocessing and the tokenizer.
+        provenance: without the hash of the weights, which is added.
+
+    Raises:
+        InputError: as `save_model`.
+    """
     path = Path(path)
-    parameters = parameters_of(encoder.model)
-    provenance = {**encoder.provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
     description = {
         "format": FORMAT,
         "version": VERSION,
-        "spec": encoder.model.spec.to_json(),
-        "preprocessing": None if encoder.preprocessing is None else encoder.preprocessing.to_json(),
-        "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.spec.to_json(),
-        "provenance": provenance,
+        "spec": spec.to_json(),
+        "preprocessing": None if parts.preprocessing is None else parts.preprocessing.to_json(),
+        "tokenizer": None if parts.tokenizer is None else parts.tokenizer.spec.to_json(),
+        "provenance": {**provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__},
     }
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
@@ -55,11 +81,11 @@ def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
         if options:
             parameters = jax.device_get(parameters)
         with quiet_orbax(), ocp.StandardCheckpointer(**options) as checkpointer:
-            checkpointer.save((folder / PARAMETERS).absolute(), parameters)
+            checkpointer.save((folder / PARAMETERS).absolute(), dict(parameters))
         # It names the temporary folder; the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
-        if encoder.tokenizer is not None:
-            encoder.tokenizer.save(folder / TOKENIZER_FILE)
+        if parts.tokenizer is not None:
+            parts.tokenizer.save(folder / TOKENIZER_FILE)
         write_json(folder / MODEL_FILE, description)
 
 

@@ -22,12 +22,18 @@ from rococo_jax.storage import hash_bytes
 
 
 @runtime_checkable
-class HasModelParts(Protocol):
+class HasInputParts(Protocol):
+    """How a model reads images and texts; either may be None."""
+
+    preprocessing: Any
+    tokenizer: Any
+
+
+@runtime_checkable
+class HasModelParts(HasInputParts, Protocol):
     """What `save_model` and the exports read: an `Encoder`, a `ModelParts`, or anything with these attributes."""
 
     model: DualEncoder
-    preprocessing: Any
-    tokenizer: Any
     provenance: dict[str, Any]
 
 

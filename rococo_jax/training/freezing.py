@@ -9,12 +9,15 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec, ResNetSpec
 
 SIDES = ("vision", "text")
+
+_Any = jax.Array | np.ndarray
 
 
 def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
@@ -67,10 +70,12 @@ def _after_blocks(spec: ModelSpec, side: str) -> tuple[str, ...]:
     return (f"{side}.norm.", f"{side}.pooling.")
 
 
-def join_parameters(trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """All parameters by path."""
+def join_parameters(trained: Mapping[str, _Any], frozen: Mapping[str, _Any]) -> dict[str, _Any]:
+    """All parameters by path, on the host where both parts are."""
     both = trained.keys() & frozen.keys()
-    stacks = {path: jnp.concatenate([frozen[path], trained[path]]) for path in both}
+    on_host = all(isinstance(part[path], np.ndarray) for path in both for part in (frozen, trained))
+    concatenate = np.concatenate if on_host else jnp.concatenate
+    stacks = {path: concatenate([frozen[path], trained[path]]) for path in both}
     return {**frozen, **trained, **stacks}
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -93,7 +94,7 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     return Encoder(grown, encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
 
 
-def trained_encoder(encoder: Encoder, parameters: dict[str, jax.Array], record: dict) -> Encoder:
+def trained_encoder(encoder: Encoder, parameters: dict[str, jax.Array | np.ndarray], record: dict) -> Encoder:
     """The encoder with trained parameters, and a record of the training in its provenance."""
     model = build_model(encoder.spec, parameters, encoder.model.dtype)
     provenance = {"trained": record, "started_from": encoder.provenance}

@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.model_directory import write_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder
+from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.freezing import join_parameters, split_parameters
@@ -105,9 +107,12 @@ def train(
         batches.set_state(input_state)
     log = RunLog(workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard)
 
+    def whole_parameters(state: TrainState, keep: bool = True) -> dict:
+        trained = gather_to_host(state.average or state.parameters, keep=keep)
+        return join_parameters(trained, gather_to_host(frozen, keep=keep))
+
     def current(state: TrainState) -> Encoder:
-        parameters = join_parameters(gather_to_host(state.average or state.parameters), gather_to_host(frozen))
-        return trained_encoder(encoder, parameters, _record(config, int(state.step)))
+        return trained_encoder(encoder, whole_parameters(state), _record(config, int(state.step)))
 
     flops = step_flops(config, encoder.spec, text_length(config, encoder)) / mesh.size
     callback = None if evaluate is None else lambda state: evaluate(current(state))
@@ -132,22 +137,31 @@ def train(
     done = int(outcome.state.step)
     if outcome.stopped:
         return Run(done, None, resumed_from)
-    if first_process:
-        save_model(workdir / MODEL, current(outcome.state))
+    parameters = whole_parameters(outcome.state, keep=first_process)
+
+    def write() -> None:
+        provenance = {"trained": _record(config, done), "started_from": encoder.provenance}
+        write_model(workdir / MODEL, encoder.spec, parameters, encoder, provenance)
+
+    broadcast_from_process_0("the model", write)
     return Run(done, workdir / MODEL, resumed_from)
 
 
-def gather_to_host(parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Gathers sharded parameters, from all processes, as arrays of one device."""
+def gather_to_host(parameters: Mapping[str, jax.Array], *, keep: bool = True) -> dict[str, np.ndarray]:
+    """Gathers parameters that are sharded over devices and processes, one after another. All processes must call it.
 
-    def gathered(array: jax.Array) -> np.ndarray:
-        if array.is_fully_addressable or array.is_fully_replicated:
-            return jax.device_get(array)
-        from jax.experimental import multihost_utils
-
-        return multihost_utils.process_allgather(array, tiled=True)
-
-    return {path: jax.numpy.asarray(gathered(array)) for path, array in parameters.items()}
+    Args:
+        keep: False where this process only takes part; it gets nothing.
+    """
+    gathered = {}
+    for path in sorted(parameters):
+        array = parameters[path]
+        local = array.is_fully_addressable or array.is_fully_replicated
+        if not local or keep:
+            whole = jax.device_get(array) if local else multihost_utils.process_allgather(array, tiled=True)
+            if keep:
+                gathered[path] = whole
+    return gathered
 
 
 def _record(config: ConfigDict, step: int) -> dict:

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 
 from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
 from tests.support.paths import CHECKOUT
+from tests.support.processes import run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 
 STEPS = 4
@@ -78,6 +80,54 @@ def finish(*processes: subprocess.Popen) -> None:
 
 def losses(workdir: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+SHARDED = """
+import numpy as np
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.encoders import load_model
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training import state
+from rococo_jax.training.config import default_config
+from rococo_jax.training.run import train
+import jax
+
+state._LEAST_CUT = 256
+folder = {folder!r}
+config = default_config()
+config.init.model, config.data.images = folder + "/start", folder + "/images"
+config.data.captions, config.log.tensorboard = folder + "/captions.json", False
+# Frozen towers, so that little is compiled; both parts of the parameters are sharded.
+config.train.vision = config.train.text = "none"
+config.steps, config.batch_size, config.fsdp, config.log.every = 2, 8, 2, 1
+scores, states = [], []
+
+def evaluate(encoder):
+    scores.append(encoder.encode_text(["a red dog"]))
+    return {{"score": 1.0}}
+
+done = train(config, folder + "/sharded", evaluate=evaluate, on_step=lambda done, state: states.append(state))
+written = load_model(done.model, mesh=make_mesh(jax.local_devices()))
+np.testing.assert_array_equal(scores[-1], written.encode_text(["a red dog"]))
+written, trained = parameters_of(written.model), states[-1].parameters
+head = trained["vision_head.kernel"]
+assert not head.is_fully_addressable and not head.is_fully_replicated
+for path, array in trained.items():
+    for shard in array.addressable_shards:
+        np.testing.assert_array_equal(shard.data, written[path][shard.index], err_msg=path)
+"""
+
+
+def test_parameters_sharded_over_two_processes_end_in_a_model(data):
+    for code, said in run_lines(SHARDED.format(folder=str(data)), 2, timeout=60):
+        assert code == 0, said
+    started, trained = (parameters_of(load_model(data / name).model) for name in ("start", "sharded/model"))
+    assert started.keys() == trained.keys()
+    for path, array in started.items():
+        if path.startswith(("vision.", "text.")):
+            np.testing.assert_array_equal(trained[path], array, err_msg=path)
+        else:
+            assert np.abs(trained[path] - array).max() > 0, path
 
 
 @pytest.mark.slow
