@@ -3,6 +3,7 @@
 import errno
 import sys
 
+_LONGEST_LINE = 2000
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNUSABLE_PATH = {
     errno.EACCES,
@@ -65,5 +66,6 @@ def report_in_one_line(error: BaseException) -> int | None:
     refused = as_input_error(error)
     if refused is None:
         return None
-    print("rococo: " + " ".join(str(refused).split()), file=sys.stderr)
+    line = " ".join(str(refused).split())
+    print("rococo: " + (line if len(line) <= _LONGEST_LINE else f"{line[:1000]} ... {line[-500:]}"), file=sys.stderr)
     return 2

@@ -38,6 +38,7 @@ class Benchmark:
         notes: what a reader of the results must know, one sentence each.
         data: what a reader needs to know of the data: folders, counts, coverage.
         decides: what of the data and the settings decides a result, as JSON.
+        unread: names of annotation files that are no part of it, or of parts that are absent.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Benchmark:
     notes: tuple[str, ...] = ()
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     decides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     def fingerprint(self) -> dict[str, Any]:
         """What decides a result, whatever the folders are called."""
@@ -57,8 +59,9 @@ class Benchmark:
         """One phrase for people: what there is."""
         coverage = self.data.get("coverage", {})
         wanted = coverage.get("wanted", len(self.images))
-        tasks = dict.fromkeys(task.name for task in self.tasks)
-        return f"{self.name}: {len(self.images)} of {wanted} images, {len(self.texts)} texts; {', '.join(tasks)}"
+        tasks = ", ".join(dict.fromkeys(task.name for task in self.tasks))
+        said = f"{self.name}: {len(self.images)} of {wanted} images, {len(self.texts)} texts; {tasks}"
+        return f"{said}; not read: {', '.join(self.unread)}" if self.unread else said
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,10 @@ def open_sugarcrepe(folders: Mapping[str, Path], settings: Settings) -> Benchmar
     hashes = dict(zip(originals.names, originals.hashes, strict=True))
     decides = {"parts": {part: hash_json(items) for part, items in parts.items()}, "images": hash_json(hashes)}
     sets = {ORIGINALS: originals}
-    return Benchmark(INFO.name, originals.names, tuple(text_row), sets, tuple(tasks), notes, data, decides)
+    # A misspelt name is on both sides: its part is absent, and its file is no part.
+    others = sorted(path.name for path in folders["annotations"].glob("*.json") if path not in files)
+    unread = (*others, *(f"{path.name} (absent)" for path in files if path.stem not in parts))
+    return Benchmark(INFO.name, originals.names, tuple(text_row), sets, tuple(tasks), notes, data, decides, unread)
 
 
 def _read_part(path: Path) -> dict[str, Any]:

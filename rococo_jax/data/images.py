@@ -56,8 +56,9 @@ def _decode(file: Path | io.BytesIO, source: object) -> Image.Image:
         raise InputError(source, "image", found, _WANTED) from None
     except Image.DecompressionBombError as error:
         raise InputError(source, "image", str(error), _WANTED) from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
-        # What Pillow's decoders raise on damaged files differs from plugin to plugin.
+    except (Exception, MemoryError) as error:
+        # What Pillow's decoders raise on damaged files differs from plugin to plugin: OSError, SyntaxError, KeyError,
+        # NotImplementedError, struct.error, ...
         raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
 
 

@@ -35,6 +35,8 @@ RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box",
 
 # A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
+# Of the longer side to the shorter: no photograph is a line, and a square crop of one shows nothing.
+_MOST_ELONGATED = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,9 @@ class Preprocessing:
         """
         if 0 in image.size:
             raise InputError("image", "size", f"{image.width} x {image.height}", "at least one pixel")
+        if max(image.size) > _MOST_ELONGATED * min(image.size):
+            found = f"{image.width} x {image.height} pixels"
+            raise InputError("image", "aspect ratio", found, f"at most {_MOST_ELONGATED} to 1")
         image = _convert_to_rgb(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MOST_RESIZED_PIXELS:

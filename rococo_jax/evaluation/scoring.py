@@ -134,10 +134,12 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
         raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", wanted)
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
-        found = "Python objects" if "object" in str(error).lower() else f"something else ({error})"
+    except OSError:
+        raise
+    except Exception as error:  # NumPy evaluates the header as Python, and lets its errors through
+        found = "Python objects" if "object" in str(error).lower() else f"something else ({error})"[:200]
         raise InputError(path, "contents", found, f"{wanted}, whole") from None
-    if array.dtype not in (np.float16, np.float32, np.float64):
+    if array.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
         raise InputError(path, "numbers", array.dtype, wanted)
     if array.ndim != 2:
         raise InputError(path, "shape", array.shape, "two dimensions")
@@ -160,7 +162,7 @@ def _to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str])
     if not norms.all():
         raise InputError(path, f"row {np.flatnonzero(norms == 0)[0]}", "a vector of zeros", "a vector with a direction")
     if np.abs(norms - 1).max() <= _UNIT_TOLERANCE:
-        return rows
+        return rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
     notes.append(
         f"{Path(path).name}: embeddings of length {norms.min():.4g} to {norms.max():.4g} were brought to length 1"
     )

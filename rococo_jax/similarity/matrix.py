@@ -63,7 +63,7 @@ def rank_statistics_of_matrix(
     rows = np.arange(similarities.shape[0]) if query_rows is None else query_rows
     columns = np.arange(similarities.shape[1]) if gallery_columns is None else gallery_columns
     check_groups(query_group, gallery_group, gallery_altered, source)
-    precision = np.float64 if similarities.dtype == np.float64 else np.float32
+    precision = np.float64 if similarities.dtype.itemsize == 8 else np.float32
 
     own = same_group_pairs(query_group, gallery_group)
     own_scores = similarities[rows[own[0]], columns[own[1]]].astype(precision)

@@ -178,10 +178,11 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
 
     The clean file is `coco_karpathy_test.json`, else a captions file with the variants' images, else the variants'
     originals. A file is a variant if it is in our own form, has the name of a published variant, or holds the clean
-    captions followed by others. Any other file is `ignored`.
+    captions followed by others. Any other file is `ignored`, as long as it names none of the images.
 
     Raises:
-        InputError: a file cannot be read, a variant disagrees with the clean captions, or there is nothing to read.
+        InputError: a file cannot be read, a variant or captions file disagrees with the clean captions, or there is
+            nothing to read.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -199,14 +200,16 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     for annotation in annotations:
         _check_against_clean(annotation, clean, clean_source)
     ignored = tuple(path for path in others if path not in found and path != clean_source)
+    for path in ignored:
+        _refuse_other_captions(others[path], path, clean, clean_source)
     return AnnotationSet(clean, {each.variant: each for each in annotations}, ignored, clean_source)
 
 
 def _is_variant(path: Path, value: Any) -> bool:
     """Whether the file is a variant by its format or its name, so that any fault in it is an error."""
-    if isinstance(value, Mapping):
-        return value.get("format") == FORMAT
-    return path.stem in VARIANTS or _is_bare_own_form(value)
+    if path.stem in VARIANTS:
+        return True
+    return "items" in value or value.get("format") == FORMAT if isinstance(value, Mapping) else _is_bare_own_form(value)
 
 
 def _find_clean(
@@ -262,6 +265,18 @@ def _continuing(others: Mapping[Path, Any], clean: Sequence[CaptionedImage], cle
         for path, value in others.items()
         if path != clean_source and isinstance(value, list) and 2 * sum(map(continues, value)) > len(value)
     ]
+
+
+def _refuse_other_captions(value: Any, path: Path, clean: Sequence[CaptionedImage], clean_source: Path | None) -> None:
+    """Refuse a list of the set's images that has not all of them, or not with their captions."""
+    images = {item.image for item in clean}
+    named = [item.get("image") for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if not any(isinstance(name, str) and name in images for name in named):
+        return
+    if captions_from_json(value, path) != list(clean):
+        reference = "the variants" if clean_source is None else clean_source.name
+        found = f"images of the set with other captions, or not all {len(clean)} of them"
+        raise InputError(path, "captions", found, f"those of {reference}, or no such file in the folder")
 
 
 def _check_against_clean(annotation: Annotation, clean: Sequence[CaptionedImage], clean_source: Path | None) -> None:

@@ -52,6 +52,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         notes=tuple(notes),
         data=data,
         decides={**_hashes(annotations, originals.names, originals.hashes), **_asked(settings)},
+        unread=tuple(path.name for path in annotations.ignored),
     )
 
 
