@@ -8,6 +8,7 @@ the effect of mixing from that of preprocessing.
 import dataclasses
 import json
 import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.data.image_sets import FileImages, chunks
+from rococo_jax.data.images import FileImages, chunks
 from rococo_jax.errors import InputError
 
 _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
@@ -87,15 +88,19 @@ class MixedImages:
         return [self.plan.first[np.concatenate(run)].tolist() for run in batches]
 
     def read(self, rows: Sequence[int], prepare: Callable[[Image.Image], Any] | None = None) -> Iterator[Any]:
-        """Mixes the batches that hold these rows; see `ImageSet.read`. Rows come in the plan's order within `runs`."""
-        wanted = set(rows)
-        batches = [places for places in plan_batches(self.plan) if wanted.intersection(self.plan.first[places])]
+        """Mixes the batches that hold these rows; see `ImageSet.read`. In the order of `runs` none waits for others."""
+        left, uses, made_early = deque(rows), Counter(rows), {}
+        batches = [places for places in plan_batches(self.plan) if uses.keys() & set(self.plan.first[places].tolist())]
         files = dict(zip(self.plan.images, self.originals.paths, strict=True))
         made = mixed_batches(self.plan, squash_files(files, self.plan.images), batches=batches)
         for places, images in made:
-            for row, image in zip(self.plan.first[places].tolist(), images, strict=True):
-                if row in wanted:
-                    yield (prepare or (lambda same: same))(Image.fromarray(image))
+            own = zip(self.plan.first[places].tolist(), images, strict=True)
+            made_early |= {row: image for row, image in own if row in uses}
+            while left and left[0] in made_early:
+                row = left.popleft()
+                uses[row] -= 1
+                image = Image.fromarray(made_early[row] if uses[row] else made_early.pop(row))
+                yield prepare(image) if prepare else image
 
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""

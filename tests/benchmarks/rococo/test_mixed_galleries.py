@@ -6,7 +6,7 @@ import pytest
 from rococo_jax.benchmarks.rococo.mixed_files import squash_files
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
-from rococo_jax.data.image_sets import FileImages
+from rococo_jax.data.images import FileImages
 from tests.support.pictures import files_of, pictures_in
 
 
@@ -35,3 +35,12 @@ def test_the_picture_of_a_mixed_image_is_the_image_and_its_note_names_the_partne
     place = place_of(plan, "val/66.png")
     np.testing.assert_array_equal(np.asarray(mixed.thumbnail(row)), mix_one(plan, place, files))
     assert mixed.note(row).startswith(f"{partner_of(plan, place)} mixed in")
+
+
+def test_mixed_images_come_in_the_order_asked(files):
+    mixed = MixedImages(
+        FileImages(tuple(files), tuple(files.values())), make_plan(list(files), "mix", 0.9, 1, "strict")
+    )
+    rows = [66, 3, 41, 3, 0]
+    for row, image in zip(rows, mixed.read(rows), strict=True):
+        np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))
