@@ -6,6 +6,7 @@ this package are named in `MODULES`; other packages name theirs as entry points 
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.captions import find_images, refuse_missing_images
-from rococo_jax.data.image_sets import FileImages, ImageSet
+from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError
 
 # Where each benchmark of this package is registered, in the order in which tables print them.
@@ -121,10 +122,16 @@ def register(info: BenchmarkInfo) -> BenchmarkInfo:
 
 def known_benchmarks() -> dict[str, BenchmarkInfo]:
     """All registered benchmarks by name; loads their modules on the first call."""
-    own = [importlib.import_module(module).INFO for module in MODULES]
+    return {info.name: info for info in (*_load_benchmarks(), *_REGISTRY.values())}
+
+
+@functools.cache
+def _load_benchmarks() -> tuple[BenchmarkInfo, ...]:
+    """Imports the benchmarks of this package, in order, and those that other packages register."""
+    own = tuple(importlib.import_module(module).INFO for module in MODULES)
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         entry.load()
-    return {info.name: info for info in (*own, *_REGISTRY.values())}
+    return own
 
 
 def find_benchmark(name: str) -> BenchmarkInfo:
