@@ -21,10 +21,10 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, resizing_whole
-from rococo_jax.data.image_sets import chunks
+from rococo_jax.data.images import chunks
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.shuffle import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
+from rococo_jax.data.training_samples import SampleOrder
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts, features_of_parts
@@ -173,7 +173,10 @@ class FeatureInput:
         drawn: dict[Field, tuple[np.ndarray, np.ndarray]] = {}
         for each in self.inputs:
             (field,) = each.fields
-            drawn[field] = each.draw(features.pools[field.name], self.config, images, captions, random)
+            pool = features.pools[field.name]
+            rows = (images if field.tower == "vision" else captions)[:, None]
+            chosen = each.draw((count, pool.valid.shape[1]), self.config, random)
+            drawn[field] = pool.features[rows, chosen], pool.valid[rows, chosen]
         # Each has a generator of its own, so that asking for it changes no other draw.
         if features.views is not None:
             chosen = np.random.default_rng([seed, step, 2]).integers(features.views.shape[1], size=count)

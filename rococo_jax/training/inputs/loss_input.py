@@ -113,15 +113,8 @@ class LossInput:
         """Features that training on cached features draws from. A pooled input has one field."""
         raise NotImplementedError
 
-    def draw(
-        self,
-        pool: Pool,
-        config: ConfigDict,
-        images: Int[np.ndarray, " b"],
-        captions: Int[np.ndarray, " b"],
-        random: np.random.Generator,
-    ) -> tuple[Float[np.ndarray, "b k f"], Bool[np.ndarray, "b k"]]:
-        """Features of a batch out of the pool, and which of them count."""
+    def draw(self, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator) -> Int[np.ndarray, "b k"]:
+        """Which places of the pool each row of a batch gets; `shape` is (rows, places)."""
         raise NotImplementedError
 
 
