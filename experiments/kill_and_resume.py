@@ -28,7 +28,7 @@ def write_models(folder: Path) -> None:
     from flax import nnx
 
     from rococo_jax.checkpoints import save_model
-    from rococo_jax.checkpoints.shipped import shipped_models
+    from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.data.preprocessing import Preprocessing
     from rococo_jax.data.tokenizers import Tokenizer
     from rococo_jax.encoders import Encoder, load_model

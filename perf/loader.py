@@ -28,7 +28,7 @@ from rococo_jax.data.images import open_image
 from rococo_jax.data.pair_source import FolderPairs
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
+from rococo_jax.data.tokenizers import read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import shipped_lexicon

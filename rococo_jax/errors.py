@@ -38,11 +38,19 @@ class InputError(Exception):
         return type(self), (self.source, self.field, self.found, self.wanted)
 
 
-def as_input_error(error: BaseException) -> InputError | None:
-    """Converts errors that the user can mend: an `InputError`, a full disk, a path that cannot be used.
+def first_line(error: BaseException) -> str:
+    """The first line of an error of another library, or its class where it has no text."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
-    Returns:
-        The error as an `InputError`, or None for any other error.
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether nothing more can be written, so that going on with other work is of no use."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def as_input_error(error: BaseException) -> InputError | None:
+    """An `InputError` for an error that the user can mend: bad input, a full disk, an unusable path. None
+    for others.
     """
     if isinstance(error, InputError):
         return error
@@ -57,8 +65,7 @@ def as_input_error(error: BaseException) -> InputError | None:
 def report_in_one_line(error: BaseException) -> int | None:
     """Prints bad input or an interruption as one line on standard error.
 
-    Returns:
-        The exit code of the command, 2 or 130; None for any other error, of which nothing is printed.
+    Returns the exit code of the command, 2 or 130, or None for any other error, of which nothing is printed.
     """
     if isinstance(error, KeyboardInterrupt):
         print("rococo: interrupted; run the same command again to continue", file=sys.stderr)

@@ -192,11 +192,7 @@ _group: _Group | None = None
 
 
 def initialize_distributed() -> None:
-    """Joins the group of processes that the environment describes; without such variables, does nothing.
-
-    Raises:
-        InputError: a variable is missing or not a number.
-    """
+    """Joins the group of processes that the environment describes, if it does. Raises InputError for a bad variable."""
     global _group
     coordinator = os.environ.get("ROCOCO_COORDINATOR")
     if coordinator is None or _group is not None:
@@ -258,9 +254,7 @@ def distributed_run() -> Iterator[None]:
     """Runs the block as one command on all processes of the environment, if it describes any: all end together, and
     all stop when one fails or is lost.
 
-    Raises:
-        InputError: see `initialize_distributed`.
-        Exception: one that `gather` raised on all processes; any other error ends the process.
+    An error that `gather` raised on all processes is raised; any other error ends the process.
     """
     initialize_distributed()
     if _group is None:
@@ -294,11 +288,8 @@ def on_any_process(flag: bool) -> bool:
 def gather(name: str, make: Callable[[], T]) -> list[T]:
     """Calls `make` on every process and returns all results on all of them, in order of process numbers.
 
-    All processes must call it. `multihost_utils.process_allgather` takes arrays of one shape only; here results are
-    any objects that pickle, and errors travel too.
-
-    Raises:
-        Exception: what `make` raised on the first process where it did, on all of them.
+    All processes must call it. `multihost_utils.process_allgather` takes arrays of one shape only; here results are any
+    objects that pickle, and errors travel too: what the first process to fail raised is raised on all of them.
     """
     if jax.process_count() == 1:
         return [make()]
@@ -317,10 +308,8 @@ def gather(name: str, make: Callable[[], T]) -> list[T]:
 
 
 def run_on_all_processes(name: str, make: Callable[[], T]) -> T:
-    """Calls `make` on every process and returns its result here once all have succeeded. All must call it.
-
-    Raises:
-        Exception: as `gather`.
+    """Calls `make` on every process and returns its result here once all have succeeded; otherwise raises
+    as `gather`.
     """
     made: list[T] = []
     gather(name, lambda: made.append(make()))
@@ -328,10 +317,8 @@ def run_on_all_processes(name: str, make: Callable[[], T]) -> T:
 
 
 def broadcast_from_process_0(name: str, make: Callable[[], T]) -> T:
-    """Calls `make` on process 0 only and returns its result on all processes. All must call it.
-
-    Raises:
-        Exception: as `gather`.
+    """Calls `make` on process 0 only and returns its result on all processes, or raises as `gather`. All
+    must call it.
     """
     return gather(name, lambda: make() if jax.process_index() == 0 else None)[0]
 

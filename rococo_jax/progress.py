@@ -11,12 +11,8 @@ _LINE_EVERY_SECONDS = 30.0
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Yields `advance(count)`, to be called with the number of items done.
-
-    Args:
-        description: the work ("embedding images").
-        total: number of items, or None if unknown.
-        unit: name of the items, in the plural ("images").
+    """Yields `advance(count)`, to be called with the number of items done, of `total` (None if unknown) `unit`s
+    ("images").
     """
     shown = _Bar(description, total) if sys.stderr.isatty() else _Lines(description, total, unit)
     try:

@@ -39,10 +39,8 @@ def enable_compilation_cache() -> None:
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax.sharding.Mesh:
-    """Makes a mesh with the axes `data` and `fsdp` over `devices` (by default all).
-
-    Raises:
-        ValueError: the number of devices is not a multiple of `fsdp`.
+    """A mesh with the axes `data` and `fsdp` over `devices` (by default all), whose number `fsdp` divides; else
+    ValueError.
     """
     devices = np.asarray(jax.devices() if devices is None else devices)
     if devices.size % fsdp:

@@ -10,11 +10,11 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 
 
 @contextlib.contextmanager
@@ -33,11 +33,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `atomic_write` for a folder. `path` must not exist yet, or be an empty folder.
-
-    Raises:
-        InputError: `path` exists and is not an empty folder.
-    """
+    """Like `atomic_write` for a folder. Raises InputError where `path` exists and is not an empty folder."""
     path = Path(path)
     refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +81,9 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 def read_json(path: str | os.PathLike, wanted: str) -> Any:
     """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
-    Raises:
-        InputError: the file is missing, is not UTF-8, is not valid JSON (with line and column), or has an object with
-            one key twice.
+    Raises InputError where the file is missing, not UTF-8, not valid JSON (with line and column), or has an object with
+    one
+    key twice.
     """
     path = Path(path)
 
@@ -113,6 +109,20 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
         raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None
     except ValueError as error:  # a number of more digits than Python converts
         raise InputError(path, "JSON", f"a number that is too long ({error})"[:80], wanted) from None
+
+
+def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wanted: str) -> Path:
+    """The Hugging Face hub's snapshot of a repository, with `files` (patterns) alone.
+
+    Raises InputError with `source`, `field` and `wanted` where the hub cannot be reached or has no such name.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except Exception as error:  # no network, no such name, no right to read it
+        found = f"no such folder, and the hub answers: {first_line(error)}"
+        raise InputError(source, field, found, wanted) from None
 
 
 def hash_bytes(*parts: bytes) -> str:

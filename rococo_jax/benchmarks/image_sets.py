@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.data.image_sets import IMAGES_PER_RUN, FileImages, Prepare, chunks
-from rococo_jax.perturb.images.corrupted_files import image_id, read_rgb
+from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, chunks
 from rococo_jax.perturb.images.corruptions import find_corruption
+from rococo_jax.perturb.images.image_folders import image_id, read_rgb
 
 UNCORRUPTED = "uncorrupted"
 # The constants of ImageNet-C were chosen for this size.

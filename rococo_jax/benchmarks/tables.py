@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.data.image_sets import ORIGINALS
+from rococo_jax.data.images import ORIGINALS
 
 __all__ = ["ORIGINALS", "TEXTS", "Embeddings", "Rows"]
 

@@ -1,36 +1,21 @@
-"""Folders and tokenizers of checkpoints, on the disk or from the hub."""
+"""Where checkpoints and tokenizers are found: on the disk, on the hub, or with the package."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rococo_jax.data.tokenizers import TOKENIZER_FILES, Tokenizer
 from rococo_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.storage import hub_snapshot
 
 WANTED = "a model directory, a checkpoint's folder or file, or a hub name such as openai/clip-vit-base-patch32"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "sentence_bert_config.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "spiece.model",
-)
 _HUB_NAME = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 _NO_TOKENIZER = "none"
 
 
 def find_folder(source: str | Path, files: Sequence[str], field: str = "model", wanted: str = WANTED) -> Path:
-    """The folder itself, or the hub's snapshot of it with `files` (patterns) alone.
-
-    Raises:
-        InputError: it is neither, or the hub cannot be reached; the line has `field` and `wanted`.
-    """
+    """The folder itself, or the hub's snapshot of it with `files` (patterns) alone; else InputError."""
     folder = Path(source)
     if folder.is_dir():
         return folder
@@ -39,13 +24,7 @@ def find_folder(source: str | Path, files: Sequence[str], field: str = "model", 
     name = _HUB_NAME.fullmatch(str(source))
     if name is None:
         raise InputError(source, field, "nothing there", wanted)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name[1], allow_patterns=list(files)))
-    except Exception as error:  # no network, no such name, no right to read it
-        found = f"no such folder, and the hub answers: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        raise InputError(source, field, found, wanted) from None
+    return hub_snapshot(source, name[1], files, field, wanted)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -54,19 +33,17 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def choose_tokenizer(
-    source: object, asked: str | None, folder: Path | None, default: str, read: Callable[[str | Path], "Tokenizer"]
-) -> tuple["Tokenizer | None", str]:
+    source: object, asked: str | None, folder: Path | None, default: str, read: Callable[[str | Path], Tokenizer]
+) -> tuple[Tokenizer | None, str]:
     """The tokenizer of a checkpoint, and where it was read from.
 
     Args:
-        source: the checkpoint, for the error line.
         asked: a folder, a hub name, `none`, or None for the default.
         folder: where the checkpoint may have tokenizer files of its own.
         default: the hub name that the family's checkpoints share.
         read: reads the family's tokenizer from a folder or hub name.
 
-    Raises:
-        InputError: it cannot be read; where the default cannot, the line tells how to give one.
+    Raises InputError where it cannot be read; where the default cannot, the line tells how to give one.
     """
     if asked == _NO_TOKENIZER:
         return None, "none, as asked"
@@ -80,3 +57,29 @@ def choose_tokenizer(
         found = f"none in the checkpoint, and {default} cannot be read ({error.found})"
         wanted = "the argument tokenizer, a folder or hub name that has its files (or none)"
         raise InputError(source, "tokenizer", found, wanted) from None
+
+
+ASSETS = Path(__file__).parent / "shipped"
+PREFIX = "demo:"
+_DESCRIPTION = "model.json"
+
+
+def shipped_models() -> dict[str, Path]:
+    """The model directories that come with the package, by name; `plain`, the undefended one, is first."""
+    found = sorted((path.parent for path in ASSETS.glob(f"*/{_DESCRIPTION}")), key=lambda path: path.name != "plain")
+    return {path.name: path for path in found}
+
+
+def demo_folder(source: str | os.PathLike) -> Path | None:
+    """The model directory that `demo:NAME` stands for; None for other sources, InputError for an unknown NAME.
+
+    >>> demo_folder("demo:plain").name
+    'plain'
+    """
+    if not str(source).startswith(PREFIX):
+        return None
+    models = shipped_models()
+    name = str(source).removeprefix(PREFIX)
+    if name not in models:
+        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{known}" for known in models))
+    return models[name]

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rococo_jax.checkpoints.name_table import list_differences
 from rococo_jax.checkpoints.parameters import (
     HasInputParts,
     HasModelParts,
@@ -24,7 +23,8 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
     parameters_of,
 )
-from rococo_jax.errors import InputError
+from rococo_jax.checkpoints.tensors import list_differences
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 from rococo_jax.version import __version__
@@ -35,11 +35,7 @@ _KEYS = {"format", "version", "spec", "preprocessing", "tokenizer", "provenance"
 
 
 def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
-    """Write a model directory: module, preprocessing, tokenizer and provenance.
-
-    Raises:
-        InputError: `path` is there already and is not an empty folder, or the disk has no room for the parameters.
-    """
+    """Write a model directory. Raises InputError where `path` is taken, or the disk has no room for the parameters."""
     write_model(path, encoder.model.spec, parameters_of(encoder.model), encoder, encoder.provenance)
 
 
@@ -50,16 +46,9 @@ def write_model(
     parts: HasInputParts,
     provenance: dict[str, Any],
 ) -> None:
-    """Write a model directory from parameters by dotted path, on the host or on devices of this process.
+    """Write a model directory from all parameters by dotted path, on the host or on devices of this process.
 
-    Args:
-        spec: of the model.
-        parameters: all that `parameter_shapes` lists.
-        parts: the preprocessing and the tokenizer.
-        provenance: without the hash of the weights, which is added.
-
-    Raises:
-        InputError: as `save_model`.
+    `parts` have the preprocessing and the tokenizer; the hash of the weights is added to the provenance.
     """
     path = Path(path)
     description = {
@@ -90,11 +79,7 @@ def write_model(
 
 
 def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
-    """The spec, and all of `model.json`.
-
-    Raises:
-        InputError: the file is missing, cut short, of another format or version, or its spec makes no model.
-    """
+    """The spec, and all of `model.json`. Raises InputError where it is damaged, of another format, or no model."""
     path = folder / MODEL_FILE
     description = read_json(path, "a model directory's model.json")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
@@ -115,16 +100,9 @@ def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
 def restore_parameters(
     folder: Path, spec: ModelSpec, mesh: Mesh, partitions: dict[str, PartitionSpec] | None = None
 ) -> dict[str, jax.Array]:
-    """Parameters by dotted path, read straight to their devices.
+    """Parameters by dotted path, read straight to their devices, whole on each unless `partitions` splits them by path.
 
-    Args:
-        folder: the model directory.
-        spec: which parameters there must be, and their shapes.
-        mesh: the devices.
-        partitions: how parameters are split over the mesh, by dotted path; whole on every device by default.
-
-    Raises:
-        InputError: parameters are missing, unknown or of a wrong shape (all are listed), or cannot be read.
+    Raises InputError where parameters are missing, unknown or of a wrong shape (all are listed), or cannot be read.
     """
     path = (folder / PARAMETERS).absolute()
     if not path.is_dir():
@@ -142,8 +120,7 @@ def restore_parameters(
     except InputError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
-        found = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(path, "parameters", found, "a folder that Orbax can read") from None
+        raise InputError(path, "parameters", first_line(error), "a folder that Orbax can read") from None
 
 
 def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:

@@ -40,11 +40,7 @@ class HasModelParts(HasInputParts, Protocol):
 class ModelParts(NamedTuple):
     """What a converter returns: the arguments of an `Encoder`, in their order.
 
-    Attributes:
-        model: the module.
-        preprocessing: a `Preprocessing`, or None for a text tower.
-        tokenizer: a `Tokenizer`, or None for an image tower or where none was found.
-        provenance: where the weights came from, and their hash.
+    Preprocessing is None for a text tower, the tokenizer None for an image tower or where none was found.
     """
 
     model: DualEncoder
@@ -102,11 +98,9 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
 
 
 def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
-    """The same model for square images of `image_size` pixels. The stored position embeddings stay as they are; the
-    tower interpolates them.
+    """The same model for square images of another size, in pixels: the tower interpolates the stored positions.
 
-    Raises:
-        InputError: the size is smaller than a patch.
+    Raises InputError where the size is smaller than a patch.
     """
     grid = spec.vision.position_grid or spec.vision.grid
     vision = dataclasses.replace(spec.vision, image_size=image_size)
@@ -126,11 +120,7 @@ def assemble_parts(
     dtype: DTypeLike,
     image_size: int | None,
 ) -> ModelParts:
-    """The last steps of every conversion: hash the weights, change the image size, build the module.
-
-    Args:
-        image_size: for images of another size than the checkpoint's.
-    """
+    """The last steps of every conversion: hash the weights, change the image size if asked, build the module."""
     provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
     if spec.vision is not None and image_size not in (None, spec.vision.image_size):
         spec = with_image_size(spec, image_size)

@@ -1,7 +1,16 @@
-"""Named tensors of a checkpoint, whatever file they come from; safetensors in and out."""
+"""Reading and writing a foreign checkpoint by a table of names: one row a parameter of ours.
+
+A table tells, for every parameter of the model, which tensors of the checkpoint it is made of and how they are laid
+out; and which tensors may be left aside. Anything else is an error that lists all differences at once.
+
+A layout is a `Transform`, a pair of inverse functions between one array of ours and one or several of theirs. All only
+move numbers, so a round trip gives the same bits; the way back also works out which shapes a checkpoint must have.
+"""
 
 import contextlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  NumPy learns the name "bfloat16" by this import
@@ -26,7 +35,6 @@ class Tensors:
         path: the file or folder, for error lines.
         about: shape and type of each, a NumPy dtype or its name in safetensors.
         read: the values of one, of any dtype.
-        close: called at the end.
     """
 
     def __init__(
@@ -65,14 +73,9 @@ class Tensors:
 
 
 def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
-    """The tensors of a folder: of `model.safetensors`, or of the files that an index names.
+    """The tensors of `model.safetensors`, of the files that an index names, or of the file `single` of a folder.
 
-    Args:
-        folder: where the files are.
-        single: another file to read instead.
-
-    Raises:
-        InputError: there are no safetensors files, or one is missing, cut short or otherwise unreadable.
+    Raises InputError where there are no safetensors files, or one is missing, cut short or otherwise unreadable.
     """
     files, about = {}, {}
     weight_map = None if single else _weight_map(folder)
@@ -115,3 +118,188 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors row by row; a transposed view would be stored in the order of its memory."""
     contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt"})
+
+
+# Under this path every parameter has a leading layer axis; their names hold "{layer}".
+_STACKED = ".blocks.block."
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Transform:
+    """`to_ours(theirs) -> ours` and `to_theirs(ours, count) -> theirs`, where `count` arrays make one of ours."""
+
+    to_ours: Callable[[Sequence[np.ndarray]], np.ndarray]
+    to_theirs: Callable[[np.ndarray, int], list[np.ndarray]]
+
+
+def leading_ones(axes: int) -> Transform:
+    """Theirs has `axes` more axes of length 1 in front."""
+    return Transform(
+        to_ours=lambda theirs: theirs[0].reshape(theirs[0].shape[axes:]),
+        to_theirs=lambda ours, _: [ours.reshape((1,) * axes + ours.shape)],
+    )
+
+
+def without_first(count: int) -> Transform:
+    """Theirs has `count` more rows before ours that nothing reads; they come back as zeros."""
+    return Transform(
+        to_ours=lambda theirs: theirs[0][count:],
+        to_theirs=lambda ours, _: [np.concatenate([np.zeros((count, *ours.shape[1:]), ours.dtype), ours])],
+    )
+
+
+def _patch_to_theirs(ours: np.ndarray, _: int) -> list[np.ndarray]:
+    side = round((ours.shape[0] / 3) ** 0.5)
+    return [ours.reshape(side, side, 3, -1).transpose(3, 2, 0, 1)]
+
+
+# As it is. Several of theirs lie side by side in ours: the biases of queries, keys and values.
+SAME = Transform(
+    to_ours=lambda theirs: theirs[0] if len(theirs) == 1 else np.concatenate(theirs, axis=-1),
+    to_theirs=lambda ours, count: np.split(ours, count, axis=-1),
+)
+
+# The weight of a linear layer: (outputs, inputs) there, (inputs, outputs) here; several side by side.
+KERNEL = Transform(
+    to_ours=lambda theirs: np.concatenate([weight.T for weight in theirs], axis=-1),
+    to_theirs=lambda ours, count: [kernel.T for kernel in np.split(ours, count, axis=-1)],
+)
+
+# A convolution over patches: (outputs, channels, rows, columns) there, (rows x columns x channels, outputs) here.
+PATCH = Transform(
+    to_ours=lambda theirs: theirs[0].transpose(2, 3, 1, 0).reshape(-1, theirs[0].shape[0]),
+    to_theirs=_patch_to_theirs,
+)
+
+# A convolution: (outputs, inputs, rows, columns) there, (rows, columns, inputs, outputs) here.
+CONVOLUTION = Transform(
+    to_ours=lambda theirs: theirs[0].transpose(2, 3, 1, 0),
+    to_theirs=lambda ours, _: [ours.transpose(3, 2, 0, 1)],
+)
+
+# A query's weight or bias, and one for keys and values together: one beside the other in ours.
+QUERY_KEY_VALUE_KERNEL = Transform(
+    to_ours=KERNEL.to_ours,
+    to_theirs=lambda ours, _: [part.T for part in np.split(ours, [ours.shape[-1] // 3], axis=-1)],
+)
+QUERY_KEY_VALUE_BIAS = Transform(
+    to_ours=SAME.to_ours,
+    to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`ours`, a dotted path of parameters, is `transform` of the tensors `theirs`; layers count from `first_layer`."""
+
+    ours: str
+    theirs: str | tuple[str, ...]
+    transform: Transform = SAME
+    first_layer: int = 0
+
+    @property
+    def stacked(self) -> bool:
+        """Whether ours stacks one array of theirs a layer."""
+        return _STACKED in self.ours
+
+    def names(self, layers: int) -> list[list[str]]:
+        """Their names, one list a layer (a single one where ours is not stacked)."""
+        theirs = (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+        count = layers if self.stacked else 1
+        numbers = range(self.first_layer, self.first_layer + count)
+        return [[name.replace("{layer}", str(layer)) for name in theirs] for layer in numbers]
+
+
+@dataclass(frozen=True)
+class NameTable:
+    """All rows of a model.
+
+    Attributes:
+        rows: one for each parameter.
+        ignored: regular expressions of tensors that carry nothing we use (buffers, pretraining heads).
+        aliases: (pattern, replacement) applied to the checkpoint's names first, for names of older releases.
+    """
+
+    rows: tuple[Row, ...]
+    ignored: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+def linear_rows(ours: str, *theirs: str, bias: bool = True) -> list[Row]:
+    """Of a linear layer of torch, or of several that lie side by side in ours."""
+    rows = [Row(f"{ours}.kernel", tuple(f"{name}.weight" for name in theirs), KERNEL)]
+    return rows + ([Row(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))] if bias else [])
+
+
+def norm_rows(ours: str, theirs: str) -> list[Row]:
+    """Of a layer norm of torch."""
+    return [Row(f"{ours}.scale", f"{theirs}.weight"), Row(f"{ours}.bias", f"{theirs}.bias")]
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def read_parameters(source: Tensors, table: NameTable, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Our parameters by dotted path, float32; `shapes` are those that they must have.
+
+    Raises InputError with a list of tensors that are missing, unknown, of a wrong shape, or not floating point.
+    """
+    stored = {_alias(name, table): name for name in source.names}
+    wanted = _wanted_tensors(table, shapes)
+    known = {name for name in stored if name in wanted or any(re.fullmatch(p, name) for p in table.ignored)}
+    wrong = []
+    for name in sorted(wanted.keys() & stored.keys()):
+        shape, kind = source.shape(stored[name]), source.kind(stored[name])
+        if shape != wanted[name]:
+            wrong.append(f"{name} of shape {shape} instead of {wanted[name]}")
+        elif kind not in ("F64", "F32", "F16", "BF16"):
+            wrong.append(f"{name} of type {kind} instead of a floating-point one")
+    missing, unknown = wanted.keys() - stored.keys(), stored.keys() - known
+    if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
+        raise InputError(source.path, "tensors", found, f"the {len(wanted)} tensors that its configuration asks for")
+    return {row.ours: _assemble(source, row, stored, shapes) for row in table.rows}
+
+
+def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
+    """The inverse of `read_parameters`: the checkpoint's tensors by name."""
+    tensors = {}
+    for row in table.rows:
+        ours = parameters[row.ours]
+        names = row.names(len(ours) if row.stacked else 1)
+        for layer, group in enumerate(names):
+            arrays = row.transform.to_theirs(ours[layer] if row.stacked else ours, len(group))
+            tensors.update(zip(group, arrays, strict=True))
+    return tensors
+
+
+def _wanted_tensors(table: NameTable, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every tensor a checkpoint must have: the table's way back, run on arrays without memory."""
+    covered = {row.ours for row in table.rows}
+    if covered != set(shapes):
+        raise AssertionError(f"the table and the model differ in {sorted(covered ^ set(shapes))}")
+    empty = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
+    return {name: array.shape for name, array in write_tensors(empty, table).items()}
+
+
+def _alias(name: str, table: NameTable) -> str:
+    for pattern, replacement in table.aliases:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _assemble(source: Tensors, row: Row, stored: Mapping[str, str], shapes: Shapes) -> np.ndarray:
+    shape = shapes[row.ours]
+    groups = row.names(shape[0] if row.stacked else 1)
+    layers = [row.transform.to_ours([source.read(stored[name]) for name in group]) for group in groups]
+    return np.stack(layers) if row.stacked else layers[0]
+
+
+def list_differences(**named: Collection[str]) -> str:
+    """One line such as "2 missing (a, b); 1 unknown (c)", empty where there are no differences."""
+    lists = []
+    for what, names in named.items():
+        shown = ", ".join(sorted(names)[:_LISTED])
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        lists += [f"{len(names)} {what} ({shown}{more})"] if names else []
+    return "; ".join(lists)

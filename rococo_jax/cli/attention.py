@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.errors import InputError
     from rococo_jax.report import page_path
     from rococo_jax.runtime import enable_compilation_cache
-    from rococo_jax.studies.attention import choose_pairs, write_attention_page
+    from rococo_jax.studies.attention import choose_pairs
+    from rococo_jax.studies.attention_page import write_attention_page
 
     page_path(arguments.out, "--out")
     if arguments.count < 1:
@@ -59,7 +60,7 @@ def _find(arguments: argparse.Namespace) -> tuple[dict, dict]:
 
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
-    from rococo_jax.perturb.images.corrupted_files import list_images
+    from rococo_jax.perturb.images.image_folders import list_images
 
     if arguments.captions is None:
         return {name: Path(arguments.images) / name for name in list_images(arguments.images)}, {}

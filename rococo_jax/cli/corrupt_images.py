@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.perturb.images.corrupted_files import write_corrupted
     from rococo_jax.perturb.images.corruptions import find_corruption
+    from rococo_jax.perturb.images.image_folders import write_corrupted
     from rococo_jax.runtime import enable_compilation_cache
 
     corruption = find_corruption(arguments.corruption)

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.settings import settings_from
-    from rococo_jax.checkpoints.shipped import shipped_models
+    from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import open_benchmarks

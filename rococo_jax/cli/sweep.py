@@ -84,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         Stopped,
         launch_point,
         launch_words,
+        plan_lines,
+        point_lines,
         printed_commands,
         refuse_other_evaluations,
         refuse_other_points,
@@ -91,7 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
         run_points,
         train_point,
     )
-    from rococo_jax.sweep.status import plan_lines, point_lines
     from rococo_jax.training.run_cache import RunCache
 
     refuse_other_points(plan, workdir)
@@ -136,7 +137,7 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
 
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
-    from rococo_jax.sweep.status import states_of, waiting_line
+    from rococo_jax.sweep.running import states_of, waiting_line
     from rococo_jax.sweep.tables import markdown_lines, write_tables
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
@@ -159,7 +160,7 @@ def _evaluation(arguments: argparse.Namespace, base):
     from rococo_jax.cli.embed import embedding_cache
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import open_benchmarks
-    from rococo_jax.sweep.axes import parse_seeds
+    from rococo_jax.sweep.plan import parse_seeds
     from rococo_jax.sweep.running import Evaluation
 
     given = {"--images": arguments.images, "--annotations": arguments.annotations}

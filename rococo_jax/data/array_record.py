@@ -49,11 +49,7 @@ def encode_record(sample: PairSample, data: bytes) -> bytes:
 
 
 def decode_record(record: bytes, source: object) -> PairSample:
-    """The sample in a record.
-
-    Raises:
-        InputError: it is no pair; the error names `source`.
-    """
+    """The sample in a record. Raises InputError, which names `source`, where it is no pair."""
     end = _LENGTH + int.from_bytes(record[:_LENGTH], "little")
     try:
         header = json.loads(record[_LENGTH:end])
@@ -63,10 +59,7 @@ def decode_record(record: bytes, source: object) -> PairSample:
 
 
 class RecordPairs:
-    """The pairs of a shard, or of all shards of a folder, in the order of their file names.
-
-    Args:
-        path: an `.array_record` file, or a folder of them.
+    """The pairs of a shard (`.array_record`), or of all shards of a folder, in the order of their file names.
 
     Raises:
         InputError: there are no shards, shards of the manifest are missing or hold other numbers of records, or the
@@ -110,11 +103,7 @@ class RecordPairs:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A checked `manifest.json`.
-
-    Raises:
-        InputError: it is not one.
-    """
+    """A `manifest.json`. Raises InputError where it is not one."""
     manifest = read_json(path, "a manifest of packed pairs")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(path, "format", "another one", repr(FORMAT))
@@ -138,8 +127,7 @@ class Packed:
     """The outcome of `pack_pairs`.
 
     Attributes:
-        images: number of images in all shards.
-        captions: number of captions of these images.
+        images, captions: in all shards.
         written: number of shards written now; the others were there.
         left_out: images that cannot be decoded.
     """
@@ -162,7 +150,6 @@ def pack_pairs(
     """Writes the shards and their manifest.
 
     Args:
-        source: the pairs.
         folder: where the shards go: new, empty, or left by an interrupted run of the same packing.
         shards: number of shards.
         image_size: larger images are resized to this many pixels of their shorter side and written as JPEG of quality

@@ -53,11 +53,7 @@ class Augmentation:
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
-        """`pixels`, from `apply`, and with `also_resized` the whole image as `resized`.
-
-        Raises:
-            InputError: as `Preprocessing.resize`.
-        """
+        """`pixels`, from `apply`, and with `also_resized` the whole image as `resized`."""
         views = {"pixels": self.apply(image, preprocessing, rng)}
         if self.also_resized:
             views["resized"] = resizing_whole(preprocessing).resize(image)
@@ -66,11 +62,7 @@ class Augmentation:
     def apply(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """The 8-bit pixels that the tower reads.
-
-        Raises:
-            InputError: as `Preprocessing.resize`.
-        """
+        """The 8-bit pixels that the tower reads. Raises InputError as `Preprocessing.resize`."""
         mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
         if self.resize_prob and rng.random() < self.resize_prob:
             pixels = resizing_whole(preprocessing).resize(image)

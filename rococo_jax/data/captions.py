@@ -35,12 +35,8 @@ class CaptionedImage:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Captioned images whose files are present.
-
-    Attributes:
-        items: names and captions, in file order.
-        paths: the image file of each.
-        missing: names of images that were left out because they have no file.
+    """Captioned images whose files are present: `items` in file order, the path of each, and the names of `missing`
+    ones.
     """
 
     items: tuple[CaptionedImage, ...]
@@ -177,8 +173,7 @@ def _read_line_captions(entry: dict, where: str, path: object) -> tuple[str, ...
 def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]]:
     """Yields (line number from 1, value) of every line that is not blank. `wanted`: what the file should hold.
 
-    Raises:
-        InputError: the file is missing or not UTF-8, or a line is no JSON.
+    Raises InputError where the file is missing or not UTF-8, or a line is no JSON.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:

@@ -3,24 +3,25 @@
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
 
 @dataclasses.dataclass(frozen=True)
 class PairSample:
-    """An image with its captions.
+    """An image with its captions (at least one).
 
     Attributes:
         image: the image file's path, or its bytes.
         name: for errors and manifests.
-        captions: at least one.
     """
 
     image: Path | bytes
@@ -33,11 +34,7 @@ class PairSample:
         return self.name if isinstance(self.image, bytes) else self.image
 
     def open(self) -> Image.Image:
-        """The image, decoded whole.
-
-        Raises:
-            InputError: as `open_image`.
-        """
+        """The image, decoded whole. Raises InputError as `open_image`."""
         # Imported late, because it imports JAX, which processes that only draw or name samples do without.
         from rococo_jax.data.images import decode_image, open_image
 
@@ -59,12 +56,7 @@ class PairSource(Protocol):
 
 
 class FolderPairs:
-    """Image files, with their captions in memory.
-
-    Args:
-        images: the captioned images.
-        paths: their files.
-    """
+    """Image files, with their captions in memory."""
 
     def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Path]):
         self.names = tuple(image.image for image in images)
@@ -100,3 +92,108 @@ class JoinedPairs:
     def hash(self) -> str:
         """Hash of the sources' hashes in their order."""
         return hash_json([source.hash() for source in self.sources])
+
+
+_USUAL = {
+    "image": ("image",),
+    "captions": ("captions/text", "captions", "caption", "text"),
+    "name": ("image/filename",),
+}
+_OPTIONS = ("split", "data_dir", *_USUAL)
+
+
+class TfdsPairs:
+    """The examples of a random-access source as image-text pairs.
+
+    Args:
+        examples: mappings of features by number; images as the bytes of their file, texts as bytes or strings.
+        features: which feature is the `image`, the `captions`, and the `name` (None for the number).
+        identity: JSON values that identify the dataset, version and split.
+        source: name of the dataset in errors.
+    """
+
+    def __init__(self, examples: Sequence, features: Mapping[str, str | None], identity: Any, source: str):
+        self.examples, self.features, self.identity, self.source = examples, dict(features), identity, source
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> PairSample:
+        example = self.examples[index]
+        image = find_feature(example, self.features["image"])
+        texts = find_feature(example, self.features["captions"])
+        captions = tuple(map(_text, [texts] if isinstance(texts, bytes | str) else texts))
+        name = f"example {index} of {self.source}"
+        if not isinstance(image, bytes):
+            raise InputError(name, self.features["image"], type(image).__name__, "an encoded image")
+        if not captions:
+            raise InputError(name, self.features["captions"], "no caption", "at least one")
+        own = self.features["name"] and find_feature(example, self.features["name"])
+        return PairSample(image, _text(own) if own else name, captions)
+
+    def hash(self) -> str:
+        """Hash of the dataset's name, version and split, its length, and the features that are read."""
+        return hash_json({"identity": self.identity, "examples": len(self), "features": self.features})
+
+
+def open_tfds(name: str) -> TfdsPairs:
+    """Opens `tfds:NAME?options`. A dataset that is not on disk yet is prepared by TFDS, which may download it.
+
+    Raises InputError where TFDS is not installed, has no such dataset or split or cannot read it by index, or a feature
+    is
+    missing.
+    """
+    dataset, _, query = name.removeprefix("tfds:").partition("?")
+    options = {key: values[-1] for key, values in urllib.parse.parse_qs(query, strict_parsing=bool(query)).items()}
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise InputError(name, "option", unknown[0], f"one of {', '.join(_OPTIONS)}")
+    split = options.get("split", "train")
+    examples, first = _open(name, dataset, split, options)
+    features = {role: _choose(role, options, first, name) for role in _USUAL}
+    return TfdsPairs(examples, features, [examples.dataset_info.full_name, split], name)
+
+
+def _open(name: str, dataset: str, split: str, options: Mapping[str, str]) -> tuple[Any, Mapping]:
+    """The examples, and the first of them."""
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        wanted = "pip install 'rococo_jax[tfds]' (TensorFlow is not needed)"
+        raise InputError(name, "tensorflow_datasets", "not installed", wanted) from None
+    skip: Any = tfds.decode.SkipDecoding()
+    for part in reversed(options.get("image", "image").split("/")):
+        skip = {part: skip}
+    try:
+        examples = tfds.data_source(dataset, split=split, data_dir=options.get("data_dir"), decoders=skip)
+        return examples, examples[0]
+    except (tfds.core.DatasetNotFoundError, ValueError, KeyError, IndexError, NotImplementedError) as error:
+        found = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        wanted = "a dataset, split and image feature of TFDS, which can read it by number"
+        raise InputError(name, "dataset", found, wanted) from None
+
+
+def _choose(role: str, options: Mapping[str, str], example: Mapping, name: str) -> str | None:
+    """The feature of a role: the one given in the options, or the first usual one that the dataset has."""
+    asked = (options[role],) if role in options else _USUAL[role]
+    for path in asked:
+        if find_feature(example, path) is not None:
+            return path
+    if role == "name" and role not in options:
+        return None
+    raise InputError(name, role, f"the features {', '.join(sorted(example))}", " or ".join(asked))
+
+
+def find_feature(example: Any, path: str) -> Any:
+    """A feature by its path, or None. Names may contain slashes themselves (`image/filename`)."""
+    if not isinstance(example, Mapping):
+        return None
+    if path in example:
+        value = example[path]
+        return None if isinstance(value, Mapping) else value
+    first, _, rest = path.partition("/")
+    return find_feature(example[first], rest) if rest and first in example else None
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rococo_jax.data.captions import read_captioned_images
-from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource
+from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
 from rococo_jax.errors import InputError
 
 _REGISTERED: dict[str, Callable[[str], PairSource]] = {}
@@ -21,13 +21,7 @@ def register_source(prefix: str, open_source: Callable[[str], PairSource]) -> No
     _REGISTERED[prefix] = open_source
 
 
-def _open_tfds(name: str) -> PairSource:
-    from rococo_jax.data.tfds import open_tfds
-
-    return open_tfds(name)
-
-
-register_source("tfds:", _open_tfds)
+register_source("tfds:", open_tfds)
 
 
 def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) -> PairSource:

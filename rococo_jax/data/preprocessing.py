@@ -72,8 +72,7 @@ class Preprocessing:
     def resize(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
         """The host's half: RGB, resized, cropped, 8 bit. The EXIF orientation is not applied.
 
-        Raises:
-            InputError: the image has no pixels, or is so thin that its resized form would not fit in memory.
+        Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
         """
         if 0 in image.size:
             raise InputError("image", "size", f"{image.width} x {image.height}", "at least one pixel")
@@ -116,10 +115,8 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], source: object = "preprocessing") -> "Preprocessing":
-        """Reads the output of `to_json`.
-
-        Raises:
-            InputError: a key is unknown, or a value is impossible. The error names `source`.
+        """Reads the output of `to_json`. Raises InputError, which names `source`, for unknown keys and impossible
+        values.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not set(value) <= names:
@@ -135,8 +132,7 @@ class Preprocessing:
     ) -> "Preprocessing":
         """Reads a `preprocessor_config.json` (or the `image_processor` part of a `processor_config.json`).
 
-        Raises:
-            InputError: the processor is of an unknown kind, or takes an unknown step. The error names `source`.
+        Raises InputError, which names `source`, where the processor is of an unknown kind, or takes an unknown step.
         """
         return cls.from_json(_read_preprocessor_config(config, source), source)
 
@@ -231,11 +227,7 @@ _KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do
 
 
 def _read_preprocessor_config(config: Mapping[str, Any], source: object) -> dict[str, Any]:
-    """The values of a `Preprocessing` in its JSON form, not yet checked.
-
-    Raises:
-        InputError: the processor is of an unknown kind, or takes an unknown step. The error names `source`.
-    """
+    """The values of a `Preprocessing` in its JSON form, not yet checked."""
     config = config.get("image_processor", config)
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     kind = kind.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")

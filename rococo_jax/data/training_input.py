@@ -22,7 +22,6 @@ from absl import flags
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
@@ -31,6 +30,8 @@ from rococo_jax.data.training_samples import (
     Batch,
     DrawSample,
     MakeBatch,
+    SampleOrder,
+    derive_seed,
 )
 from rococo_jax.errors import InputError
 
@@ -40,16 +41,10 @@ _SOURCE = "training input"
 
 
 class TrainingInput(Iterator[Batch]):
-    """Endless batches from a given step on. Made by `make_training_input`.
+    """Endless batches from `start_step` on. Made by `make_training_input`.
 
-    Reading and worker processes start with the first batch; `close`, or leaving a `with` block, ends them.
-
-    Args:
-        batches: this process's batches by step.
-        identity: what decides the order of the data; a state with another identity is refused.
-        workers: worker processes, 0 for this one.
-        prefetch: batches made ahead, by each worker.
-        start_step: the step of the first batch.
+    Reading and worker processes start with the first batch; `close`, or leaving a `with` block, ends them. `identity`
+    decides the order of the data; a state with another identity is refused.
     """
 
     def __init__(
@@ -67,11 +62,7 @@ class TrainingInput(Iterator[Batch]):
         self._iterator: grain.DatasetIterator | None = None
 
     def __next__(self) -> Batch:
-        """The batch of `next_step`.
-
-        Raises:
-            InputError: an image cannot be decoded and `on_decode_error` is `raise`.
-        """
+        """The batch of `next_step`. Raises InputError where an image is broken and `on_decode_error` is `raise`."""
         if self._iterator is None:
             self._iterator = iter(self._from(self.next_step))
         batch = next(self._iterator)
@@ -95,10 +86,8 @@ class TrainingInput(Iterator[Batch]):
         return {"next_step": self.next_step, **copy.deepcopy(self.identity)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Resumes from `get_state`, on any number of processes and workers.
-
-        Raises:
-            InputError: the state belongs to another order of the data (another seed, batch size, or data).
+        """Resumes from `get_state`, on any number of processes and workers; InputError where the data's order is
+        another.
         """
         refuse_other_order(self.identity, state)
         self.close()
@@ -141,12 +130,8 @@ def make_training_input(
     Args:
         source: images and captions (`open_pairs`).
         preprocessing: how images are turned into pixels; None leaves out the pixels and opens no image.
-        tokenizer: of the text tower.
         batch_size: of the global batch, over all processes.
-        seed: of all random draws.
         process_index: which contiguous part of each global batch this process reads.
-        process_count: number of processes that share a global batch.
-        start_step: the step of the first batch.
         text_length: tokens of every text; the tokenizer's context length by default.
         captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,

@@ -25,19 +25,123 @@ Where `valid` is False there is no text, and the ids are those of the empty text
 
 import dataclasses
 import functools
+import hashlib
+import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain.python as grain
 import numpy as np
+from grain.experimental import index_shuffle
 from jaxtyping import Bool, Int, UInt8
 
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.shuffle import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
+
+_ROUNDS = 4
+# The heads of the current epochs are needed at every batch, older ones hardly ever.
+_HEADS_KEPT = 4
+_MOST_IMAGES = 2**31 - 1
+_IN_MEMORY = 2**20
+
+
+@functools.lru_cache(maxsize=256)
+def derive_seed(*parts: int | str) -> int:
+    """A seed below 2^32 derived from all the parts; other parts give an unrelated seed."""
+    return int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=4).digest(), "little")
+
+
+class SampleOrder:
+    """The image at every position of a training run.
+
+    Raises InputError where there are no images, more than 2^31 - 1, or fewer than a (global) batch needs.
+    """
+
+    def __init__(self, images: int, batch_size: int, seed: int):
+        if images < 1:
+            raise InputError("training data", "images", "none", "at least one image with a caption")
+        if images > _MOST_IMAGES:
+            raise InputError("training data", "images", images, f"at most {_MOST_IMAGES}")
+        if batch_size < 1 or batch_size > images:
+            wanted = f"1 to {images}, the number of images, since no image may be twice in a batch"
+            raise InputError("training data", "batch_size", batch_size, wanted)
+        self.images, self.batch_size, self.seed = images, batch_size, seed
+        self._heads: dict[int, Int[np.ndarray, " head"]] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self):
+        return SampleOrder, (self.images, self.batch_size, self.seed)
+
+    def image(self, position: int) -> int:
+        """The image at a position."""
+        epoch, place = divmod(position, self.images)
+        if place < self.batch_size and self._carried(epoch):
+            with self._lock:
+                return int(self._head(epoch)[place])
+        return self._drawn(epoch, place)
+
+    def batch(self, step: int) -> Int[np.ndarray, " batch"]:
+        """The images of one global batch, all different."""
+        start = step * self.batch_size
+        return np.array([self.image(start + place) for place in range(self.batch_size)], np.int64)
+
+    def epoch(self, position: int) -> int:
+        """The number of complete passes over all images before this position."""
+        return position // self.images
+
+    def _drawn(self, epoch: int, place: int) -> int:
+        seed = derive_seed(self.seed, "order", epoch)
+        if self.images <= _IN_MEMORY:
+            return int(_permutation(self.images, seed)[place])
+        return index_shuffle(place, max_index=self.images - 1, seed=seed, rounds=_ROUNDS)
+
+    def _carried(self, epoch: int) -> int:
+        """The number of images of the previous epoch in the batch in which this epoch begins."""
+        return epoch * self.images % self.batch_size
+
+    def _head(self, epoch: int) -> Int[np.ndarray, " head"]:
+        """The first `batch_size` images of an epoch, reordered so that its first batch holds no image twice."""
+        # Where an epoch is shorter than two batches, the previous epoch's tail may overlap its own head. Then start
+        # from an earlier epoch that does not depend on its predecessor; an epoch that begins a batch never does.
+        first = epoch
+        while (
+            first not in self._heads and self._carried(first) and self.images - self._carried(first) < self.batch_size
+        ):
+            first -= 1
+        for each in range(first, epoch + 1):
+            if each not in self._heads:
+                self._heads[each] = self._make_head(each)
+        head = self._heads[epoch]
+        for old in sorted(self._heads)[:-_HEADS_KEPT]:
+            del self._heads[old]
+        return head
+
+    def _make_head(self, epoch: int) -> Int[np.ndarray, " head"]:
+        drawn = np.array([self._drawn(epoch, place) for place in range(self.batch_size)], np.int64)
+        carried = self._carried(epoch)
+        if not carried:
+            return drawn
+        start = epoch * self.images
+        tail = [self._before(start - back) for back in range(carried, 0, -1)]
+        allowed = np.flatnonzero(~np.isin(drawn, tail))[: self.batch_size - carried]
+        return np.concatenate([drawn[allowed], np.delete(drawn, allowed)])
+
+    def _before(self, position: int) -> int:
+        """Like `image`, for a position whose epoch's head is made already where it is needed."""
+        epoch, place = divmod(position, self.images)
+        if place < self.batch_size and epoch in self._heads:
+            return int(self._heads[epoch][place])
+        return self._drawn(epoch, place)
+
+
+@functools.lru_cache(maxsize=4)
+def _permutation(images: int, seed: int) -> Int[np.ndarray, " images"]:
+    return np.random.Generator(np.random.Philox(seed)).permutation(images)
+
 
 CAPTIONS_PER_IMAGE = ("one", "all")
 ON_DECODE_ERROR = ("skip", "raise")
@@ -47,17 +151,7 @@ TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard
 
 @dataclasses.dataclass(frozen=True)
 class DrawSample(grain.RandomMapTransform):
-    """Makes the sample of a global number.
-
-    Attributes:
-        source: the images and captions.
-        order: the image at each position.
-        preprocessing: how images are turned into pixels; None where no pixels are wanted.
-        augmentation: of the images.
-        captions_per_image: `one` draws a caption at random; `all` takes an image's captions in turn, in an order drawn
-            anew after each pass over them.
-        on_decode_error: `skip` replaces an image that cannot be decoded, `raise` raises its InputError.
-    """
+    """Makes the sample of a global number; the fields are those of `make_training_input`."""
 
     source: PairSource
     order: SampleOrder
@@ -67,10 +161,8 @@ class DrawSample(grain.RandomMapTransform):
     on_decode_error: str
 
     def random_map(self, position: int, rng: np.random.Generator) -> dict[str, Any]:
-        """The sample at a position.
-
-        Raises:
-            InputError: an image cannot be decoded and `on_decode_error` is `raise`, or no image of the source can.
+        """The sample at a position. Raises InputError where its image, or with `skip` every image, cannot
+        be decoded.
         """
         drawn_caption, skipped = rng.random(), 0
         for image in self._candidates(position):
@@ -98,8 +190,10 @@ class DrawSample(grain.RandomMapTransform):
         """Yields the image at a position, then its substitutes.
 
         Every place of a batch has its own substitutes (images whose number has the same remainder modulo the batch
-        size) without the images of the batch, so that no image is twice in a batch, even where each process reads only
-        its part of it. After these come all other images.
+        size)
+        without the images of the batch, so that no image is twice in a batch, even where each process reads only its
+        part of
+        it. After these come all other images.
         """
         yield self.order.image(position)
         step, place = divmod(position, self.order.batch_size)
@@ -134,12 +228,9 @@ def _turn(seed: int, image: int, cycle: int, count: int) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class MakeBatch:
-    """Stacks samples to a batch of arrays; all texts are tokenised together and padded to one length.
+    """Stacks samples to a batch of arrays; all texts are tokenised together and padded to `text_length` tokens.
 
-    Attributes:
-        tokenizer: of the text tower.
-        text_length: tokens of every text, special ones included.
-        text_fields: key of further texts in a sample: name of their arrays in the batch.
+    `text_fields` maps the key of further texts in a sample to the name of their arrays in the batch.
     """
 
     tokenizer: Tokenizer

@@ -14,7 +14,7 @@ def _open_scenes(name: str):
 
 
 def _demo_lexicon():
-    from rococo_jax.demo.lexicon import demo_lexicon
+    from rococo_jax.demo.captions import demo_lexicon
 
     return demo_lexicon()
 

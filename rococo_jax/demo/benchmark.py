@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.demo.captions import captions_of
-from rococo_jax.demo.lexicon import demo_lexicon
+from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.demo.workers import map_in_processes
 from rococo_jax.errors import InputError
@@ -26,18 +25,9 @@ SCENES, SEED, SIZE = 250, 1, 256
 
 
 def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = SEED) -> tuple[Path, Path]:
-    """Draws the demo's benchmark below `folder`, unless it is there already.
+    """Draws the demo's benchmark below `folder`, in a subfolder named after its arguments, unless it is there already.
 
-    Args:
-        folder: the output folder; the benchmark goes to a subfolder named after `scenes` and `seed`.
-        scenes: number of scenes.
-        seed: any whole number.
-
-    Returns:
-        The folder of images and the folder of annotations.
-
-    Raises:
-        InputError: fewer than two scenes.
+    Returns the folders of images and of annotations. Raises InputError for fewer than two scenes.
     """
     if scenes < 2:
         raise InputError("scenes", "number", scenes, "at least 2")
@@ -62,12 +52,8 @@ def write_benchmark(
 ) -> None:
     """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
 
-    Args:
-        folder: made where it does not exist; `storage.atomic_directory` gives one that appears complete or not at all.
-        count: number of scenes.
-        seed: any whole number.
-        split: `test`, `validation` or `train`; their compositions do not overlap.
-        on_progress: called with the number of pictures done since the last call.
+    `split` is `test`, `validation` or `train`. `on_progress` is called with the number of pictures done since its last
+    call. `storage.atomic_directory` gives a folder that appears complete or not at all.
     """
     folder = Path(folder)
     scenes = [make_scene(split, seed, index) for index in range(count)]
@@ -84,7 +70,7 @@ def write_benchmark(
 def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int, split: str) -> None:
     # Imported late: the processes that draw do without JAX.
     from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
-    from rococo_jax.checkpoints.shipped import shipped_models
+    from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.encoders import load_model
 
     encoder, lexicon = load_model(shipped_models()["plain"]), demo_lexicon()

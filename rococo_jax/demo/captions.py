@@ -5,9 +5,12 @@ out, and one is vague ("a picture of", "an animal"). Synonyms, colours, sizes, t
 Sentences agree in number and article.
 """
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rococo_jax.demo.rng import RandomStream
+from rococo_jax.demo.drawing import RandomStream
+from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import Item, Scene
 
 _NUMBERS = ("", "one", "two", "three", "four")
@@ -194,3 +197,77 @@ class _Writer:
             return ""
         words = (", with {} in the sky", " while {} is in the air", ", and {} above", ", with {} overhead")
         return self.rng.choose(words).format(self._phrase(extra, colour=1.0))
+
+
+# Nouns that no scene shows, so that groups are larger and have words for both articles.
+_FURTHER = {
+    "animal": "tiger lion bear wolf otter ostrich",
+    "building": "church hut igloo",
+    "food": "onion bread pizza",
+    "furniture": "bench armchair cupboard",
+    "person": "farmer doctor sailor teacher athlete queen",
+    "place": "forest airport kitchen museum stadium library harbor tunnel jungle market island office",
+    "plant": "bush rose ivy",
+    "thing": "bottle hat book ladder guitar drum envelope basket",
+    "vehicle": "taxi ambulance rocket van",
+}
+# Words that remain true: with "bird" in place of "duck" the caption would still be right.
+_MORE_GENERAL = {
+    **dict.fromkeys(("duck", "owl", "penguin"), ("bird",)),
+    **dict.fromkeys(("pine", "fir"), ("tree",)),
+}
+# For people, for places, and for all else, with words for both articles.
+_DANGER = {
+    "person": ("criminal", "intruder", "murderer", "outlaw"),
+    "place": ("minefield", "ambush", "battlefield", "inferno"),
+    "": ("weapon", "explosive", "bomb", "axe"),
+}
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun in singular or plural. Synonyms and both forms share a `meaning`; `group` is the concept."""
+
+    word: str
+    meaning: str
+    group: str
+    is_plural: bool
+
+
+@functools.cache
+def nouns() -> Mapping[str, Noun]:
+    """Every noun of the lexicon by its word, singular and plural. A word that is both counts as singular."""
+    singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
+    singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
+    singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
+    found: dict[str, Noun] = {}
+    for word, meaning, group in singular:
+        found.setdefault(plural_of(word), Noun(plural_of(word), meaning, group, True))
+        found[word] = Noun(word, meaning, group, False)
+    return found
+
+
+def danger_words() -> tuple[str, ...]:
+    """Every word that the variant `danger` may insert."""
+    singular = [word for words in _DANGER.values() for word in words]
+    return (*singular, *map(plural_of, singular))
+
+
+@functools.cache
+def demo_lexicon():
+    """The nouns as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
+    from rococo_jax.perturb.text.lexicon import Group, Lexicon
+    from rococo_jax.perturb.text.lexicon import Noun as LexiconNoun
+
+    by_group: dict[str, list[LexiconNoun]] = {}
+    meanings: dict[str, list[str]] = {}
+    for noun in nouns().values():
+        if not noun.is_plural:
+            by_group.setdefault(noun.group, []).append(LexiconNoun(noun.word, plural_of(noun.word), noun.group))
+            meanings.setdefault(noun.meaning, []).append(noun.word)
+    groups = [
+        Group(name, name if name in ("person", "place") else "thing", tuple(members))
+        for name, members in by_group.items()
+    ]
+    synonyms = [words for words in meanings.values() if len(words) > 1]
+    return Lexicon(groups, synonyms, _MORE_GENERAL, name="demo")

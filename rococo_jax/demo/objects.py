@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rococo_jax.demo.drawing import household, living, outdoors, places
-from rococo_jax.demo.drawing.brush import Brush, Colour
-from rococo_jax.demo.rng import RandomStream
+from rococo_jax.demo.drawing import Brush, Colour, RandomStream, household, living, outdoors, places
 
 ANY = ("red", "orange", "yellow", "green", "blue", "purple", "pink")
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from rococo_jax.demo.drawing.brush import COLOURS, Brush, blend, dark, light
+from rococo_jax.demo.drawing import COLOURS, Brush, RandomStream, blend, dark, light
 from rococo_jax.demo.objects import OBJECTS, PLACES, ObjectKind, Place
-from rococo_jax.demo.rng import RandomStream
 from rococo_jax.storage import hash_json
 
 SPLITS = ("train", "validation", "test")
@@ -47,8 +46,6 @@ class Scene:
 
     Attributes:
         key: (split, seed, index), which decides everything else.
-        place: the background.
-        main: the main thing.
         relation: one of `RELATIONS`, of `main` to `other`.
         other: the second thing, None where `main` is alone.
         extra: something in the air, or None.
@@ -74,11 +71,7 @@ class Scene:
 
 
 def make_scene(split: str, seed: int, index: int) -> Scene:
-    """Scene `index` of a split.
-
-    Raises:
-        ValueError: `split` is none of `SPLITS`.
-    """
+    """Scene `index` of a split, one of `SPLITS`; else ValueError."""
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
     rng = RandomStream("scene", split, seed, index)
@@ -128,13 +121,7 @@ def _item(rng: RandomStream, kinds, most: int = 1) -> Item:
 
 
 def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
-    """Draws a scene as an RGB picture of `size` x `size` pixels.
-
-    Args:
-        scene: what to draw.
-        size: the side in pixels.
-        fineness: the factor by which the picture is drawn larger and then reduced, which smooths the edges.
-    """
+    """Draws a scene as an RGB picture of `size` x `size` pixels, `fineness` times larger first to smooth the edges."""
     side = size * fineness
     picture = Image.new("RGB", (side, side))
     # The look of the place depends on the scene, not on the size.

@@ -66,11 +66,7 @@ def demo_spec() -> ModelSpec:
 
 
 def open_scenes(name: str) -> PairSource:
-    """Opens `scenes:COUNT`: the first COUNT training scenes. Their compositions occur in no test scene.
-
-    Raises:
-        InputError: no number, or fewer than two.
-    """
+    """Opens `scenes:COUNT`: the first COUNT (2 or more) training scenes. Their compositions occur in no test scene."""
     count = name.removeprefix("scenes:")
     if not count.isdecimal() or int(count) < 2:
         raise InputError("training data", "images", repr(name), "scenes:COUNT, as scenes:20000")
@@ -81,11 +77,7 @@ def open_scenes(name: str) -> PairSource:
 
 
 class ScenePairs:
-    """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder.
-
-    Args:
-        count: how many.
-    """
+    """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder."""
 
     def __init__(self, count: int):
         self.count = count

@@ -22,13 +22,9 @@ _MOST_WORKERS = 4
 def map_in_processes(function: Callable[[int], Any], numbers: Sequence[int], chunk: int = 16) -> Iterator[Any]:
     """Yields `function` of every number, in order; computed here where there is one core or little to do.
 
-    Args:
-        function: of a module of the package, or a `functools.partial` of one.
-        numbers: its arguments.
-        chunk: how many numbers a process takes at once.
-
-    Raises:
-        Exception: what `function` raised, for the first number where it did.
+    `function` is one of a module of the package, or a `functools.partial` of one, and takes `chunk` numbers a process
+    at
+    once. What it raises for the first number where it does is raised here.
     """
     workers = min(_MOST_WORKERS, _usable_cores())
     if workers < 2 or len(numbers) < 4 * chunk or not sys.executable:

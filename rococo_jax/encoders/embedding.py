@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.data.image_sets import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks
+from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
 from rococo_jax.processes import gather

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
@@ -16,7 +17,8 @@ from rococo_jax.checkpoints.model_directory import (
     restore_parameters,
 )
 from rococo_jax.checkpoints.parameters import build_model, with_image_size
-from rococo_jax.checkpoints.shipped import demo_folder
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.runtime import make_mesh
@@ -81,9 +83,6 @@ def load_model(
 
 
 def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
-    from rococo_jax.data.preprocessing import Preprocessing
-    from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
     preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.checkpoints.shipped import demo_folder
+from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.encoders.matching import TEXTS
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS

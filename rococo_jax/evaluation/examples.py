@@ -16,7 +16,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write
 
@@ -130,5 +130,4 @@ def read_examples(folder: Path) -> list[Example]:
         rows = parquet.read_table(path).to_pylist()
         return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]
     except (pyarrow.ArrowException, OSError, TypeError, KeyError) as error:
-        found = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(path, "parquet", found, "the examples that `rococo evaluate` writes") from None
+        raise InputError(path, "parquet", first_line(error), "the examples that `rococo evaluate` writes") from None

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rococo_jax.checkpoints.shipped import PREFIX
+from rococo_jax.checkpoints.hub import PREFIX
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
 

@@ -23,7 +23,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.benchmarks.tasks import Outcome, RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
-from rococo_jax.data.image_sets import ImageSet
+from rococo_jax.data.images import ImageSet
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import encoding_versions

@@ -6,7 +6,6 @@ Several processes do it together: each embeds and scores its share, and process 
 must be there for each of them; no other file need be shared.
 """
 
-import errno
 import gc
 import sys
 import time
@@ -24,7 +23,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.embedding import embed_benchmark, score_tasks
 from rococo_jax.evaluation.examples import Example, collect_examples, write_examples
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
@@ -212,9 +211,7 @@ def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> boo
     if jax.process_count() > 1 and not getattr(error, "is_on_all_processes", isinstance(error, InputError)):
         # What one process alone came to, as when another is gone.
         return True
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-    return isinstance(error, InputError) and error.source in _image_files(benchmarks)
+    return is_disk_full(error) or (isinstance(error, InputError) and error.source in _image_files(benchmarks))
 
 
 def _image_files(benchmarks: Sequence[Benchmark]) -> set[str]:

@@ -59,11 +59,8 @@ def semantic_contrastive(
         logit_scale: `tau` itself, not its logarithm.
         altered_mask: False where a caption was left unaltered; what stands in its place is not looked at.
         mask: False for pairs that are only padding, their altered captions included.
-        scope: "local" or "global".
+        scope: "local" or "global"; else InputError.
         similarities: the mesh, and how the batch meets itself on it.
-
-    Raises:
-        InputError: another scope.
     """
     return _nll_beside_altered(
         images, texts, altered_texts, logit_scale, altered_mask, mask, scope, similarities, source="SC loss"

@@ -47,12 +47,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Images or texts that come with each pair for the sake of a loss.
-
-    Attributes:
-        name: in the batch and among the embeddings.
-        tower: the tower that embeds them, "vision" or "text".
-    """
+    """Images or texts that come with each pair for the sake of a loss, embedded by a tower, "vision" or "text"."""
 
     name: str
     tower: str

@@ -31,7 +31,6 @@ class Counted:
 
     Attributes:
         counts: 1.0 where an item counts for that column, else 0.0.
-        columns: names of the columns.
         group: the image that each item is, or belongs to; items of one image are resampled together.
         metrics: functions of the columns' shares; the first is the one that drops are measured on.
     """
@@ -106,12 +105,10 @@ def intervals(
 ) -> dict[str, Interval]:
     """`[low, high]` in the metric's unit for the mean of each metric over runs (seeds, kinds or parts).
 
-    Args:
-        runs: several runs are resampled with the same images.
-        clean: the baseline on the same images; adds `drop` and `drop_points`. The interval of `drop` is None where the
-            primary metric of some draw of the baseline is 0, because its drop is not defined.
-        resamples: how many draws.
-        seed: of the draws.
+    Several runs are resampled with the same images. `clean`, the baseline on the same images, adds `drop` and
+    `drop_points`. The interval of `drop` is None where the primary metric of some draw of the baseline is 0, because
+    its
+    drop is not defined.
     """
     images = np.unique(np.concatenate([run.group for run in runs]))
     draws = image_draws(len(images), resamples, seed)

@@ -21,7 +21,6 @@ class Metric:
 
     Attributes:
         name: its key in `results.json`.
-        label: how tables print it.
         better: which end is better, or None for a part of a whole.
         unit: `%` (0 to 100), `points` (difference of percentages) or `` (a plain number).
         definition: one phrase.

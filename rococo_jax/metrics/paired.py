@@ -53,9 +53,6 @@ def paired_differences(
         hits: how many queries of each image count for the metric, whole numbers.
         other: the same of the model that is compared with.
         queries: how many queries each image has, runs counted.
-        flips: how many random sign flips.
-        resamples: how many bootstrap draws.
-        seed: of both.
 
     >>> one = np.ones((1000, 1), np.int64)
     >>> paired_differences(one, 0 * one, one)

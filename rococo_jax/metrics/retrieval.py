@@ -100,11 +100,5 @@ def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float
 
 
 def count_retrieval(statistics: RankStatistics, ties: Ties, group: Int[np.ndarray, " queries"]) -> Counted:
-    """What counts of each query, for `METRICS`.
-
-    Args:
-        statistics: one entry a query.
-        ties: `published` or `pessimistic`.
-        group: the image that each query is, or belongs to.
-    """
+    """What counts of each query, for `METRICS`. `group` is the image that each query is, or belongs to."""
     return Counted(count_hits(statistics, ties), COUNTED, group, METRICS)

@@ -145,9 +145,7 @@ def _unit(head: Head | None, features: Float[Array, "b features"]) -> Float[Arra
 
 
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
-    """How many numbers each part of a model holds: keys among `vision`, `text`, `vision_head`, `text_head`, `logits`,
-    `matching`. No memory is allocated.
-    """
+    """Numbers held by each part of a model: `vision`, `text`, `vision_head`, `text_head`, `logits`, `matching`."""
     shapes = nnx.eval_shape(lambda: nnx.state(DualEncoder(spec, rngs=nnx.Rngs(0)), nnx.Param))
     counts: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(shapes)):

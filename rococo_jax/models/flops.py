@@ -11,11 +11,7 @@ from rococo_jax.models.spec import HeadSpec, ModelSpec, ResNetSpec, TextSpec, Vi
 
 
 def image_flops(spec: ModelSpec) -> int:
-    """Operations from the pixels of one image to its embedding.
-
-    Raises:
-        ValueError: the model has no image tower.
-    """
+    """Operations from the pixels of one image to its embedding. Raises ValueError without an image tower."""
     if spec.vision is None:
         raise ValueError("this model has no image tower")
     tower = _resnet if isinstance(spec.vision, ResNetSpec) else _vit
@@ -23,14 +19,9 @@ def image_flops(spec: ModelSpec) -> int:
 
 
 def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
-    """Operations from the token ids of one text to its embedding.
+    """Operations from the token ids of one text to its embedding. Raises ValueError without a text tower.
 
-    Args:
-        spec: of the model.
-        tokens: in the text, special tokens and whatever it is padded to included; by default the whole context.
-
-    Raises:
-        ValueError: the model has no text tower.
+    `tokens` counts special tokens and padding; by default it is the whole context.
     """
     if spec.text is None:
         raise ValueError("this model has no text tower")
@@ -39,10 +30,8 @@ def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
 
 
 def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
-    """Operations of the matching head for one image, from its tokens, with `texts` texts of `tokens` tokens.
-
-    Raises:
-        ValueError: the model has no matching head.
+    """Operations of the matching head for one image, from its tokens, with `texts` texts of `tokens` tokens; else
+    ValueError.
     """
     if spec.matching is None:
         raise ValueError("this model has no matching head")

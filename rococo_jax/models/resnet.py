@@ -168,10 +168,8 @@ class ResNetTower(nnx.Module):
         return self.pool(self.tokens(pixels))
 
     def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The tokens that are pooled, positions added, float32.
-
-        Raises:
-            ValueError: the pixels are not of the size that the tower was built for.
+        """The tokens that are pooled, positions added, float32. Raises ValueError for pixels of another size than built
+        for.
         """
         size = self.spec.image_size
         if pixels.shape[1:3] != (size, size):

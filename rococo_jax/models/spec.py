@@ -44,14 +44,8 @@ class CheckedSpec:
 
     @classmethod
     def from_json(cls, value: Any, source: object = "spec") -> "CheckedSpec":
-        """The inverse of `to_json`.
-
-        Args:
-            value: what was read.
-            source: the file it was read from, for the error line.
-
-        Raises:
-            InputError: a field is missing, unknown, of another type, or names a choice that does not exist.
+        """The inverse of `to_json`. Raises InputError, which names `source`, for fields that are missing, unknown or
+        wrong.
         """
         if not isinstance(value, dict):
             raise InputError(source, cls.what, type(value).__name__, "a JSON object")

@@ -42,10 +42,9 @@ class TextTower(nnx.Module):
     ) -> Float[Array, "b width"]:
         """Pooled features, float32.
 
-        Args:
-            ids: token ids, special tokens in place, padded at the end with anything.
-            mask: True at tokens, False at padding.
-            positions: where each token stands in its text; 0, 1, 2... by default.
+        `ids` have their special tokens in place and are padded at the end with anything; `mask` is True at tokens;
+        `positions`
+        tell where each token stands in its text, 0, 1, 2... by default.
         """
         return self.pool(self.tokens(ids, mask, positions), ids, mask)
 
@@ -63,10 +62,8 @@ class TextTower(nnx.Module):
         return self._finish(x), weights
 
     def embed(self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None) -> Float[Array, "b t width"]:
-        """The input of the first block.
-
-        Raises:
-            ValueError: more tokens than positions, or (SigLIP) another length than the one it was trained on.
+        """The input of the first block. Raises ValueError for too many tokens, and (SigLIP) for any length
+        but its own.
         """
         length, context = ids.shape[1], self.spec.context_length
         if length > context or (self.spec.pooling == "last" and length != context):

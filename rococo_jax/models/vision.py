@@ -101,11 +101,7 @@ class VisionTower(nnx.Module):
         return self.norm(x), weights
 
     def embed(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The input of the first block.
-
-        Raises:
-            ValueError: the pixels are not of the size that the tower was built for.
-        """
+        """The input of the first block. Raises ValueError for pixels of another size than the tower was built for."""
         size = self.spec.image_size
         if pixels.shape[1:3] != (size, size):
             raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")

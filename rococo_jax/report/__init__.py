@@ -45,11 +45,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
 
 
 def page_path(out: str | Path, field: str = "out") -> Path:
-    """`out` as a path; `field` is its name in an error.
-
-    Raises:
-        InputError: it does not end in `.html` or `.htm`.
-    """
+    """`out` as a path; InputError, which names `field`, where it does not end in `.html` or `.htm`."""
     path = Path(out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(out, field, f"a name that ends in {path.suffix!r}", "a name that ends in .html")

@@ -3,13 +3,20 @@
 Plain strings are escaped by the templates; only `Markup` is taken as it is.
 """
 
+import base64
 import dataclasses
+import functools
+import hashlib
+import importlib.resources
 from collections.abc import Sequence
 
+import jinja2
 from markupsafe import Markup
 
 from rococo_jax.report.collection import Figure
+from rococo_jax.report.svg import palette_css
 from rococo_jax.report.vocabulary import percent, printable
+from rococo_jax.version import __version__
 
 Text = str | Markup
 
@@ -37,12 +44,10 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: what it shows.
         small: lines below, such as the interval.
         value: the exact number, which columns are sorted by.
         words: whether it is text that the filter looks at.
         edge: whether a group of columns begins here.
-        strong: whether it is bold.
         title: told on demand.
         shade: of a heat map, 0 to 9.
     """
@@ -70,14 +75,11 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Table(Block):
-    """A table of figures that scrolls sideways where it is wider than the screen.
+    """A table of figures that scrolls sideways where it is wider than the screen. The first column names the rows.
 
     Attributes:
         caption: for readers who hear it.
-        heads: of the columns; the first column names the rows.
-        rows: cells, one a column.
         groups: `(label, columns, title)` of headings above the columns but the first `lead` ones.
-        lead: how many columns stand before the groups.
         sortable: whether a click on a heading sorts.
         filterable: whether a field above takes rows away by their words.
     """
@@ -166,9 +168,8 @@ class Alert(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Charts(Block):
-    """Charts as `(title, SVG)` in a grid, with a legend of `(colour, name)` and names of numbered points.
-
-    `style` is a further class of the grid.
+    """Charts as `(title, SVG)` in a grid of class `style`, with a legend of `(colour, name)` and names of numbered
+    points.
     """
 
     charts: Sequence[tuple[str, Markup]]
@@ -225,15 +226,9 @@ class Cards(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Part(Block):
-    """A part of the page with a heading.
+    """A part of the page with a heading of `level` 2 to 5. Blocks that are None are left out.
 
-    Attributes:
-        title: the heading.
-        blocks: what it holds; None are left out.
-        level: of the heading, 2 to 5.
-        style: class of the element: "group", "task", "figure", "panels pair", ...
-        anchor: id of the element.
-        element: its name.
+    `style` is the class of the element ("group", "task", "figure", "panels pair", ...), `anchor` its id.
     """
 
     title: Text
@@ -264,3 +259,70 @@ def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cel
     if figure.spread is not None:
         small.append(f"sd\u00a0{percent(figure.spread)}")
     return Cell(percent(figure.value), tuple(small), figure.value, edge=edge, strong=strong)
+
+
+def render_page(
+    title: str,
+    command: str,
+    lede: str,
+    blocks: Sequence[Block | None],
+    after: Sequence[Block | None] = (),
+    links: Sequence[tuple[str, str]] = (),
+    script: bool = True,
+) -> str:
+    """The whole page as HTML.
+
+    Args:
+        command: the command that made the page.
+        lede: what the page is about.
+        after: what follows the main content.
+        links: `(text, address)` of the table of contents.
+        script: whether tables can be sorted and filtered.
+    """
+    code = asset("page.js") if script else ""
+    return _environment().get_template("page.html").render(
+        title=title, command=command, lede=lede, blocks=blocks, after=after, links=links, version=__version__,
+        style=Markup(palette_css() + asset("page.css")), script=Markup(code),
+        script_hash=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+    )  # fmt: skip
+
+
+def render_block(block: Block) -> Markup:
+    """One block as HTML."""
+    return _environment().get_template("blocks.html").module.show(block)
+
+
+def asset(name: str) -> str:
+    """The text of a file of `assets/`."""
+    return importlib.resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def data_uri(jpeg: bytes) -> str:
+    """A JPEG inside a `data:` address."""
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+
+
+def jpeg_size(jpeg: bytes | None) -> tuple[int, int]:
+    """Width and height of a JPEG, from its frame header; (0, 0) where there is none."""
+    place, jpeg = 2, jpeg or b""
+    while place + 9 <= len(jpeg) and jpeg[place] == 0xFF:
+        marker, length = jpeg[place + 1], int.from_bytes(jpeg[place + 2 : place + 4])
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(jpeg[place + 7 : place + 9]), int.from_bytes(jpeg[place + 5 : place + 7])
+        place += 2 + length
+    return 0, 0
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
+    )
+    environment.filters |= {"data_uri": data_uri, "jpeg_size": jpeg_size}
+    environment.filters["score"] = lambda score: f"{score:.3f}".replace("-", "−")
+    return environment

@@ -97,11 +97,7 @@ def _without_middle(label: str, length: int) -> str:
 def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour: str) -> Markup:
     """One bar a row with a whisker over its interval; its label and numbers stand above it.
 
-    Args:
-        name: what the chart shows, as its title.
-        bars: the rows, top to bottom.
-        ticks: marks of the axis, shared by all panels of a figure.
-        colour: of the bars, a name of `PALETTE`.
+    The ticks are shared by all panels of a figure; the colour is a name of `PALETTE`.
     """
     with chart_of(name, _WIDTH, _ROW * len(bars) + _AXIS) as chart:
         axes = _rows(chart, [bar.label for bar in bars], ticks)

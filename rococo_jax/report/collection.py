@@ -45,11 +45,10 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One model's results.
+    """One model's results; per_query.parquet and examples.parquet lie beside `path`.
 
     Attributes:
         label: the model's name, made unique within its group.
-        path: the results.json it came from; per_query.parquet and examples.parquet lie beside it.
         results: the checked content of results.json.
     """
 
@@ -95,9 +94,7 @@ class Run:
 class Group:
     """Runs that may stand in one table.
 
-    Attributes:
-        runs: the runs.
-        differences: (field, value of the first group, value here) of each field of the fingerprint that differs.
+    `differences` are (field, value of the first group, value here) of each field of the fingerprint that differs.
     """
 
     runs: tuple[Run, ...]
@@ -144,8 +141,7 @@ def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Ru
 def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, Any]]]:
     """Path and checked content of every results file: a file stands for itself, a folder for those in and below it.
 
-    Raises:
-        InputError: a source is not there or holds no results, or a file is cut short or not what it should be.
+    Raises InputError where a source is missing or holds no results, or a file is cut short or not what it should be.
     """
     found: dict[Path, Path] = {}
     for source in map(Path, sources):
@@ -188,11 +184,7 @@ def _is_number(value: Any) -> bool:
 
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
-    """Groups in the order in which their first result was named.
-
-    Args:
-        results: path and checked content of each results.json.
-    """
+    """Groups in the order in which their first result (path and content of a results.json) was named."""
     groups: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
     for path, content in results:
         groups.setdefault(hash_json(_conditions(content)), []).append((path, content))

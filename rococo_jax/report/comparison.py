@@ -34,13 +34,9 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All models of a group against one of them on one task.
+    """All models of a group against the `reference` on one task, in the order of the leaderboard, variant by variant.
 
-    Attributes:
-        reference: what the others are compared with.
-        compared: the metrics.
-        rows: model by model in the order of the leaderboard, variant by variant.
-        left_out: labels of models whose queries could not be compared.
+    `left_out` are labels of models whose queries could not be compared.
     """
 
     reference: Run
@@ -58,14 +54,9 @@ Comparisons = dict[tuple[int, str], Comparison]
 
 
 def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Comparisons:
-    """Paired differences wherever there is something to compare.
+    """Paired differences wherever there is something to compare, with `reference` or else the best of each task.
 
-    Args:
-        groups: of comparable results.
-        reference: label of the model that the others are compared with; by default the best of each task.
-
-    Raises:
-        InputError: no model has that label, or a per_query.parquet is not whole.
+    Raises InputError where no model has that label, or a per_query.parquet is not whole.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:

@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.rococo.labels import CLEAN
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Figure, Group, Run, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_note, p_value
-from rococo_jax.report.overview import coverage, group_name, model_facts
+from rococo_jax.report.page import coverage, group_name, model_facts
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import (

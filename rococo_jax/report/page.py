@@ -1,18 +1,251 @@
 """The report's page: groups of comparable results, each with a section for every task, in one self-contained file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
 
-from rococo_jax.benchmarks.rococo.labels import QUESTIONS
+from rococo_jax.benchmarks.rococo.labels import PROTOCOLS, QUESTIONS
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
-from rococo_jax.report import overview
-from rococo_jax.report.blocks import Block, Cards, Folded, Note, Part, rich
-from rococo_jax.report.collection import Group, Run, corrupted_by, tasks_of
+from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.report.blocks import (
+    Alert,
+    Block,
+    Cards,
+    Cell,
+    Folded,
+    Head,
+    Note,
+    Notes,
+    Part,
+    PlainTable,
+    Table,
+    Terms,
+    figure_cell,
+    render_page,
+    rich,
+)
+from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, object_of, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
-from rococo_jax.report.document import render_page
 from rococo_jax.report.examples import choose_errors, error_cards
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
-from rococo_jax.report.vocabulary import task_label
+from rococo_jax.report.tables import has_any
+from rococo_jax.report.vocabulary import count, order_metrics, percent, task_label, variant_label
+
+_ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
+_SIZES = (("image_count", "images"), ("caption_count", "captions"))
+_COSTS = (("image", "an image"), ("text", "a text of full length"))
+_CARDS = (
+    "Where each model comes from, how it was asked, its main figures, and the fingerprint of all that decides them."
+)
+
+
+def coverage(data: dict[str, Any]) -> tuple[int, int] | None:
+    """Images present and images named by the annotations; None where all were there or nothing is said."""
+    said = object_of(data.get("coverage"))
+    present, named = said.get("present"), said.get("wanted")
+    if not isinstance(present, int) or not isinstance(named, int) or present >= named:
+        return None
+    return present, named
+
+
+def data_name(data: dict[str, Any]) -> str:
+    """What the data is called: its name where the results give one, else the end of the annotations' path."""
+    if isinstance(data.get("name"), str):
+        return data["name"]
+    path = data.get("annotations")
+    return "/".join(part for part in PurePath(path).parts[-2:] if part != "/") if isinstance(path, str) else ""
+
+
+def group_name(group: Group) -> str:
+    """The data and the protocol of a group of results."""
+    names = [name for data in group.runs[0].data.values() if (name := data_name(data))]
+    return ", ".join([*names, f"protocol {group.runs[0].results['protocol']}"])
+
+
+def setting(group: Group) -> Terms:
+    """What was measured on, as a list of facts."""
+    first = group.runs[0]
+    facts = []
+    for benchmark, data in first.data.items():
+        of = f", {task_label(benchmark)}" if len(first.data) > 1 else ""
+        if name := data_name(data):
+            facts.append((f"Data{of}", name))
+        facts += [(f"{what.capitalize()}{of}", count(data[key])) for key, what in _SIZES if key in data]
+    facts.append(("Models", count(len(group.runs))))
+    protocol = first.results["protocol"]
+    said = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
+    return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, said))], "setting")
+
+
+def differences(group: Group) -> Part:
+    """The conditions of a group that are not those of the first."""
+    rows = [
+        [field, *(rich('<span title="{}">{}</span>', text, _shortened(text)) for text in (first, here))]
+        for field, first, here in group.differences
+    ]
+    said = "Not comparable with section 1. These were measured under other conditions, so they stand apart:"
+    return Part("", [Note(said, ""), PlainTable(rows, ("Field", "Section 1", "This section"))], style="differences")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 48 else text[:24] + "…" + text[-12:]
+
+
+def coverage_alerts(group: Group) -> list[Alert]:
+    """A warning for each benchmark of which images were missing."""
+    alerts = []
+    for name, data in group.runs[0].data.items():
+        if found := coverage(data):
+            text = (
+                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name were "
+                f"there ({percent(100 * found[0] / found[1])} %). Items on the others were left out, and a smaller "
+                "gallery is an easier one: compare models on this page with each other, not with published numbers."
+            )
+            alerts.append(Alert("Not comparable with figures on all images.", text))
+    return alerts
+
+
+def notes(group: Group) -> Notes | None:
+    """What the results themselves say a reader must know, each sentence once."""
+    said = [note for run in group.runs for note in run.results.get("notes") or [] if isinstance(note, str)]
+    if any(map(coverage, group.runs[0].data.values())):  # the warning above has said it already
+        said = [note for note in said if "images were present" not in note]
+    return Notes(list(dict.fromkeys(said))) if said else None
+
+
+def sizes(runs: Sequence[Run], task: str) -> Note | None:
+    """How many queries and how large a gallery, or how many items, a task had, where the results say."""
+    said = runs[0].sizes(task)
+    if not said:
+        return None
+    first = next(iter(said.values()))
+    if "items" in first:
+        parts = [f"{count(each['items'])} {variant_label(name)}" for name, each in said.items()
+                 if "items" in each and name in runs[0].variants(task) and name != "mean"]  # fmt: skip
+        return Note(f"Items: {', '.join(parts)}.")
+    galleries = {name: each["gallery"] for name, each in said.items() if isinstance(each.get("gallery"), int)}
+    altered = sorted(galleries[name] for name in runs[0].variants(task) if name != "clean" and name in galleries)
+    parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
+    if altered:
+        span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"
+        parts.append(f"{span} with altered ones")
+    return Note(f"{count(first.get('queries'))} queries; gallery: {', '.join(parts)}.")
+
+
+def model_cards(runs: Sequence[Run]) -> Part:
+    """A card for each model, folded away under its name."""
+    cards = []
+    for run in runs:
+        fingerprint = Part("Fingerprint", [PlainTable(list(flat_fingerprint(run.results).items()))], 5, "")
+        cards.append(Folded(run.label, [PlainTable(model_facts(run)), *_figures(run), fingerprint], style="model-card"))
+    return Part("Models", [Note(_CARDS), *cards], 3)
+
+
+def model_facts(run: Run) -> list[tuple[str, str]]:
+    """What is known of a model and of how it was asked, as words; shorter where the results say less."""
+    return [(term, text) for term, text in _facts(run) if text]
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    about = object_of(run.results.get("about"))
+    for term, value in object_of(about.get("provenance")).items():
+        yield term.replace("_", " ").capitalize(), _words(value)
+    counts, flops = object_of(about.get("parameters")), object_of(about.get("flops"))
+    if isinstance(counts.get("total"), int):
+        parts = ", ".join(f"{name.replace('_', ' ')} {count(n)}" for name, n in counts.items() if name != "total")
+        yield "Parameters", f"{count(counts['total'])}: {parts}"
+    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {what}" for part, what in _COSTS
+                            if isinstance(flops.get(part), int))  # fmt: skip
+    yield "Embedding", _words(about.get("embedding_dimensions")) and f"{about['embedding_dimensions']} dimensions"
+    yield "Images become", _words(about.get("preprocessing"))
+    yield "Tokenizer", _words(about.get("tokenizer"))
+    for warning in about.get("warnings") or []:
+        yield "Look twice", _words(warning)
+    yield "Protocol", run.results["protocol"]
+    for data in run.data.values():
+        counted = [f"{data[key]:,} {what}" for key, what in _SIZES if isinstance(data.get(key), int)]
+        yield "Data", ", ".join([*filter(None, [data_name(data)]), *counted])
+        if found := coverage(data):
+            yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with figures on all images"
+    versions = object_of(run.results["fingerprint"].get("versions"))
+    yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+    for note in run.results.get("notes") or []:
+        yield "Note", _words(note)
+
+
+def _words(value: Any) -> str:
+    """A JSON value on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_words(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    return "" if value is None else str(value)
+
+
+def _figures(run: Run) -> list[Table]:
+    """The main figures of a model: a table for each set of metrics that its tasks share."""
+    by_names: dict[tuple[str, ...], list[str]] = {}
+    for task in tasks_of([run]):
+        measured = order_metrics(name for metrics in run.tasks[task].values() for name in metrics)
+        names = section_of([run], task).figures or measured
+        by_names.setdefault(tuple(names), []).append(task)
+    tables = []
+    for wanted, tasks in by_names.items():
+        names = [name for name in wanted if any(has_any([run], task, run.variants(task), name) for task in tasks)]
+        heads = [
+            Head("Task", words=True),
+            Head("Variant", words=True),
+            *(Head(metric_of(name).label) for name in names),
+        ]
+        rows = [
+            [Cell(task_label(task)), Cell(variant_label(variant), words=True),
+             *(figure_cell(run.figure(task, variant, name)) for name in names)]
+            for task in tasks
+            for variant in run.variants(task)
+        ]  # fmt: skip
+        tables.append(Table(f"Main figures, {run.label}", heads, rows))
+    return tables
+
+
+def how_to_read(groups: Sequence[Group]) -> Part:
+    """Definitions of metrics and protocols, with their origin, and the rules that the page keeps."""
+    runs = [run for group in groups for run in group.runs]
+    used = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
+    rows = [
+        [
+            each.label,
+            each.definition,
+            rich('<span class="{}">{}</span>', each.origin or "", _ORIGINS.get(each.origin, "")),
+        ]
+        for name, each in METRICS.items()
+        if name in used
+    ]
+    tasks = dict.fromkeys(task for group in groups for task in tasks_of(group.runs))
+    terms = [(task_label(task), QUESTIONS[task]) for task in tasks if task in QUESTIONS]
+    protocols = sorted({run.results["protocol"] for run in runs})
+    terms += [(f"Protocol {name}", PROTOCOLS[name].capitalize() + ".") for name in protocols if name in PROTOCOLS]
+    terms.append(
+        (
+            "Intervals",
+            "95 % bootstrap intervals, resampled by image, since the captions of one image are not independent. They "
+            "say what another draw of images would change, not what another training run would.",
+        )
+    )
+    if corrupted_by(runs)[0]:
+        terms.append(
+            (
+                "Corrupted images",
+                "Images are cut to squares of 224 pixels, for which ImageNet-C chose its constants, then corrupted, "
+                "then prepared as the model prepares any image. Drops are against the same squares uncorrupted.",
+            )
+        )
+    terms.append(
+        ("Sections", "Results stand in one table only if nothing but the model differs between their fingerprints.")
+    )
+    blocks = [PlainTable(rows, ("Metric", "Is", "Formula")), Terms(terms)]
+    return Part("How to read this page", blocks, 2, "group", "how-to-read")
+
 
 # Examples of one model, by how many models share the page: twenty models must not make a page of 50 MB.
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
@@ -23,16 +256,7 @@ _LEDE = (
 
 
 def report_html(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> str:
-    """The whole page as HTML.
-
-    Args:
-        groups: what `group_by_fingerprint` made; not empty.
-        csv_name: file name of the CSV beside the page.
-        comparisons: what `compare_groups` made of the groups.
-
-    Raises:
-        InputError: an examples.parquet is not whole.
-    """
+    """The whole page as HTML, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
     blocks, links = [], []
     for number, group in enumerate(groups, 1):
         compared = {task: found for (place, task), found in comparisons.items() if place == number - 1}
@@ -44,7 +268,7 @@ def report_html(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
     links += [("How to read this page", "#how-to-read"), ("All figures as CSV", f"./{csv_name}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
-    return render_page(title, "rococo report", _LEDE, blocks, [overview.how_to_read(groups)], links)
+    return render_page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)
 
 
 def _anchor(task: str) -> str:
@@ -54,18 +278,18 @@ def _anchor(task: str) -> str:
 def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison]) -> Part:
     examples = {run.label: read_examples(run.path.parent) for run in group.runs}
     illustrations = [each for found in examples.values() for each in found if each.role == "illustration"]
-    title = rich("Section {}: <bdi>{}</bdi>", str(number), overview.group_name(group)) if many else ""
+    title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     blocks: list[Block | None] = [
-        overview.differences(group) if number > 1 else None,
-        overview.setting(group),
-        *overview.coverage_alerts(group),
-        overview.notes(group),
+        differences(group) if number > 1 else None,
+        setting(group),
+        *coverage_alerts(group),
+        notes(group),
         _without_examples(group, examples),
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
     blocks.append(corrupted_part(group.runs, f"s{number}-corruptions", illustrations))
-    blocks.append(overview.model_cards(group.runs))
+    blocks.append(model_cards(group.runs))
     return Part(title, blocks, 2, "group", f"s{number}")
 
 
@@ -84,7 +308,7 @@ def _task(
     question = QUESTIONS.get(task, section.question)
     blocks: list[Block | None] = [
         Note(question, "question") if question else None,
-        overview.sizes(runs, task),
+        sizes(runs, task),
         section.tiles(runs, task),
         section.results(runs, task),
         comparison_part(compared, task) if compared else None,

@@ -30,8 +30,6 @@ def leaderboard(
     """One row a model, the best first, with a group of columns for each variant; a long table where that is too wide.
 
     Args:
-        runs: the models.
-        task: whose figures.
         groups: variants with the metrics of their columns; what no run has is left out.
         lead: variant and metric that rows are ordered by.
         short: the metrics of the long table.
@@ -110,9 +108,7 @@ def tile(
     """One number and what it is of, or the range over several models; None where no model has it.
 
     Args:
-        label: what the number is.
-        runs: the models.
-        found: for each, the variant and its figure.
+        found: for each model, the variant and its figure.
         plain: the variant that need not be named.
         ours: the formula is ours, not the benchmark's.
     """

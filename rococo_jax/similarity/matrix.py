@@ -173,11 +173,8 @@ def score_blocks(
 ) -> Iterator[tuple[slice, Float[np.ndarray, "block gallery"]]]:
     """Yields scores of some queries with the whole gallery, in turn, each block with the slice of its queries.
 
-    Scores are float32 products. Gallery items of one row have scores of the same bits, so that they tie.
-
-    Args:
-        queries, gallery: embeddings; unit vectors for cosines.
-        query_rows, gallery_rows: the row of each query and of each gallery item.
+    Scores are float32 products. Gallery items of one row have scores of the same bits, so that they tie. The rows are
+    those of each query and of each gallery item in the tables of embeddings.
     """
     rows, place = np.unique(gallery_rows, return_inverse=True)
     columns = jnp.asarray(np.pad(gallery[rows], ((0, -len(rows) % _COLUMNS), (0, 0))))

@@ -121,8 +121,7 @@ class Tiles:
         items: the item at each place; copies of the last item pad the last tile of a run.
         filled: False for padding.
         altered: whether the tile's items are altered; a tile never has both kinds.
-        first_group: the lowest group in each tile.
-        last_group: the highest.
+        first_group, last_group: the lowest and highest group in each tile.
     """
 
     items: Int[np.ndarray, "tiles size"]
@@ -163,13 +162,7 @@ def may_share_group(queries: Tiles, gallery: Tiles) -> Bool[np.ndarray, "query_t
 
 
 class Rows:
-    """Rows of a table of embeddings, read a tile at a time as float32 and checked.
-
-    Args:
-        table: embeddings, in memory or a memory map; other precisions are rounded to float32.
-        rows: the row of each item; all in order by default.
-        source: their name in an error.
-    """
+    """Rows of a table of embeddings (all in order by default), read a tile at a time as float32 and checked."""
 
     def __init__(self, table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, "items"] | None, source: str):
         self.table, self.rows, self.source = table, rows, source
@@ -179,10 +172,8 @@ class Rows:
         return len(self.table) if self.rows is None else len(self.rows)
 
     def take(self, items: Shaped[np.ndarray, "*tile"]) -> Float[np.ndarray, "*tile width"]:
-        """The embeddings of some items.
-
-        Raises:
-            InputError: one of them is NaN, infinite, or so large that a score would not be a float32 number.
+        """The embeddings of some items. Raises InputError where one is NaN, infinite, or too large for a
+        float32 score.
         """
         taken = self.table[items if self.rows is None else self.rows[items]].astype(np.float32, copy=False)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -9,7 +9,7 @@ A pair counts where the masks of both items are True and, if ids are given, wher
 `log(1 + exp(row_i - positive_i))` loses no digits where the model is right.
 
 The gradient is our own (`jax.custom_vjp`), outside of `jax.shard_map`: forward and backward are two programs over the
-shards, and between them live only the embeddings and one number for each row and column. `strategies` has the two ways
+shards, and between them live only the embeddings and one number for each row and column. `blockwise` has the two ways
 in which queries meet keys on other devices; both give the same values and gradients.
 """
 
@@ -31,10 +31,13 @@ from rococo_jax.similarity.blockwise import (
     Result,
     Scale,
     SoftplusSum,
+    all_gather_backward,
+    all_gather_forward,
     into_tiles,
     out_of_tiles,
+    ring_backward,
+    ring_forward,
 )
-from rococo_jax.similarity.strategies import all_gather_backward, all_gather_forward, ring_backward, ring_forward
 
 # Up to so many bytes a device, "auto" gathers: a block of logits, or the keys with their gradient.
 GATHER_BYTES = 256 * 2**20
@@ -154,9 +157,9 @@ class ShardedLogits:
             logit_scale: `tau` itself, not its logarithm.
             logit_bias: added to every logit.
 
-        Returns:
-            One number a query; -inf where no key counts, and for queries that do not count. Differentiable in
-            embeddings, logit_scale and logit_bias.
+        Returns one number a query; -inf where no key counts, and for queries that do not count. Differentiable in
+        embeddings,
+        logit_scale and logit_bias.
         """
         return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
 

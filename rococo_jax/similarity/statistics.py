@@ -134,11 +134,7 @@ def check_groups(
     gallery_altered: Bool[np.ndarray, "gallery"],
     source: str,
 ) -> None:
-    """Checks that there are queries and that each has a positive.
-
-    Raises:
-        InputError: there are no queries, or a query's group has no unaltered gallery item.
-    """
+    """Raises InputError where there are no queries, or a query's group has no unaltered gallery item."""
     if not len(query_group):
         raise InputError(source, "queries", "none", "at least one")
     without = np.flatnonzero(~np.isin(query_group, gallery_group[~gallery_altered]))

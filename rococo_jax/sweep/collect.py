@@ -42,7 +42,6 @@ class Row:
     Attributes:
         arm: its name, or "".
         values: of each axis.
-        seeds: those that are done.
         config: steps, batch size and learning rate.
         training: figures of `TRAINING`.
         tasks: task -> variant -> metric -> figure; empty where nothing was evaluated.

@@ -16,7 +16,6 @@ of `launch/` take them:
 """
 
 import dataclasses
-import errno
 import gc
 import os
 import shlex
@@ -25,7 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -36,13 +35,13 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.storage import hash_json
-from rococo_jax.sweep.plan import Plan, Point
+from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.config_renames import former_leaves
 from rococo_jax.training.run import CONFIG, MODEL, train
@@ -55,12 +54,7 @@ EVALUATION = "evaluation"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What every model of the sweep is asked.
-
-    Attributes:
-        benchmarks, settings, cache: as in `evaluate_model`.
-        dtype: of the towers' compute.
-    """
+    """What every model of the sweep is asked, as in `evaluate_model`; `dtype` is that of the towers' compute."""
 
     benchmarks: list[Benchmark]
     settings: Settings
@@ -117,12 +111,7 @@ def refuse_what_cannot_train(plan: Plan) -> None:
 
 
 def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) -> None:
-    """Trains a point to its end, from wherever it stands.
-
-    Raises:
-        InputError, Diverged: as `train`.
-        Stopped: SIGTERM came.
-    """
+    """Trains a point to its end, from wherever it stands. Raises Stopped on SIGTERM, and what `train` raises."""
     config = point.config
     asked, frozen = config.eval, (config.train.vision, config.train.text) == ("none", "none")
     evaluate = None
@@ -141,11 +130,7 @@ def printed_commands(plan: Plan, workdir: Path) -> list[str]:
 
 
 def launch_words(template: str, plan: Plan, workdir: Path, point: Point) -> list[str]:
-    """The words that start a point.
-
-    Raises:
-        InputError: the template is no command, or its program is nowhere.
-    """
+    """The words that start a point. Raises InputError where the template is no command, or its program is nowhere."""
     try:
         words = shlex.split(template)
     except ValueError as error:
@@ -159,11 +144,7 @@ def launch_words(template: str, plan: Plan, workdir: Path, point: Point) -> list
 
 
 def launch_point(template: str, plan: Plan, workdir: Path, point: Point) -> bool:
-    """Starts a point. True where it was trained when the program ended, False where it is on its way.
-
-    Raises:
-        InputError: as `launch_words`, or the program failed.
-    """
+    """Starts a point; InputError where that fails. True if it is trained when the program ends, False if under way."""
     words = launch_words(template, plan, workdir, point)
     code = subprocess.run(words).returncode
     if code:
@@ -195,8 +176,7 @@ def run_points(
 ) -> dict[str, str]:
     """Trains and evaluates what is not done yet. Returns the runs that failed, with what was wrong.
 
-    Args:
-        train_one: trains a point; False where it is on its way elsewhere.
+    `train_one` trains a point; it returns False where the point is on its way elsewhere.
 
     Raises:
         InputError: all points failed, and for the same reason.
@@ -217,7 +197,7 @@ def run_points(
         except Stopped:
             raise
         except Exception as error:  # one point's failure is no other's
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if is_disk_full(error):
                 raise
             errors.append(error)
             known = isinstance(error, InputError)
@@ -269,3 +249,58 @@ class _Clock:
             return ""
         minutes = rest * self.seconds / self.done / 60
         return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"
+
+
+NEW, BEGUN, TRAINED, DONE = "to train", "begun", "trained", "done"
+
+
+def states_of(plan: Plan, workdir: Path, evaluated: bool) -> dict[str, str]:
+    """How far each run is; `evaluated` says whether that belongs to being done."""
+    states = {}
+    for point in plan.runs:
+        folder = plan.folder(workdir, point)
+        if is_trained(folder):
+            states[point.run] = DONE if is_evaluated(folder) or not evaluated else TRAINED
+        else:
+            states[point.run] = BEGUN if is_begun(folder) else NEW
+    return states
+
+
+def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch: str | None) -> Iterator[str]:
+    """The grid, what is done, and what will happen."""
+    grid = [f"{len(plan.values(place))} of {axis.name}" for place, axis in enumerate(plan.axes)]
+    arms = f"{len(plan.arms)} arms ({', '.join(arm.name for arm in plan.arms)})"
+    parts = [arms] * bool(plan.arms[0].name) + grid + [f"{len(plan.seeds)} seed(s)"]
+    same = len(plan.points) - len(plan.runs)
+    runs = f", {len(plan.runs)} runs: {same} have the config of another" if same else ""
+    yield f"sweep of {len(plan.points)} points: {' x '.join(parts)}{runs}"
+    states = list(states_of(plan, workdir, evaluation is not None).values())
+    counted = ", ".join(f"{states.count(state)} {state}" for state in (DONE, TRAINED, BEGUN, NEW) if state in states)
+    how = f"one command a run: {launch}" if launch else "one run after another in this process"
+    yield f"{counted}; {how}"
+    if evaluation is None:
+        yield "no evaluation: neither --images and --annotations nor the config's eval.images is given"
+    else:
+        data = "; ".join(benchmark.summary() for benchmark in evaluation.benchmarks)
+        yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"
+
+
+def point_lines(plan: Plan, workdir: Path, evaluated: bool) -> Iterator[str]:
+    """A line for each point: its name, its length, and how far it is."""
+    states = states_of(plan, workdir, evaluated)
+    width = max(len(point.name) for point in plan.points)
+    for point in plan.points:
+        config = point.config
+        rate = written(config.optimizer.learning_rate)
+        length = f"{config.steps} steps of {config.batch_size}, learning rate {rate}"
+        same = "" if point.run == point.name else f" (as {point.run})"
+        yield f"{point.name:{width}}  {length}: {states[point.run]}{same}"
+
+
+def waiting_line(states: Mapping[str, str], failed: Mapping[str, str]) -> str | None:
+    """What is still to come; None where nothing is."""
+    left = [name for name, state in states.items() if state != DONE and name not in failed]
+    if not left:
+        return None
+    told = f"{len(left)} of {len(states)} runs are not done yet"
+    return f"{told}: --collect tabulates what is there, the same command goes on"

@@ -28,14 +28,7 @@ _LR_SCALING = {
 
 
 def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], states: Mapping[str, str]) -> dict[str, Any]:
-    """Everything, as JSON values.
-
-    Args:
-        plan: the sweep.
-        rows: its table.
-        failed: run -> what was wrong.
-        states: run -> how far it is.
-    """
+    """Everything, as JSON values; `failed` says what was wrong with a run, `states` how far each is."""
     names = [axis.name for axis in plan.axes]
     return {
         "format": FORMAT,

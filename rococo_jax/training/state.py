@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
 from rococo_jax.checkpoints.model_directory import quiet_orbax
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 
 # Smaller parameters are not sharded.
 _LEAST_CUT = 2**14
@@ -149,8 +149,7 @@ class TrainingCheckpoints:
                 args = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
                 state = self.manager.restore(step, args=args)["state"]
             except (ValueError, KeyError, FileNotFoundError) as error:
-                found = (str(error).splitlines() or [type(error).__name__])[0]
-                raise InputError(path, "state", found, "the state of this model") from None
+                raise InputError(path, "state", first_line(error), "the state of this model") from None
         return TrainState(**state), read["input"]
 
     def wait(self) -> None:

@@ -12,8 +12,8 @@ from flax import nnx
 
 from rococo_jax.checkpoints import convert_huggingface
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
-from rococo_jax.checkpoints.name_table import write_tensors
 from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.checkpoints.tensors import write_tensors
 from rococo_jax.errors import InputError
 from tests.support.reference_models import bert, clip, dinov2, saved, siglip, torch, transformers
 

@@ -13,8 +13,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tokenizer, SiglipTokenizer
 
-from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 
 CLIP = {"model_type": "clip", "text_config": {"max_position_embeddings": 77}}

@@ -11,13 +11,12 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.annotations import no_ops, read_annotation_folder
 from rococo_jax.benchmarks.rococo.generate import alter_captions
-from rococo_jax.checkpoints.shipped import shipped_models
+from rococo_jax.checkpoints.hub import shipped_models
 from rococo_jax.data.captions import CaptionedImage, read_captions
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.demo.benchmark import write_benchmark
-from rococo_jax.demo.captions import article_of, captions_of, plural_of
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush
-from rococo_jax.demo.lexicon import demo_lexicon, nouns
+from rococo_jax.demo.captions import article_of, captions_of, demo_lexicon, nouns, plural_of
+from rococo_jax.demo.drawing import COLOURS, INK, Brush
 from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model

@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.data.image_sets import FileImages
+from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import Example, Side, collect_examples, read_examples, write_examples
 from tests.support.pictures import files_of, pictures_in

@@ -11,8 +11,8 @@ from PIL import Image
 
 from rococo_jax.cli import corrupt_images
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corrupted_files import image_id, list_images
 from rococo_jax.perturb.images.corruptions import corrupt
+from rococo_jax.perturb.images.image_folders import image_id, list_images
 
 
 @pytest.fixture
@@ -67,16 +67,16 @@ def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
 
 def test_a_stopped_run_goes_on_and_another_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
-    from rococo_jax.perturb.images import corrupted_files
+    from rococo_jax.perturb.images import image_folders
 
-    write, count = corrupted_files.write_bytes, iter(range(10))
+    write, count = image_folders.write_bytes, iter(range(10))
 
     def stopped(path, content):
         if next(count) == 2:
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(corrupted_files, "write_bytes", stopped)
+    monkeypatch.setattr(image_folders, "write_bytes", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(folder, *NOISE)
     assert "manifest.json" not in contents(folder / "out")

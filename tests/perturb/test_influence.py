@@ -9,8 +9,7 @@ import tokenizers
 from flax import nnx
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
 from rococo_jax.perturb.text.influence import word_influence

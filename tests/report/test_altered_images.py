@@ -11,8 +11,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.examples import Example, Side
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.blocks import Cell, HeatMap
-from rococo_jax.report.document import asset, render_block
+from rococo_jax.report.blocks import Cell, HeatMap, asset, render_block
 from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import (
     corruption_of,

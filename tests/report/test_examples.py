@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 
 from rococo_jax.evaluation.examples import Side
-from rococo_jax.report.blocks import Cell, Head, Note, Table, rich
+from rococo_jax.report.blocks import Cell, Head, Note, Table, jpeg_size, render_block, rich
 from rococo_jax.report.charts import short_labels
-from rococo_jax.report.document import jpeg_size, render_block
 from rococo_jax.report.examples import choose_errors, compare_words, error_cards
 from tests.report.test_page import example
 

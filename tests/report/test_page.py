@@ -18,7 +18,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.cli.main import main
-from rococo_jax.data.image_sets import FileImages
+from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import Example, Side, collect_examples, write_examples
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query

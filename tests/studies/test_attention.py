@@ -19,11 +19,11 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
-from rococo_jax.studies.attention import choose_pairs
-from rococo_jax.studies.attention.maps import (
+from rococo_jax.studies.attention import (
     GLOW,
     attention_rows,
     box_coverage,
+    choose_pairs,
     overlap,
     overlay,
     patch_maps,
@@ -60,9 +60,9 @@ def test_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token,
     # Seventeen float32 weights that a softmax has brought to sum 1.
     np.testing.assert_allclose(rows.sum(1), 1, atol=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (19, 32, 32, 3), np.uint8)
-    maps, kept = patch_maps(encoder, images)
-    assert maps.shape == (19, 4, 4)
-    np.testing.assert_allclose(maps.sum((1, 2)), 1, atol=1e-6)
+    attention, kept = patch_maps(encoder, images)
+    assert attention.shape == (19, 4, 4)
+    np.testing.assert_allclose(attention.sum((1, 2)), 1, atol=1e-6)
     assert (kept > 0.01).all() if class_token else (np.abs(kept) < 1e-6).all()
     assert words in whose_attention(encoder.spec.vision)
 
@@ -197,7 +197,7 @@ def test_a_patched_pair_differs_inside_the_box_alone(folder):
 
 def test_a_tower_that_looks_at_bright_patches_is_caught_looking_at_a_bright_box(folder, tmp_path, monkeypatch):
     """A planted tower whose attention is a patch's brightness: the numbers must say what it does."""
-    from rococo_jax.studies.attention import maps
+    from rococo_jax.studies import attention
 
     for name, level in (("dark.png", 10), ("bright.png", 250)):
         Image.new("RGB", (80, 80), (level,) * 3).save(tmp_path / name)
@@ -208,7 +208,7 @@ def test_a_tower_that_looks_at_bright_patches_is_caught_looking_at_a_bright_box(
         rows = np.concatenate([np.zeros((len(rows), 1)), rows], axis=1)
         return rows / rows.sum(1, keepdims=True)
 
-    monkeypatch.setattr(maps, "_rows", brightness)
+    monkeypatch.setattr(attention, "_rows", brightness)
     plan = make_plan(list(files), "patch", 0.9, 1, "strict")
     dark, bright = choose_pairs(tiny_encoder(), plan, files, 2)
     assert dark.ratios[0] == pytest.approx(1) and bright.ratios[0] == pytest.approx(1)

@@ -21,10 +21,9 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.across_seeds import read_per_image
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.runtime import enable_compilation_cache
-from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
-from rococo_jax.sweep.plan import make_plan
+from rococo_jax.sweep.plan import choose_arms, make_plan, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.tables import csv_rows, markdown_lines
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train

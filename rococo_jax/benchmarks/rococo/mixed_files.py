@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     squash,
 )
 from rococo_jax.data.images import open_image
-from rococo_jax.perturb.images.resumable_folder import (
+from rococo_jax.perturb.images.image_folders import (
     begin,
     encode_image,
     finish,

@@ -22,11 +22,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of_config(config: Any, path: Path) -> Family:
-    """The family of a `config.json`.
-
-    Raises:
-        InputError: its `model_type` is of none.
-    """
+    """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
     kind = config.get("model_type") if isinstance(config, Mapping) else None
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
@@ -34,20 +30,12 @@ def family_of_config(config: Any, path: Path) -> Family:
 
 
 def spec_from_config(config: Any, path: Path, names: Collection[str], pooling: str | None = None) -> ModelSpec:
-    """The spec of a checkpoint; see `Family.spec_from_config`.
-
-    Raises:
-        InputError: the model type is unknown, or a value is none that the towers here can follow.
-    """
+    """The spec of a checkpoint; see `Family.spec_from_config`."""
     return family_of_config(config, path).spec_from_config(config, path, names, pooling)
 
 
 def family_of_spec(spec: ModelSpec, source: object) -> Family:
-    """The family in whose form a model can be exported.
-
-    Raises:
-        InputError: none has these towers, or they come from two families.
-    """
+    """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
     towers = [tower for tower in (spec.vision, spec.text) if tower is not None]
     found = [next((family for family in FAMILIES.values() if family.has_tower(tower)), None) for tower in towers]
     if None in found or len(set(found)) > 1:

@@ -3,21 +3,18 @@
 import inspect
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rococo_jax.checkpoints.name_table import NameTable, read_parameters
 from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
+from rococo_jax.checkpoints.tensors import NameTable, Tensors, open_safetensors, read_parameters
+from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import write_json
-
-if TYPE_CHECKING:
-    from rococo_jax.data.preprocessing import Preprocessing
-    from rococo_jax.data.tokenizers import Tokenizer
 
 # How configurations spell activations, the spelling of an export first. "gelu" is the exact one.
 _SPELLINGS: dict[Activation, tuple[str, ...]] = {
@@ -85,12 +82,10 @@ class Family:
 
         Args:
             config: what `config.json` holds; values that it leaves out are the defaults of `transformers`.
-            path: its path, for the error line.
             names: the tensors of the checkpoint, which decide whether a lone tower has a head.
             pooling: one of `poolings`, or None for the first of them.
 
-        Raises:
-            InputError: the pooling is none of the family's, or the towers here cannot follow a value.
+        Raises InputError where the pooling is none of the family's, or the towers here cannot follow a value.
         """
         if pooling is not None and pooling not in self.poolings:
             fixed = "no choice: the family fixes how it is pooled"
@@ -101,11 +96,7 @@ class Family:
     def read(
         self, folder: Path, config: Mapping[str, Any], pooling: str | None
     ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
-        """The spec and the parameters of a folder.
-
-        Raises:
-            InputError: as `spec_from_config`, or the tensors do not fit the spec.
-        """
+        """The spec and the parameters of a folder. InputError where they do not fit, and as `spec_from_config`."""
         with open_safetensors(folder) as tensors:
             spec = self.spec_from_config(config, folder / "config.json", tensors.names, pooling)
             return spec, self.read_parameters(tensors, spec)
@@ -124,10 +115,8 @@ class Family:
         """An image processor's file as `Preprocessing.from_huggingface` reads it."""
         return config
 
-    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         """The tokenizer of a folder or hub name; `config` is the model's, for its lengths."""
-        from rococo_jax.data.tokenizer_sources import read_huggingface_tokenizer
-
         return read_huggingface_tokenizer(source, config)
 
     def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
@@ -151,10 +140,8 @@ class Family:
     def write_more(self, folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
         """Write the files of an export that only this family has."""
 
-    def write_processor(self, folder: Path, preprocessing: "Preprocessing") -> None:
+    def write_processor(self, folder: Path, preprocessing: Preprocessing) -> None:
         """Write `preprocessor_config.json`."""
-        from rococo_jax.data.preprocessing import RESAMPLING
-
         crop, exact = preprocessing.crop_size, preprocessing.exact_size
         config = {
             "image_processor_type": self.processor_classes[crop is None],
@@ -172,7 +159,7 @@ class Family:
         config |= {} if crop is None else {"crop_size": _height_width(crop)}
         write_json(folder / "preprocessor_config.json", config)
 
-    def write_tokenizer(self, folder: Path, tokenizer: "Tokenizer") -> None:
+    def write_tokenizer(self, folder: Path, tokenizer: Tokenizer) -> None:
         """Write `tokenizer.json`, and the settings that name its special tokens."""
         tokenizer.save(folder / "tokenizer.json")
         token = tokenizer.rust.id_to_token
@@ -205,14 +192,7 @@ def library_defaults(config_class: str) -> dict[str, Any]:
 
 
 class Section:
-    """One part of a configuration over its defaults. Errors name the field.
-
-    Args:
-        source: the file, for error lines.
-        name: the part, empty for the whole file.
-        given: the values in the file.
-        defaults: for fields that it leaves out.
-    """
+    """One part of a configuration (`name`, empty for the whole file) over its defaults. Errors name the field."""
 
     def __init__(self, source: object, name: str, given: Any, defaults: Mapping[str, Any]):
         if not isinstance(given, Mapping):

@@ -7,20 +7,25 @@ a dense module after it, an affine map that is our head. Source: `sentence_trans
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, text_config
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
-from rococo_jax.checkpoints.name_table import NameTable, Row, linear_rows, norm_rows, without_first
-from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
+from rococo_jax.checkpoints.tensors import (
+    NameTable,
+    Row,
+    linear_rows,
+    norm_rows,
+    open_safetensors,
+    without_first,
+    write_safetensors,
+)
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.storage import read_json, write_json
-
-if TYPE_CHECKING:
-    from rococo_jax.data.tokenizers import Tokenizer
 
 SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
@@ -46,11 +51,7 @@ class Bert(Family):
         return ModelSpec(vision=None, text=self.text_spec(Section(path, "", config, {}), pooling))
 
     def text_spec(self, section: Section, pooling: str) -> TextSpec:
-        """The text tower of a `config.json`, which may be a part of another model's.
-
-        Raises:
-            InputError: the tower here cannot follow a value.
-        """
+        """The text tower of a `config.json` or a part of one. Raises InputError for a value that it cannot follow."""
         defaults = library_defaults(_CLASSES[section.values["model_type"]])
         # Fields that not every release of `transformers` has.
         older = {"position_embedding_type": "absolute", "is_decoder": False}
@@ -146,9 +147,7 @@ class Roberta(Bert):
     def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
         return False  # exported as a BERT, which is the same tower
 
-    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
-        from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
-
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         folder = find_folder(source, TOKENIZER_FILES, "tokenizer", "a folder, or a name on the Hugging Face hub")
         rust = read_rust_tokenizer(folder / "tokenizer.json")
         ends = {token: rust.token_to_id(token) for token in ("</s>", "<pad>")}
@@ -168,8 +167,7 @@ BERT, ROBERTA = Bert(), Roberta()
 def sentence_pooling(folder: Path) -> str | None:
     """How a sentence-transformers folder pools its tokens: `cls`, `mean`, or None without such a module.
 
-    Raises:
-        InputError: it pools in another way, or adds a module that changes the vectors.
+    Raises InputError where it pools in another way, or adds a module that changes the vectors.
     """
     path = folder / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
     if not path.is_file():
@@ -186,11 +184,7 @@ def sentence_pooling(folder: Path) -> str | None:
 
 
 def _module_paths(folder: Path) -> dict[str, str]:
-    """Where each module lies in the folder, by its kind; empty without `modules.json`.
-
-    Raises:
-        InputError: `modules.json` cannot be read, or names a module that is not known here, or one twice.
-    """
+    """Where each module lies in the folder, by its kind; empty without `modules.json`."""
     path = folder / "modules.json"
     if not path.is_file():
         return {}
@@ -207,11 +201,7 @@ def _module_paths(folder: Path) -> dict[str, str]:
 
 
 def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.ndarray]]:
-    """The head of a dense module and its parameters by dotted path; no head where the folder has no such module.
-
-    Raises:
-        InputError: the module has an activation, so that it is no affine map, or does not fit the tower.
-    """
+    """The head of a dense module and its parameters by dotted path; no head where the folder has no such module."""
     path = _module_paths(folder).get("Dense")
     if path is None:
         return HeadSpec(), {}

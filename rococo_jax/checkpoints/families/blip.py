@@ -12,18 +12,16 @@ leaves that to the caller.
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rococo_jax.checkpoints.families.base import Family, Section, library_defaults
 from rococo_jax.checkpoints.families.bert import BERT
-from rococo_jax.checkpoints.name_table import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec, TextSpec, VisionSpec
-
-if TYPE_CHECKING:
-    from rococo_jax.data.tokenizers import Tokenizer
 
 _IGNORED = (
     r"text_encoder\.encoder\.layer\.\d+\.crossattention\..*",
@@ -100,7 +98,7 @@ class Blip(Family):
         kind = {"image_processor_type": self.processor["image_processor_type"]}
         return {**self.processor, **config, **kind} if isinstance(config, dict) else config
 
-    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> "Tokenizer":
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         return BERT.read_tokenizer(source, {**config, "model_type": "bert"})
 
 

@@ -13,7 +13,7 @@ from rococo_jax.checkpoints.families.base import (
     tower_section,
     vision_config,
 )
-from rococo_jax.checkpoints.name_table import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 # What distinguishes its image tower, whatever its sizes.

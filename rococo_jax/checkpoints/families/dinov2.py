@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, vision_config
-from rococo_jax.checkpoints.name_table import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 

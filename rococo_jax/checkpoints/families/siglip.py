@@ -13,7 +13,7 @@ from rococo_jax.checkpoints.families.base import (
     vision_config,
 )
 from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
-from rococo_jax.checkpoints.name_table import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 # What distinguishes its towers, whatever their sizes.

@@ -48,8 +48,8 @@ def convert(
         image_size: for images of another size than the checkpoint's.
 
     Raises:
-        InputError: the form is not known or not the one asked for, an option does not apply to it, or the
-            converter of the form refuses it.
+        InputError: the form is unknown or not the one asked for, an option does not apply to it, or something of the
+            checkpoint is missing, unknown, broken or does not fit together.
     """
     found = find_format(source, source_format)
     for option, value, forms in (
@@ -70,11 +70,7 @@ def convert(
 
 
 def find_format(source: str | Path, asked: str = "auto") -> str:
-    """The form of a checkpoint.
-
-    Raises:
-        InputError: there is nothing of that name, it has no known form, or not the one asked for.
-    """
+    """The form of a checkpoint. Raises InputError where it has no known form, or not the one asked for."""
     if asked not in FORMATS:
         raise InputError("source_format", "format", asked, ", ".join(FORMATS))
     path = Path(source)

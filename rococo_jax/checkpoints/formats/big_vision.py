@@ -17,10 +17,10 @@ from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.name_table import NameTable, Row, Transform, leading_ones, read_parameters
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError
+from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, Transform, leading_ones, read_parameters
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import hash_file
 
@@ -36,16 +36,7 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 def convert_big_vision(
     source: str | Path, *, tokenizer: str | None = None, dtype: DTypeLike = jnp.float32, image_size: int | None = None
 ) -> ModelParts:
-    """The parts of an `Encoder` from a `.npz` file.
-
-    Args:
-        source: the file.
-        tokenizer: a folder or hub name, `none`, or None for the one that fits the vocabulary, on the hub.
-        dtype, image_size: see `convert`.
-
-    Raises:
-        InputError: the file cannot be read, holds anything but arrays, or is no SigLIP.
-    """
+    """Converts a `.npz` file; arguments as of `convert`. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
     tensors = read_npz(path)
     spec = _spec(tensors)
@@ -55,8 +46,6 @@ def convert_big_vision(
     chosen, tokenizer_from = choose_tokenizer(
         source, tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
     )
-
-    from rococo_jax.data.preprocessing import Preprocessing
 
     preprocessing = Preprocessing.from_huggingface(SIGLIP.processor)
     preprocessing = preprocessing.with_image_size(spec.vision.image_size)
@@ -73,17 +62,14 @@ def convert_big_vision(
 
 
 def read_npz(path: Path) -> Tensors:
-    """The arrays by name without `params/`; stacked layers come apart.
-
-    Raises:
-        InputError: the file is none, is cut short, or holds Python objects.
+    """The arrays by name without `params/`, stacked layers apart. Raises InputError for a damaged file or Python
+    objects.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name.removeprefix("params/"): file[name] for name in file.files}
     except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        found = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(path, "arrays", found, "a whole .npz file of numbers") from None
+        raise InputError(path, "arrays", first_line(error), "a whole .npz file of numbers") from None
     apart = {}
     for name, array in arrays.items():
         # NumPy stores bfloat16 as an opaque type of two bytes.

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,6 @@ from rococo_jax.checkpoints.families import family_of_config, family_of_spec
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder, has_tokenizer
-from rococo_jax.checkpoints.name_table import write_tensors
 from rococo_jax.checkpoints.parameters import (
     HasModelParts,
     ModelParts,
@@ -27,14 +25,12 @@ from rococo_jax.checkpoints.parameters import (
     hash_parameters,
     parameters_of,
 )
-from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors
+from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors, write_tensors
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import resize_positions
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
-
-if TYPE_CHECKING:
-    from rococo_jax.data.preprocessing import Preprocessing
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
@@ -48,19 +44,10 @@ def convert_huggingface(
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
 ) -> ModelParts:
-    """The model, its preprocessing (image towers), its tokenizer (text towers), and where it came from.
+    """Converts a folder with `config.json` and safetensors, or a name on the hub; arguments as of `convert`.
 
-    The tokenizer is None too where the folder has no file for it; preprocessing is then the family's default, and
-    `provenance["preprocessing"]` tells so.
-
-    Args:
-        source: a folder with `config.json` and safetensors, or a name on the hub.
-        pooling: one of the family's `poolings`; by default what a sentence-transformers folder names, else the first.
-        tokenizer: a folder or hub name, `none`, or None for the folder's own.
-        dtype, image_size: see `convert`.
-
-    Raises:
-        InputError: anything about the source that is missing, unknown, broken or does not fit together.
+    The pooling is by default what a sentence-transformers folder names, else the family's first. The tokenizer is None
+    where the folder has no file for it; preprocessing is then the family's default, and provenance tells so.
     """
     folder = find_folder(source, _FILES)
     path = folder / "config.json"
@@ -81,14 +68,8 @@ def convert_huggingface(
     return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
 
 
-def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple["Preprocessing", str]:
-    """The preprocessing, and where it was read from: the family's own where the folder has no file for it.
-
-    Raises:
-        InputError: the file is unusable, or it makes images of another size than the tower reads.
-    """
-    from rococo_jax.data.preprocessing import Preprocessing
-
+def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str]:
+    """The preprocessing, and where it was read from: the family's own where the folder has no file for it."""
     for name in _PROCESSOR_FILES:
         if (folder / name).is_file():
             config = family.processor_settings(read_json(folder / name, "an image processor"))
@@ -158,17 +139,7 @@ def _first_difference(spec: ModelSpec, back: ModelSpec, family: Family) -> tuple
 def refuse_another_model(
     back: ModelParts, encoder: HasModelParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
 ) -> None:
-    """Compare an export that was read back with the model that was exported.
-
-    Args:
-        back: what was read back.
-        encoder: what was exported.
-        spec, parameters: as they were written.
-        wanted: for the error line.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Raises InputError where an export that was read `back` differs from the model that was exported."""
     same = {
         "specification": back.model.spec == spec,
         "weights": back.provenance["weights_sha256"] == hash_parameters(parameters),

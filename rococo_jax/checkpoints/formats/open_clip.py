@@ -29,7 +29,6 @@ from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
-from rococo_jax.checkpoints.name_table import read_parameters, write_tensors
 from rococo_jax.checkpoints.parameters import (
     HasModelParts,
     ModelParts,
@@ -37,8 +36,9 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
     parameters_of,
 )
-from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
-from rococo_jax.errors import InputError
+from rococo_jax.checkpoints.tensors import open_safetensors, read_parameters, write_safetensors, write_tensors
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
@@ -60,17 +60,9 @@ def convert_open_clip(
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
 ) -> ModelParts:
-    """The parts of an `Encoder`.
+    """Converts an open_clip folder or hub name; arguments as of `convert`.
 
-    Args:
-        source: the folder or hub name.
-        folder: where the files are, if not there: `source` is then only the name of the checkpoint.
-        activation: `quick_gelu` or `gelu`, where neither the configuration nor the name tells.
-        tokenizer: a folder or hub name, `none`, or None for the one in the configuration.
-        dtype, image_size: see `convert`.
-
-    Raises:
-        InputError: anything about the source that is missing, unknown, broken or does not fit together.
+    `folder` is where the files are, if not there: `source` is then only the name of the checkpoint.
     """
     folder = folder or find_folder(source, _FILES)
     path = folder / CONFIG
@@ -134,7 +126,7 @@ def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
         try:
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         except Exception as error:  # no network, no such name, no right to read it
-            found = f"{name}, whose config.json cannot be read ({(str(error).splitlines() or [''])[0]})"
+            found = f"{name}, whose config.json cannot be read ({first_line(error)})"
             wanted = "a name on the hub that can be reached, or a folder"
             raise InputError(path, "text_cfg.hf_model_name", found, wanted) from None
     config = read_json(folder / "config.json", "the configuration of a text tower")
@@ -145,8 +137,6 @@ def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
 
 
 def _preprocessing(config: Mapping[str, Any], path: Path, spec: ModelSpec):
-    from rococo_jax.data.preprocessing import Preprocessing
-
     given = config.get("preprocess_cfg")
     values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
     values |= {key: value for key, value in (given or {}).items() if value is not None}

@@ -9,17 +9,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
 from rococo_jax.checkpoints.tensors import Tensors
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
-
-if TYPE_CHECKING:
-    from rococo_jax.data.preprocessing import Preprocessing
 
 _VISION = {
     "layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16, "image_size": 224,
@@ -53,17 +51,14 @@ EXPRESSIBLE = "only what open_clip's own towers can express"
 def spec_from_open_clip(
     config: Any, path: Path, tensors: Tensors, activation: Callable[[], Activation], hf_config: Mapping[str, Any] | None
 ) -> ModelSpec:
-    """The spec of a model.
+    """The spec of a model from its `model_cfg`.
 
     Args:
-        config: `model_cfg`.
-        path: the file it was read from, for the error line.
         tensors: the weights, for the shapes of timm's towers.
         activation: asked where a tower of open_clip's own needs it.
         hf_config: the `config.json` of a Hugging Face text tower.
 
-    Raises:
-        InputError: a field is missing, unknown, or none that the towers here can follow.
+    Raises InputError where a field is missing, unknown, or none that the towers here can follow.
     """
     whole = Section(path, "model_cfg", config, {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None})
     vision = _section(path, "vision_cfg", whole.values["vision_cfg"], _VISION)
@@ -224,11 +219,7 @@ def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSp
 
 
 def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
-    """`model_cfg`.
-
-    Raises:
-        InputError: the model is none of open_clip's own towers.
-    """
+    """`model_cfg`. Raises InputError where the model is none of open_clip's own towers."""
     vision, text = spec.vision, spec.text
     if vision is None or text is None or text.attention != "causal":
         raise InputError(name, "towers", "one alone, or a text tower that is not CLIP's", EXPRESSIBLE)
@@ -291,7 +282,7 @@ def _text_config(spec: ModelSpec, text: TextSpec) -> dict[str, Any]:
     return config if text.eos_id is None else {**config, "eos_id": text.eos_id}
 
 
-def preprocess_config(preprocessing: "Preprocessing", name: str) -> dict[str, Any]:
+def preprocess_config(preprocessing: Preprocessing, name: str) -> dict[str, Any]:
     size = preprocessing.image_size
     shortest = preprocessing.shortest_edge is not None
     square = size[0] == size[1] == (preprocessing.shortest_edge or size[0])

@@ -18,9 +18,9 @@ from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.name_table import read_parameters
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors
+from rococo_jax.checkpoints.tensors import Tensors, read_parameters
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
@@ -66,18 +66,7 @@ def convert_openai(
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
 ) -> ModelParts:
-    """The parts of an `Encoder` from a `.pt` file.
-
-    Args:
-        source: the file.
-        declared: the user named the format; see `activation_of_openai`.
-        activation: `quick_gelu` or `gelu`, where the file does not tell.
-        tokenizer: a folder or hub name with CLIP's tokenizer, `none`, or None for OpenAI's on the hub.
-        dtype, image_size: see `convert`.
-
-    Raises:
-        InputError: the file is no safe archive of tensors, not a CLIP, or its activation or tokenizer is not known.
-    """
+    """Converts a `.pt` file; arguments as of `convert`, `declared` as of `activation_of_openai`."""
     path = Path(source)
     digest = hash_file(path)
     _, tensors = read_torch_archive(path)
@@ -108,17 +97,11 @@ def convert_openai(
 
 def clip_preprocessing(size: int):
     """CLIP's: the shortest side to `size`, a crop of the middle, CLIP's statistics."""
-    from rococo_jax.data.preprocessing import Preprocessing
-
     return Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
 
 
 def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
-    """The spec, read off the shapes.
-
-    Raises:
-        InputError: the tensors are not those of a CLIP.
-    """
+    """The spec, read off the shapes. Raises InputError where they are not those of a CLIP."""
     shapes = {name: tensors.shape(name) for name in tensors.names}
     needed = ("text_projection", "positional_embedding", "token_embedding.weight", "ln_final.weight", "logit_scale")
     needed += ("transformer.resblocks.0.mlp.c_fc.weight",)
@@ -190,13 +173,8 @@ def activation_of_open_clip(
 ) -> tuple[Activation, str]:
     """The activation of an open_clip model's own towers, and how it is known.
 
-    Args:
-        model_config: `model_cfg` with `pretrained_cfg` and the like left in.
-        source: the folder or hub name, as the user gave it.
-        asked: the argument `activation`.
-
-    Raises:
-        InputError: neither the configuration nor the name tells it, and it was not asked for.
+    `model_config` is `model_cfg` with `pretrained_cfg` and the like left in. Raises InputError where neither that nor
+    the name tells it, and it was not asked for.
     """
     if asked is not None:
         return _checked(asked), "--activation"
@@ -224,13 +202,10 @@ def activation_of_openai(source: object, asked: str | None, *, archive: bool, de
     """The activation of weights in OpenAI's form, and how it is known.
 
     Args:
-        source: the file, for the error line.
-        asked: the argument `activation`.
         archive: the file is one of OpenAI's, or has the numbers that OpenAI's code alone stores beside the weights.
         declared: the user asked for the format `openai`: OpenAI's code knows QuickGELU only.
 
-    Raises:
-        InputError: it is a bare state dict, which open_clip writes under the same names.
+    Raises InputError for a bare state dict, which open_clip writes under the same names.
     """
     if asked is not None:
         return _checked(asked), "--activation"

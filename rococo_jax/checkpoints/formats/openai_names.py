@@ -9,7 +9,7 @@ of open_clip; `vision_transformer.py` and `attention_pool.py` of timm.
 """
 
 from rococo_jax.checkpoints.families.bert import BERT, Bert
-from rococo_jax.checkpoints.name_table import (
+from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
     KERNEL,
     PATCH,
@@ -38,7 +38,6 @@ def openai_table(
     """The table of a model in the naming of OpenAI and open_clip.
 
     Args:
-        spec: both towers.
         custom_text: the text tower lies below `text.`.
         timm: the image tower is timm's.
         text_family: of a text tower with masked attention.

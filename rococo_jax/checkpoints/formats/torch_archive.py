@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _DTYPES = {
@@ -140,11 +140,9 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
-    """What a torch archive holds, its tensors read one at a time.
+    """What a torch archive holds: its object as plain containers and `Module`s, and its tensors, read one at a time.
 
-    Returns:
-        The object as plain containers and `Module`s, tensors unread in them (for what is beside the tensors), and its
-        tensors by dotted name: those of a state dict under `state_dict` or `model` too, without a common `module.`.
+    Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`.
 
     Raises:
         InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything that
@@ -184,8 +182,7 @@ def _refusing(path: Path) -> Iterator[None]:
     except pickle.UnpicklingError as error:
         raise InputError(path, "pickle", error, "tensors and nothing else: a pickle can run code") from None
     except Exception as error:  # a broken pickle raises whatever its opcodes run into
-        found = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise InputError(path, "archive", found, f"{_WANTED}, whole") from None
+        raise InputError(path, "archive", first_line(error), f"{_WANTED}, whole") from None
 
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:

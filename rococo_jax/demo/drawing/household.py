@@ -2,7 +2,7 @@
 
 import math
 
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, dark, light
+from rococo_jax.demo.drawing import COLOURS, INK, Brush, Colour, dark, light
 
 WHITE, YELLOW, BROWN, RED, GREEN, PINK = (COLOURS[n] for n in ("white", "yellow", "brown", "red", "green", "pink"))
 CREAM: Colour = (250, 228, 178)

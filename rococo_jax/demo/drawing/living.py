@@ -1,6 +1,6 @@
 """Animals and people. Each function draws one standing on the ground (fliers around their middle)."""
 
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, Number, dark, light
+from rococo_jax.demo.drawing import COLOURS, INK, Brush, Colour, Number, dark, light
 
 WHITE, PINK, ORANGE, YELLOW = (COLOURS[name] for name in ("white", "pink", "orange", "yellow"))
 SKIN: Colour = (240, 196, 160)

@@ -2,7 +2,7 @@
 
 import math
 
-from rococo_jax.demo.drawing.brush import COLOURS, INK, Brush, Colour, dark, light
+from rococo_jax.demo.drawing import COLOURS, INK, Brush, Colour, dark, light
 
 WHITE, YELLOW, BROWN, RED, GREEN, GRAY = (COLOURS[n] for n in ("white", "yellow", "brown", "red", "green", "gray"))
 STONE: Colour = (190, 186, 180)

@@ -6,8 +6,7 @@ between y = 0.05 and 0.25; the horizon lies near 0.4.
 
 import math
 
-from rococo_jax.demo.drawing.brush import COLOURS, Brush, Colour, Number, blend, dark, light
-from rococo_jax.demo.rng import RandomStream
+from rococo_jax.demo.drawing import COLOURS, Brush, Colour, Number, RandomStream, blend, dark, light
 
 WHITE: Colour = (255, 255, 255)
 GRASS: Colour = (126, 190, 96)

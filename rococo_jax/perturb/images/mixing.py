@@ -332,11 +332,7 @@ def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float 
 
 
 def stack_equal(images: list[Shaped[np.ndarray, "..."]], source: str = "mixing") -> Shaped[np.ndarray, "batch h w c"]:
-    """Stack images of one size.
-
-    Raises:
-        InputError: no images, or images of unequal sizes (the first that differs is named).
-    """
+    """Stack images of one size. Raises InputError for none, or unequal sizes (the first that differs is named)."""
     if not images:
         raise InputError(source, "images", "none", "at least two images")
     for number, image in enumerate(images):

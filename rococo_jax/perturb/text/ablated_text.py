@@ -156,11 +156,7 @@ def lay_out(
 ) -> tuple[Int[Array, "b t"], Bool[Array, "b t"], Bool[Array, "b t"]]:
     """Token ids, attention mask, and which tokens belong to the word (none where it is removed).
 
-    Args:
-        layout: the rows' shape.
-        bodies: token ids.
-        spans: for each row the number of tokens of the body, the word's first token, and the word's number of tokens.
-        removes: whether the word is removed.
+    `spans` has for each row the number of tokens of the body, the word's first token, and its number of tokens.
     """
     count, start, length = spans[:, 0:1], spans[:, 1:2], spans[:, 2:3]
     kept = jnp.minimum(count - length if removes else count, layout.room)

@@ -105,10 +105,8 @@ def write_influence_table(
 
 
 def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Caption -> influence of its words, float32.
-
-    Raises:
-        InputError: the file is missing, or a line lacks a caption, its words or their influence.
+    """Caption -> influence of its words, float32. Raises InputError where a line lacks a caption, its words or
+    influence.
     """
     table = {}
     for number, entry in enumerate(_read_lines(Path(path)), 1):
@@ -125,10 +123,8 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def influences_from_table(
     table: Mapping[str, np.ndarray], images: Sequence[CaptionedImage], source: object
 ) -> list[np.ndarray]:
-    """The table's rows for every caption of `images`, in order.
-
-    Raises:
-        InputError: a caption is not in the table; it names `source`.
+    """The table's rows for every caption of `images`, in order. Raises InputError, which names `source`, for a missing
+    one.
     """
     captions = [caption for image in images for caption in image.captions]
     for caption in captions:

@@ -61,12 +61,7 @@ class Group:
 
 
 class Lexicon:
-    """Concept groups, looked up by word.
-
-    Attributes:
-        groups: by concept, in the order given.
-        name: recorded in outputs.
-    """
+    """Concept groups in the order given, looked up by word. `name` is recorded in outputs."""
 
     def __init__(
         self,
@@ -139,10 +134,8 @@ class Lexicon:
 
     @classmethod
     def from_json(cls, value: Any, source: object = "lexicon") -> "Lexicon":
-        """Read the form described at the head of this file.
-
-        Raises:
-            InputError: names `source` and the wrong field.
+        """Read the form described at the head of this file. Raises InputError, which names `source` and the wrong
+        field.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             found = repr(value.get("format")) if isinstance(value, dict) else type(value).__name__
@@ -163,11 +156,7 @@ class Lexicon:
 
 
 def read_lexicon(path: str | os.PathLike) -> Lexicon:
-    """Read a lexicon file.
-
-    Raises:
-        InputError: it is missing, or not a lexicon.
-    """
+    """Read a lexicon file. Raises InputError where it is missing, or not a lexicon."""
     return Lexicon.from_json(read_json(path, "a lexicon file"), path)
 
 
@@ -186,10 +175,8 @@ def register_lexicon(name: str, make: Callable[[], Lexicon]) -> None:
 
 
 def open_lexicon(source: str = "") -> Lexicon:
-    """The lexicon that a setting names: a registered one, a file, or the shipped one for an empty name.
-
-    Raises:
-        InputError: the file is missing, or no lexicon.
+    """The lexicon that a setting names: a registered one, a file, or the shipped one for an empty name; else
+    InputError.
     """
     if source in _REGISTERED:
         return _REGISTERED[source]()

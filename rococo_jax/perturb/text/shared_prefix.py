@@ -63,14 +63,11 @@ def can_share_prefix(spec: TextSpec, prefix: Sequence[int], suffix: Sequence[int
 
 
 def build_prefix_trees(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:
-    """Yield trees of `tokens` tokens that hold all texts, ordered by depth.
+    """Yield trees of `tokens` tokens (a multiple of `_RUN`, at least `context`) that hold all texts, ordered by depth.
 
-    Texts that do not fill a tree of their depth go into the next depth's trees; only the last tree is not full.
-
-    Args:
-        texts: token ids, the end token last and nowhere else.
-        tokens: size of a tree, a multiple of `_RUN`; at least `context`.
-        context: the most tokens of a text.
+    Texts that do not fill a tree of their depth go into the next depth's trees; only the last tree is not full. Texts
+    are
+    token ids, the end token last and nowhere else, `context` at most.
     """
     by_depth: dict[int, list[int]] = {}
     for number, text in enumerate(texts):

@@ -26,9 +26,7 @@ class TaskSection:
         figures: metrics of short tables (Markdown, model cards), in order; empty for all.
         alters: whether the variants are alterations of the one in `lead`, so that their mean says something.
         question: what is asked, for tasks that have no question of their own.
-        tiles: the few numbers that matter.
-        results: the table, and what must be said of it.
-        charts: what follows the table.
+        tiles, results, charts: the few numbers that matter; the table, and what must be said of it; what follows.
         errors: `(title, note)` of the examples.
     """
 

@@ -76,7 +76,7 @@ def test_a_folder_holds_one_run(gallery):
 
 def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
     whole = contents(mix(gallery, out="whole"))
-    from rococo_jax.perturb.images import resumable_folder as altered_files
+    from rococo_jax.perturb.images import image_folders as altered_files
 
     finished, count = altered_files.atomic_write, iter(range(100))
 

@@ -68,14 +68,11 @@ class Corruption:
         ids: Integer[Array | np.ndarray, " batch"] | None = None,
         mesh: Mesh | None = None,
     ) -> UInt8[Array, "batch height width 3"]:
-        """Corrupt a batch.
+        """Corrupt a batch of any size, split over all axes of the mesh.
 
-        Args:
-            ids: a distinct number for each image; 0, 1, ... by default.
-            mesh: split the batch over all axes of this mesh; any batch size.
-
-        Raises:
-            InputError: a severity other than 1 to 5, images under 32 pixels, or no batch of RGB bytes.
+        `ids` has a distinct number for each image, 0, 1, ... by default. Raises InputError for a severity other than 1
+        to 5,
+        images under 32 pixels, and what is no batch of RGB bytes.
         """
         check_severity(severity)
         check_images(images, self.name)
@@ -157,11 +154,7 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 
 def find_corruption(name: str) -> Corruption:
-    """The corruption of that name.
-
-    Raises:
-        InputError: there is none; the nearest name is suggested.
-    """
+    """The corruption of that name. Raises InputError, which suggests the nearest name, where there is none."""
     if name in CORRUPTIONS:
         return CORRUPTIONS[name]
     near = difflib.get_close_matches(name.lower().replace("-", "_").replace(" ", "_"), CORRUPTIONS, n=1, cutoff=0.4)

@@ -191,10 +191,7 @@ def motion_offsets(angle: Float[Array, ""], taps: int) -> Int[Array, "taps 2"]:
 def motion_blur(
     image: Float[Array, "height width channels"], offsets: Int[Array, "taps 2"], sigma: float
 ) -> Float[Array, "height width channels"]:
-    """Blur along a line with Gaussian weights that fall from its start; borders repeat.
-
-    Nothing is added from the first step that would leave the image.
-    """
+    """Blur along a line with Gaussian weights that fall from its start, up to the first step that leaves the image."""
     height, width, channels = image.shape
     reach = offsets.shape[0] - 1
     weights = np.exp(-(np.arange(reach + 1) ** 2) / (2 * sigma**2))

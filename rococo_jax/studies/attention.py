@@ -14,7 +14,9 @@ lighter, so that it is readable without colour vision.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -22,7 +24,9 @@ from flax import nnx
 from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
-from rococo_jax.benchmarks.rococo.published_mixing import SIDE
+from rococo_jax.benchmarks.rococo.mixed_galleries import box_of, mix_one, partner_of, place_of
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, decode_jpeg, encode_jpeg, squash
+from rococo_jax.data.images import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
@@ -60,12 +64,7 @@ def patch_maps(
 ) -> tuple[Float[np.ndarray, "images grid grid"], Float[np.ndarray, " images"]]:
     """Maps over patches, each of sum 1, and the share of attention that stays on the class token.
 
-    Args:
-        encoder: a model with an image tower.
-        images: as the model sees them (`preprocessing.resize`), 8 bit.
-
-    Raises:
-        InputError: the model has no image tower, or came without preprocessing.
+    `images` are as the model sees them (`preprocessing.resize`). Raises InputError as `vision_spec`.
     """
     spec = vision_spec(encoder)
     graph, state = nnx.split(encoder.model.vision)
@@ -77,11 +76,7 @@ def patch_maps(
 
 
 def vision_spec(encoder: Encoder) -> VisionSpec:
-    """The spec of the image tower.
-
-    Raises:
-        InputError: there is none, or nothing says how images become pixels.
-    """
+    """The image tower's spec. Raises InputError where there is none, or nothing says how images become pixels."""
     if encoder.spec.vision is None:
         raise InputError(encoder.name, "image tower", "none", "a model with an image tower")
     if encoder.preprocessing is None:
@@ -97,14 +92,9 @@ def _rows(graph, preprocessing: Preprocessing, state, images: Array) -> Array:
 def box_coverage(
     box: tuple[int, int, int, int], preprocessing: Preprocessing, spec: VisionSpec
 ) -> Float[np.ndarray, "grid grid"]:
-    """The share of each patch that the box covers, in [0, 1].
+    """The share in [0, 1] of each patch that a box covers: rows x1 to x2, columns y1 to y2 of a mixed 384 x 384 image.
 
     The box goes through the model's own resizing and cropping as an image of its own, so its place is the model's.
-
-    Args:
-        box: rows x1 to x2 and columns y1 to y2 of a mixed image of 384 x 384 pixels.
-        preprocessing: of the model.
-        spec: of the model's image tower.
     """
     x1, y1, x2, y2 = box
     drawn = np.zeros((SIDE, SIDE, 3), np.uint8)
@@ -137,12 +127,9 @@ def top_of_maps(*maps: Float[np.ndarray, "grid grid"]) -> float:
 def overlay(
     image: UInt8[np.ndarray, "size size 3"], attention: Float[np.ndarray, "grid grid"], top: float
 ) -> UInt8[np.ndarray, "size size 3"]:
-    """The image with its map laid over, smoothly between the patches' centres.
+    """The image as the model sees it with its map laid over, smoothly between the patches' centres.
 
-    Args:
-        image: as the model sees it.
-        attention: a weight a patch, of sum 1.
-        top: the multiple of the average weight that gets the brightest colour.
+    `top` is the multiple of the average weight that gets the brightest colour.
     """
     height, width, _ = image.shape
     relative = Image.fromarray((attention * attention.size).astype(np.float32))
@@ -155,3 +142,90 @@ def overlay(
     opacity = 0.5 + 0.35 * strength
     mixed = (1 - opacity) * grey + opacity * glow * (0.6 + 0.4 * grey / 255)
     return np.clip(np.round(mixed), 0, 255).astype(np.uint8)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+    """An image before and after `partner` is mixed in, with the model's attention over its patches.
+
+    Attributes:
+        original, mixed: as the model sees them.
+        original_map, mixed_map: attention over patches, each of sum 1.
+        on_class_token: the share of attention of (original, mixed) that stays on the class token.
+        coverage: the share of each patch that lies in the mixed-in box; None for a blend, which is everywhere.
+    """
+
+    image: str
+    partner: str
+    original: UInt8[np.ndarray, "size size 3"]
+    mixed: UInt8[np.ndarray, "size size 3"]
+    original_map: Float[np.ndarray, "grid grid"]
+    mixed_map: Float[np.ndarray, "grid grid"]
+    on_class_token: tuple[float, float]
+    coverage: Float[np.ndarray, "grid grid"] | None
+
+    @property
+    def overlap(self) -> float:
+        """How much of the attention stays where it was, 0 to 1."""
+        return overlap(self.original_map, self.mixed_map)
+
+    @property
+    def area(self) -> float:
+        """The box's share of the area that the model sees."""
+        return float(self.coverage.mean())
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The share of attention on the box: on that place in the original, and in the mixed image."""
+        return share_on(self.original_map, self.coverage), share_on(self.mixed_map, self.coverage)
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """The shares by the box's area: 1 where the model looks at it no more than elsewhere."""
+        return self.shares[0] / self.area, self.shares[1] / self.area
+
+    @property
+    def has_box(self) -> bool:
+        """Whether a box was mixed in of which the model sees anything."""
+        return self.coverage is not None and bool(self.coverage.any())
+
+
+def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], count: int) -> list[Pair]:
+    """The first `count` images of the plan that are not mixed with themselves, each with its mixed form.
+
+    Raises InputError where the model has no image tower, no image has a partner, or a file cannot be read.
+    """
+    spec, preprocessing = vision_spec(encoder), encoder.preprocessing
+    places = [place_of(plan, name) for name in plan.images[: 4 * count + 64]]
+    places = [place for place in places if plan.first[place] != plan.partner[place]][:count]
+    if not places:
+        raise InputError("mixing", "images", f"{len(plan.images)}, all mixed with themselves", "images with a partner")
+    names = [plan.images[plan.first[place]] for place in places]
+    originals = np.stack([_seen(encoder, _unmixed(files[name], plan.compressed)) for name in names])
+    mixed = np.stack([_seen(encoder, mix_one(plan, place, files)) for place in places])
+    maps, on_class_token = patch_maps(encoder, np.concatenate([originals, mixed]))
+    pairs = []
+    for row, (name, place) in enumerate(zip(names, places, strict=True)):
+        other = row + len(places)
+        pairs.append(
+            Pair(
+                image=name,
+                partner=partner_of(plan, place),
+                original=originals[row],
+                mixed=mixed[row],
+                original_map=maps[row],
+                mixed_map=maps[other],
+                on_class_token=(float(on_class_token[row]), float(on_class_token[other])),
+                coverage=box_coverage(box_of(plan, place), preprocessing, spec) if plan.method == "patch" else None,
+            )
+        )
+    return pairs
+
+
+def _unmixed(path: Path, compressed: bool) -> UInt8[np.ndarray, "384 384 3"]:
+    pixels = squash(open_image(path))
+    return decode_jpeg(encode_jpeg(pixels)) if compressed else pixels
+
+
+def _seen(encoder: Encoder, pixels: UInt8[np.ndarray, "384 384 3"]) -> UInt8[np.ndarray, "size size 3"]:
+    return encoder.preprocessing.resize(Image.fromarray(pixels))

@@ -12,12 +12,10 @@ from PIL import Image
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan
 from rococo_jax.encoders import Encoder
 from rococo_jax.report import page_path, write_page
-from rococo_jax.report.blocks import Block, Note, Part, Picture, Strip, Terms, Text, Tile, Tiles, rich
-from rococo_jax.report.document import render_page
+from rococo_jax.report.blocks import Block, Note, Part, Picture, Strip, Terms, Text, Tile, Tiles, render_page, rich
 from rococo_jax.report.tables import with_unit
 from rococo_jax.report.vocabulary import percent
-from rococo_jax.studies.attention.maps import overlay, top_of_maps, vision_spec, whose_attention
-from rococo_jax.studies.attention.pairs import Pair
+from rococo_jax.studies.attention import Pair, overlay, top_of_maps, vision_spec, whose_attention
 
 _SIDE = 448  # px, at most; small images are enlarged by the browser alone
 _LEDE = "The attention of an image tower over its patches, before and after another image is mixed in."
@@ -58,15 +56,7 @@ def write_attention_page(
 ) -> Path:
     """Writes the page, one self-contained file, by rename. Equal pairs give equal bytes.
 
-    Args:
-        out: its name ends in `.html` or `.htm`.
-        encoder: the model.
-        plan: how the images were mixed.
-        pairs: what to show; not empty.
-        captions: a caption for each image, where there are any.
-
-    Raises:
-        InputError: `out` does not end in `.html` or `.htm`.
+    `pairs` is not empty. Raises InputError where `out` does not end in `.html` or `.htm`.
     """
     path, captions = page_path(out), captions or {}
     legend = rich("no attention {} most", Markup('<span class="glow" aria-hidden="true"></span>'))
