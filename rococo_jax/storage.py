@@ -1,14 +1,17 @@
-"""Reading and writing files: atomic writes by rename, JSON, hashes.
+"""Reading and writing files: atomic writes by rename, locks, JSON, hashes.
 
 A writer that fails, is killed, or fills the disk leaves nothing under the final name. Its temporary file is removed,
 unless the process was killed.
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,6 +56,67 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
+
+
+_held: set[Path] = set()
+
+
+@contextlib.contextmanager
+def hold(path: str | os.PathLike) -> Iterator[None]:
+    """Keeps a folder, or a file that is yet to be written, for this process while the block runs.
+
+    The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file. It ends with the process, however that ends.
+    Where the file system has no locks there is none.
+
+    Raises:
+        InputError: another command holds it.
+    """
+    path = Path(path).absolute()
+    lock = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    if lock in _held:
+        raise _in_use(path, "this process")
+    file = _lock_file(path, lock)
+    _held.add(lock)
+    try:
+        yield
+    finally:
+        _held.discard(lock)
+        lock.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _lock_file(path: Path, lock: Path) -> int:
+    """Opens and locks `lock`. A POSIX lock: children of the process do not inherit it, and NFS has it."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, lock):  # the holder before may have removed it between the two calls
+                os.ftruncate(file, 0)
+                os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())
+                return file
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                holder = os.read(file, 200).decode(errors="replace")
+                os.close(file)
+                raise _in_use(path, holder or "another process") from None
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                return file
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _in_use(path: Path, holder: str) -> InputError:
+    return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
 
 
 def check_free_space(path: str | os.PathLike, size: int) -> None:

@@ -1,0 +1,33 @@
+"""Locks on folders and files that a command writes."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hold
+from tests.support.paths import CHECKOUT
+
+HOLD = "import sys; from rococo_jax.storage import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kind, tmp_path):
+    path = tmp_path / "out"
+    if kind == "folder":
+        path.mkdir()
+    pipe = subprocess.PIPE
+    other = subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT)
+    assert other.stdout.readline() == "held\n"
+    in_use = rf"out: lock: found in use by process {other.pid} of .+; wanted one command"
+    with pytest.raises(InputError, match=in_use), hold(path):
+        raise AssertionError("two at a time")
+    other.kill()
+    other.communicate()
+    with hold(path), pytest.raises(InputError, match="in use by this process"), hold(path):
+        raise AssertionError("two at a time")
+    assert not re.search("lock", " ".join(found.name for found in tmp_path.rglob("*")))
+    with hold(path):
+        pass
