@@ -26,6 +26,7 @@ from rococo_jax.encoders.matching import Matcher
 from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
+from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
@@ -59,6 +60,7 @@ class Encoder:
         self.model, self.preprocessing, self.tokenizer = model, preprocessing, tokenizer
         self.provenance, self.name = dict(provenance or {}), name
         self.mesh = make_mesh() if mesh is None else mesh
+        use_fused_attention(model, self.mesh, model.dtype)
         self._graph, state = nnx.split(model)
         self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"

@@ -1,11 +1,10 @@
-"""The pieces of a block: affine maps, layer norm, activations, attention. Parameters are float32; `dtype` is the
+"""The pieces of a block: affine maps, layer norm, activations. Parameters are float32; `dtype` is the
 compute's.
 
 quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
 gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
 gelu_tanh(x)  = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            (SigLIP)
 layer_norm(x) = (x - mean) / sqrt(variance + eps) * scale + bias         (Ba et al., arXiv 1607.06450)
-attention     = softmax(Q K^T / sqrt(d) + mask) V                        (Vaswani et al., arXiv 1706.03762)
 """
 
 import functools
@@ -15,12 +14,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from rococo_jax.models.spec import Activation
-
-# True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
-AttentionMask = Bool[Array, "#b #h #q k"]
 
 
 def _quick_gelu(x: Array) -> Array:
@@ -83,37 +79,3 @@ class LayerNorm(nnx.Module):
         variance = jnp.square(centred).mean(-1, keepdims=True)
         normed = centred * jax.lax.rsqrt(variance + self.eps)
         return normed * along_last_axis(self.scale[...], x) + along_last_axis(self.bias[...], x)
-
-
-def attend(
-    query: Float[Array, "b q h d"],
-    key: Float[Array, "b k h d"],
-    value: Float[Array, "b k h d"],
-    mask: AttentionMask | None,
-) -> tuple[Float[Array, "b q h d"], Float[Array, "b h q k"]]:
-    """The mixed values and the attention weights (float32). A query with no visible key attends to all keys equally."""
-    precision = precision_of(query.dtype)
-    scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query * scale, key, precision=precision, preferred_element_type=jnp.float32)
-    if mask is not None:
-        logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(logits, axis=-1)
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value, precision=precision)
-    return mixed, weights
-
-
-class SelfAttention(nnx.Module):
-    """Queries, keys and values from one fused product; the kernel holds them side by side in this order."""
-
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.heads = heads
-        self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
-        self.out = Linear(width, width, dtype=dtype, rngs=rngs)
-
-    def __call__(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None
-    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
-        mixed, weights = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], mask)
-        return self.out(mixed.reshape(batch, tokens, width)), weights

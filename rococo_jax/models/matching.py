@@ -17,7 +17,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.layers import AttentionMask, LayerNorm, Linear, attend
+from rococo_jax.models.attention import AttentionMask, attend
+from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.transformer import Block
@@ -99,6 +100,6 @@ def _block(
     padding: AttentionMask,
 ) -> Float[Array, "all_texts t width"]:
     """A block whose norms stand after its parts, with a look at the image between them."""
-    x = block.norm1(x + block.attention(x, padding)[0]).astype(x.dtype)
+    x = block.norm1(x + block.attention(x, padding)).astype(x.dtype)
     x = look(x.reshape(len(image_tokens), -1, x.shape[2]), image_tokens).reshape(x.shape)
     return block.norm2(x + block.mlp(x)).astype(x.dtype)

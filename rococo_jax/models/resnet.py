@@ -18,7 +18,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import Linear, attend, precision_of
+from rococo_jax.models.attention import attend
+from rococo_jax.models.layers import Linear, precision_of
 from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.vision import positions_on_grid
 

@@ -15,7 +15,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.layers import AttentionMask, LayerNorm
+from rococo_jax.models.attention import AttentionMask
+from rococo_jax.models.layers import LayerNorm
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
 

@@ -9,14 +9,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import (
-    ACTIVATIONS,
-    AttentionMask,
-    LayerNorm,
-    Linear,
-    SelfAttention,
-    along_last_axis,
-)
+from rococo_jax.models.attention import AttentionMask, SelfAttention
+from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, along_last_axis
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
 
@@ -56,17 +50,27 @@ class Block(nnx.Module):
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
 
-    def __call__(
+    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+        """The new tokens, in the dtype of `x`."""
+        return self._change(x, self.attention(self._attended(x), mask))
+
+    def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
     ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        """The new tokens, in the dtype of `x`, and the attention weights."""
+        """The new tokens and the attention weights."""
+        change, weights = self.attention.with_weights(self._attended(x), mask)
+        return self._change(x, change), weights
+
+    def _attended(self, x: Array) -> Array:
+        return x if self.norm_after else self.norm1(x)
+
+    def _change(self, x: Array, change: Array) -> Array:
+        """`x` with what attention gave, and then the MLP."""
         if self.norm_after:
-            change, weights = self.attention(x, mask)
             x = self.norm1(x + change).astype(x.dtype)
-            return self.norm2(x + self.mlp(x)).astype(x.dtype), weights
-        change, weights = self.attention(self.norm1(x), mask)
+            return self.norm2(x + self.mlp(x)).astype(x.dtype)
         x = x + _scaled(change, self.scale1)
-        return x + _scaled(self.mlp(self.norm2(x)), self.scale2), weights
+        return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
 
 
 def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:
@@ -102,13 +106,13 @@ class Blocks(nnx.Module):
         """As the call, with the attention weights of the last block beside the tokens."""
         graph, parameters = nnx.split(self.block)
         x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, mask)
-        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters))(x, mask)
+        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x, mask)
 
     def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, mask)[0], None
+            return nnx.merge(graph, layer)(x, mask), None
 
         if frozen := self.frozen_layers:
             x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]

@@ -20,7 +20,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import LayerNorm, Linear, attend
+from rococo_jax.models.attention import attend
+from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.transformer import Blocks, Mlp
 

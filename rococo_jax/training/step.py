@@ -21,6 +21,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import active_fields
 from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
@@ -59,6 +60,7 @@ def make_step(
             model = build_model(spec, parameters, jnp.dtype(config.dtype))
             stop_at_frozen(model, config.train)
             gather_blocks_on_use(model, mesh)
+            use_fused_attention(model, mesh, config.dtype)
             for side in SIDES:
                 if hasattr(getattr(model, side), "blocks"):
                     getattr(model, side).blocks.rematerialise = config.remat

@@ -27,7 +27,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models import DualEncoder, TextSpec
-from rococo_jax.models.layers import attend
+from rococo_jax.models.attention import attend
 from rococo_jax.models.transformer import Block
 from rococo_jax.perturb.text.ablated_text import embed_features
 

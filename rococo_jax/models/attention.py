@@ -1,0 +1,181 @@
+"""Attention, and which implementation computes it.
+
+    attention = softmax(Q K^T / sqrt(d) + mask) V                        (Vaswani et al., arXiv 1706.03762)
+
+The einsum holds all weights, `(b, h, q, k)` in float32; it is the reference, and used on CPUs, in float32 and where the
+weights are asked for. `fused_attention` chooses one that never holds them (Dao et al., arXiv 2205.14135), for towers in
+bfloat16: cuDNN's on GPUs, the Pallas kernel of JAX (`splash_attention`) on TPUs.
+"""
+
+import dataclasses
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from rococo_jax.models.layers import Linear, precision_of
+
+# True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
+AttentionMask = Bool[Array, "#b #h #q k"]
+# Tokens from which the kernel is used on TPUs. Shorter weights stay on the chip between XLA's two products, and the
+# kernel's padding (lengths to multiples of 128, heads to 128) costs more than it saves.
+_SHORTEST_FOR_SPLASH = 512
+_LANES = 128
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _product(left: Array, right: Array, subscripts: str, to_left: str, to_right: str) -> Float[Array, "b h q k"]:
+    """A product in float32 of operands in a narrower dtype, whose gradient is a product in that dtype too.
+
+    The transpose that JAX derives would multiply the float32 cotangent by the narrow operands in float32.
+    """
+    return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
+
+
+def _product_forward(left, right, subscripts, to_left, to_right):
+    return _product(left, right, subscripts, to_left, to_right), (left, right)
+
+
+def _product_backward(subscripts, to_left, to_right, operands, cotangent):
+    left, right = operands
+    cotangent = cotangent.astype(left.dtype)
+    return jnp.einsum(to_left, cotangent, right), jnp.einsum(to_right, cotangent, left)
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def attend(
+    query: Float[Array, "b q h d"],
+    key: Float[Array, "b k h d"],
+    value: Float[Array, "b k h d"],
+    mask: AttentionMask | None,
+) -> tuple[Float[Array, "b q h d"], Float[Array, "b h q k"]]:
+    """The mixed values and the attention weights (float32). A query with no visible key attends to all keys equally."""
+    precision = precision_of(query.dtype)
+    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    if query.dtype == jnp.float32:
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, precision=precision, preferred_element_type=jnp.float32)
+    else:
+        logits = _product(query, key, "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd")
+    if mask is not None:
+        logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(logits, axis=-1)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value, precision=precision)
+    return mixed, weights
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedAttention:
+    """Attention that never holds its weights, on the devices of a mesh whose axes all share the batch.
+
+    Attributes:
+        kind: `cudnn` or `splash`.
+        mesh: the mesh that the batch is sharded over.
+        interpret: runs the Pallas kernel without a TPU, to test it.
+    """
+
+    kind: Literal["cudnn", "splash"]
+    mesh: Mesh
+    interpret: bool = False
+
+    def takes(self, tokens: int, mask: AttentionMask | None) -> bool:
+        """Whether it is used for sequences of this many tokens."""
+        return self.kind == "cudnn" or (mask is None and tokens >= _SHORTEST_FOR_SPLASH)
+
+    def __call__(
+        self,
+        query: Float[Array, "b t h d"],
+        key: Float[Array, "b t h d"],
+        value: Float[Array, "b t h d"],
+        mask: AttentionMask | None,
+    ) -> Float[Array, "b t h d"]:
+        """The mixed values, in the dtype of `query`. Rows without a visible key are undefined."""
+        if self.kind == "cudnn":
+            if mask is not None:  # it takes a mask whose last two axes are whole
+                mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+            return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+        rows = PartitionSpec(self.mesh.axis_names)
+        splash = functools.partial(_splash, interpret=self.interpret)
+        # XLA cannot split a Pallas kernel: each device runs it on its own rows.
+        return jax.shard_map(splash, mesh=self.mesh, in_specs=rows, out_specs=rows, check_vma=False)(query, key, value)
+
+
+def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
+    """What computes attention on the devices of `mesh` in `dtype`; None for the einsum."""
+    platform = mesh.devices.flat[0].platform
+    kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(platform)
+    return FusedAttention(kind, mesh) if kind and jnp.dtype(dtype) == jnp.bfloat16 else None
+
+
+def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:
+    """Makes all self-attention of `model` use what `fused_attention` chooses."""
+    fused = fused_attention(mesh, dtype)
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, SelfAttention):
+            module.fused = fused
+
+
+def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array:
+    """Pads tokens and heads to what the kernel takes; padded keys are a segment of their own, which no query sees."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    tokens, heads, size = query.shape[1:]
+    padded = tokens + -tokens % _LANES
+    blocks = padded // _LANES
+    block = _LANES * max(divisor for divisor in range(1, 7) if blocks % divisor == 0)
+    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+    mask = splash_attention_mask.MultiHeadMask([splash_attention_mask.FullMask((padded, padded))] * heads)
+    kernel = splash_attention_kernel.make_splash_mha_single_device(
+        mask, block_sizes=splash_attention_kernel.BlockSizes(**dict.fromkeys(names, block)), interpret=interpret
+    )
+    segment = jnp.asarray(np.arange(padded) >= tokens, jnp.int32)
+    segments = splash_attention_kernel.SegmentIds(segment, segment)
+
+    def by_head(array: Array) -> Float[Array, "b h t d"]:
+        array = jnp.pad(array, ((0, 0), (0, padded - tokens), (0, 0), (0, -size % _LANES)))
+        return array.transpose(0, 2, 1, 3)
+
+    scaled = query * jnp.asarray(size**-0.5, query.dtype)
+    mixed = jax.vmap(kernel, (0, 0, 0, None))(by_head(scaled), by_head(key), by_head(value), segments)
+    return mixed.transpose(0, 2, 1, 3)[:, :tokens, :, :size]
+
+
+class SelfAttention(nnx.Module):
+    """Queries, keys and values from one fused product; the kernel holds them side by side in this order.
+
+    `fused` (None): what computes it where the weights are not asked for; None for the einsum.
+    """
+
+    def __init__(self, width: int, heads: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.heads = heads
+        self.fused: FusedAttention | None = None
+        self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
+        self.out = Linear(width, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+        """The new tokens."""
+        query, key, value = self._project(x)
+        if self.fused is not None and self.fused.takes(x.shape[1], mask):
+            mixed = self.fused(query, key, value, mask)
+        else:
+            mixed, _ = attend(query, key, value, mask)
+        return self.out(mixed.reshape(x.shape))
+
+    def with_weights(
+        self, x: Float[Array, "b t width"], mask: AttentionMask | None
+    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
+        """The new tokens and the attention weights."""
+        mixed, weights = attend(*self._project(x), mask)
+        return self.out(mixed.reshape(x.shape)), weights
+
+    def _project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
+        batch, tokens, width = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
+        return [qkv[:, :, part] for part in range(3)]

@@ -1,0 +1,112 @@
+"""Every implementation of attention against JAX's own reference: values and gradients, on every mask of the towers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
+from rococo_jax.models.attention import (
+    FusedAttention,
+    SelfAttention,
+    attend,
+    fused_attention,
+    use_fused_attention,
+)
+from rococo_jax.runtime import AXES, make_mesh
+from tests.models.test_towers import TEXT, VISION
+
+BATCH, HEADS, SIZE = 2, 2, 24
+MASKS = {
+    "none": lambda tokens: None,
+    "causal": lambda tokens: jnp.tril(jnp.ones((tokens, tokens), bool))[None, None],
+    "padding": lambda tokens: jnp.asarray(np.arange(tokens) < [[tokens], [tokens // 2]])[:, None, None],
+}
+
+
+def inputs(tokens: int, dtype: str, batch: int = BATCH, heads: int = HEADS) -> list:
+    """Query, key, value, and the cotangent of the output."""
+    random = np.random.default_rng(tokens)
+    return [jnp.asarray(random.normal(size=(batch, tokens, heads, SIZE)), dtype) for _ in range(4)]
+
+
+def value_and_gradients(function, query, key, value, cotangent):
+    mixed, backward = jax.vjp(function, query, key, value)
+    return [np.asarray(each, np.float64) for each in (mixed, *backward(cotangent))]
+
+
+def reference(mask, query, key, value, cotangent):
+    """`jax.nn.dot_product_attention` in float32."""
+    operands = [operand.astype(jnp.float32) for operand in (query, key, value, cotangent)]
+    with jax.default_matmul_precision("highest"):
+        return value_and_gradients(
+            lambda *qkv: jax.nn.dot_product_attention(*qkv, mask=mask, implementation="xla"), *operands
+        )
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
+def test_the_einsum_is_attention(mask, dtype, tolerance):
+    """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
+    mask, operands = MASKS[mask](9), inputs(9, dtype)
+    ours = value_and_gradients(lambda *qkv: attend(*qkv, mask)[0], *operands)
+    for mine, theirs in zip(ours, reference(mask, *operands), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+def test_gradients_are_products_in_the_dtype_of_the_towers():
+    operands = inputs(9, "bfloat16")
+    backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None)[0], *operands[:3])[1](operands[3]))
+    products = [line for line in backward.lower(*operands).as_text().splitlines() if "dot_general" in line]
+    assert len(products) == 5, "two products forward (one of them again), and three gradients more"
+    for line in products:
+        taken = line.split(" : (")[1].split(")")[0]
+        assert "f32" not in taken, line
+
+
+@pytest.mark.parametrize("tokens", [40, 128])
+def test_the_kernel_of_tpus_is_attention(tokens):
+    """Interpreted, over two devices, with padded tokens and heads (40) and without padded tokens (128)."""
+    fused = FusedAttention("splash", make_mesh(jax.devices()[:2]), interpret=True)
+    operands = inputs(tokens, "bfloat16", heads=1)
+    ours = value_and_gradients(lambda *qkv: fused(*qkv, None), *operands)
+    for mine, theirs in zip(ours, reference(None, *operands), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
+
+
+def test_the_implementation_follows_device_precision_length_and_mask():
+    @dataclasses.dataclass(frozen=True)
+    class Device:
+        platform: str
+
+    def chosen(platform: str, dtype: str) -> str | None:
+        fused = fused_attention(jax.sharding.Mesh(np.array([[Device(platform)]]), AXES), dtype)
+        return None if fused is None else fused.kind
+
+    assert chosen("cpu", "bfloat16") is None and chosen("gpu", "float32") is None and chosen("tpu", "float32") is None
+    assert chosen("gpu", "bfloat16") == "cudnn" and chosen("tpu", "bfloat16") == "splash"
+    splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
+    mask = MASKS["causal"](4)
+    assert splash.takes(729, None) and not splash.takes(257, None) and not splash.takes(729, mask)
+    assert cudnn.takes(50, None) and cudnn.takes(77, mask)
+
+
+def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
+    head = HeadSpec("linear", 16)
+    model = DualEncoder(ModelSpec(VISION, TEXT, head, head), rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+    mesh = make_mesh(jax.devices()[:1])
+    monkeypatch.setattr("rococo_jax.models.attention.fused_attention", lambda *_: FusedAttention("cudnn", mesh))
+    use_fused_attention(model, mesh, "bfloat16")
+    assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
+    asked = []
+    monkeypatch.setattr(
+        FusedAttention, "__call__", lambda self, query, key, value, mask: asked.append(mask) or jnp.zeros_like(query)
+    )
+    pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
+    model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)
+    assert [mask is None for mask in asked] == [True, False], "the image tower without a mask, the text tower with one"
+    _, weights = model.vision.tokens_and_attention(pixels)
+    np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, rtol=1e-5)
