@@ -22,7 +22,13 @@ from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError
 
 # Where each benchmark of this package is registered, in the order in which tables print them.
-MODULES = ("rococo_jax.benchmarks.rococo.benchmark", "rococo_jax.benchmarks.sugarcrepe")
+MODULES = (
+    "rococo_jax.benchmarks.rococo.benchmark",
+    "rococo_jax.benchmarks.sugarcrepe",
+    "rococo_jax.benchmarks.sugarcrepe_pp",
+    "rococo_jax.benchmarks.hard_positives",
+    "rococo_jax.benchmarks.valse",
+)
 ENTRY_POINTS = "rococo_jax.benchmarks"
 
 
@@ -79,6 +85,9 @@ class BenchmarkInfo:
         files: names of annotation files; a folder that holds one of them is recognised as this benchmark's.
         source: where the files are got.
         tasks: the names of its tasks.
+        optional: roles of folders that may be absent.
+        reader: of the items, where they are choices (`choices.reader.ChoiceReader`).
+        holds: tells the benchmark's files from another's of the same names.
         open: reads the files: (folders by role, settings) -> benchmark. Raises InputError.
     """
 
@@ -92,10 +101,13 @@ class BenchmarkInfo:
     source: str
     tasks: tuple[str, ...]
     open: Callable[[Mapping[str, Path], Settings], Benchmark]
+    optional: tuple[str, ...] = ()
+    reader: Any = None
+    holds: Callable[[Path], bool] | None = None
 
     def missing(self, folders: Mapping[str, Path]) -> list[str]:
         """What is not there of what the benchmark needs, as paths."""
-        absent = [str(folder) for folder in folders.values() if not folder.is_dir()]
+        absent = [str(folder) for role, folder in folders.items() if role not in self.optional and not folder.is_dir()]
         annotations = folders.get("annotations")
         if annotations is not None and annotations.is_dir() and not self.recognises(annotations):
             absent.append(f"{annotations}/{self.files[0]}")
@@ -103,7 +115,8 @@ class BenchmarkInfo:
 
     def recognises(self, annotations: Path) -> bool:
         """Whether a folder holds one of the benchmark's annotation files."""
-        return any((annotations / name).is_file() for name in self.files)
+        there = [path for name in self.files if (path := annotations / name).is_file()]
+        return bool(there) and (self.holds is None or self.holds(there[0]))
 
 
 _REGISTRY: dict[str, BenchmarkInfo] = {}
@@ -193,7 +206,10 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     """
     if not kinds:
         return benchmark
-    originals = benchmark.image_sets[ORIGINALS]
+    originals = benchmark.image_sets.get(ORIGINALS)
+    if originals is None:
+        found = "parts of images" if benchmark.image_sets else "no images"
+        raise InputError(benchmark.name, "corruptions", found, "whole images")
     sets = [CorruptedImages(originals, None, 0)]
     sets += [CorruptedImages(originals, kind, severity) for kind in kinds for severity in severities]
     tasks = []

@@ -1,16 +1,17 @@
-"""Corrupted images of any benchmark."""
+"""Corrupted images of any benchmark, and parts of images inside boxes."""
 
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, chunks
+from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, as_rgb, chunks
 from rococo_jax.perturb.images.corruptions import find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, read_rgb
 
@@ -73,6 +74,53 @@ class CorruptedImages:
     def note(self, row: int) -> str:
         """Nothing; the set's name tells it."""
         return self.originals.note(row)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CroppedImages:
+    """Parts of files inside boxes, cut before anything else is done to them.
+
+    Attributes:
+        originals: the files.
+        rows: for each part, the file that it is cut from.
+        boxes: left, top, right, bottom in pixels, as in Pillow's `crop`.
+        name: of the set.
+    """
+
+    originals: FileImages
+    rows: tuple[int, ...]
+    boxes: tuple[tuple[int, int, int, int], ...]
+    name: str = "crops"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files."""
+        return self.originals.paths
+
+    def content(self, row: int) -> bytes:
+        """Hash of the file, and the box."""
+        return json.dumps([self.originals.hashes[self.rows[row]], list(self.boxes[row])]).encode()
+
+    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
+        """The parts in order."""
+        return chunks(range(len(self)), size)
+
+    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
+        """Opens files in threads and cuts them; see `ImageSet.read`."""
+        boxes = iter([self.boxes[row] for row in rows])
+        whole = self.originals.read([self.rows[row] for row in rows], _same)
+        return ((prepare or as_rgb)(image.crop(box)) for image, box in zip(whole, boxes, strict=True))
+
+    def thumbnail(self, row: int) -> Image.Image:
+        """The part itself."""
+        return next(self.read([row]))
+
+    def note(self, row: int) -> str:
+        """The box."""
+        return f"cut to {list(self.boxes[row])}"
 
 
 def _same(image: Image.Image) -> Image.Image:

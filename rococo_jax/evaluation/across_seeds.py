@@ -21,6 +21,8 @@ METRICS = ("r1", "fr1")
 _ALWAYS = ("task", "variant", "image")
 # Metric -> the columns that it is counted from; a table has the columns of the kinds of its tasks.
 _COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen"}
+# Of these the column of the same name is true or false.
+_COUNTED_FROM |= {name: name for name in ("ata", "tot", "group_score", "text_score", "image_score")}
 _ALTERED = ("own_altered", "other_altered")
 _WANTED = "the per-query table that `rococo evaluate` writes beside results.json"
 
@@ -98,7 +100,8 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     }
     columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
     for metric, column in counted.items():
-        hit = compute.if_else(compute.is_null(table[column]), None, hits[metric](table[column]))
+        hit = hits.get(metric, lambda column: column)(table[column])
+        hit = compute.if_else(compute.is_null(table[column]), None, hit)
         columns[metric] = compute.cast(hit, pyarrow.int64())
     # One thread keeps tasks and variants in the order of the table.
     sums = pyarrow.table(columns).group_by(list(_ALWAYS), use_threads=False).aggregate(

@@ -96,7 +96,7 @@ def estimate(
     for source, found in zip(waiting, specs, strict=True):
         if rerank and found is not None and found[0].matching is None:
             raise InputError(source, "matching head", "none", "one to rerank with, such as BLIP's for retrieval")
-    paths = [path for benchmark in benchmarks for path in getattr(benchmark.image_sets[ORIGINALS], "paths", ())]
+    paths = [path for benchmark in benchmarks for path in getattr(benchmark.image_sets.get(ORIGINALS), "paths", ())]
     rate, image_seconds = measured_rate(dtype), measured_image_seconds(paths)
     costs = [found and cost_of(found[0], work, rate, image_seconds, found[1]) for found in specs]
     return estimate_lines(costs, len(folders) - len(waiting), work, rate, image_seconds)

@@ -6,7 +6,10 @@ from typing import Any
 from rococo_jax.metrics import METRICS, metric_of
 
 # Metrics that a terminal has room for, the first of a task with its interval.
-_SHOWN = ("r1", "r5", "r10", "fr1", "ota", "ties", "drop")
+_SHOWN = (
+    *("r1", "r5", "r10", "fr1", "group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
+    *("negative_on_top", "ties", "drop"),
+)
 
 
 def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:

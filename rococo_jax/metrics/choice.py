@@ -1,28 +1,143 @@
-"""Accuracy of choices between texts for one image, in percent, from similarities; every comparison is strict.
+"""Choices among few: which text belongs to the image, which image to the text; in percent, every comparison strict.
 
-    OTA     share of items with s(c) > s(c_n)                          original test accuracy
-    ties    share of items with s(c) = s(c_n)
+An item is M images by N texts with a match matrix. `c` is an image's first right text, `c_p` a further right one (a
+hard positive), `c_n` its wrong ones (hard negatives); with several of a kind the worst case counts.
 
-OTA as The Hard Positive Truth (arXiv 2409.17958) defines it; it is SugarCrepe's accuracy (arXiv 2306.14610). A constant
-scorer has 0: an equal score is no right choice.
+    OTA                 s(c) > s(c_n)                                         original test accuracy
+    ATA                 s(c) > s(c_n) and s(c_p) > s(c_n)                     augmented test accuracy; ITT
+    brittleness         s(c) > s(c_n) > s(c_p) or s(c_p) > s(c_n) > s(c)
+    negative on top     s(c_n) > s(c) and s(c_n) > s(c_p)
+    ties                the rest, so that ATA + brittleness + negative on top + ties = 100
+    TOT                 t(c, c_p) > t(c, c_n) and t(c, c_p) > t(c_p, c_n)      t compares texts alone
+    text score          every image scores its right text higher than the item's others
+    image score         every text scores its right image higher than the item's others
+    group score         both
+
+OTA, ATA and brittleness as in The Hard Positive Truth (arXiv 2409.17958); OTA is SugarCrepe's accuracy (2306.14610);
+ATA and TOT are SugarCrepe++'s ITT and TOT (2406.11171); text, image and group score as in Winoground (2204.03162). A
+constant scorer has 0 in all but ties.
 """
 
+import dataclasses
+from typing import Literal
+
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from rococo_jax.metrics.metric import Metric, share
 
-COUNTED = ("ota", "ties")
-METRICS = (
-    Metric("ota", "OTA", "higher", "%", "accuracy: the right text scores strictly higher than the wrong one",
-           "benchmark", share("ota")),
-    Metric("ties", "Ties", "lower", "%", "right and wrong text score the same, which counts as an error", "ours",
-           share("ties")),
-)  # fmt: skip
+# What an item asks for: a text of an image, an image of a text, both, or, without images, which texts are alike.
+Asks = Literal["texts", "images", "both", "alike"]
+_TIES = Metric("ties", "Ties", "lower", "%", "decided by equal scores, which counts as an error", "ours", share("ties"))
+_OTA = Metric("ota", "OTA", "higher", "%", "accuracy: the right text scores strictly higher than the wrong ones",
+              "benchmark", share("ota"))  # fmt: skip
+_ATA = Metric("ata", "ATA", "higher", "%", "both right texts score strictly higher than the wrong ones", "benchmark",
+              share("ata"))  # fmt: skip
+_ITT = Metric("itt", "ITT", "higher", "%", "image-to-text: both right texts score strictly higher; ATA by another name",
+              "benchmark", share("ata"))  # fmt: skip
+_TOT = Metric("tot", "TOT", "higher", "%", "texts alone: the two right ones are more alike than either and a wrong one",
+              "paper", share("tot"))  # fmt: skip
+_BRITTLENESS = Metric("brittleness", "Brittleness", "lower", "%", "a wrong text scores between the two right ones",
+                      "benchmark", share("brittleness"))  # fmt: skip
+_ON_TOP = Metric("negative_on_top", "Negative on top", "lower", "%", "a wrong text scores higher than every right one",
+                 "ours", share("negative_on_top"))  # fmt: skip
+_TEXT = Metric("text_score", "Text score", "higher", "%", "every image scores its right text strictly highest",
+               "benchmark", share("text_score"))  # fmt: skip
+_IMAGE = Metric("image_score", "Image score", "higher", "%", "every text scores its right image strictly highest",
+                "benchmark", share("image_score"))  # fmt: skip
+_GROUP = Metric("group_score", "Group score", "higher", "%", "text score and image score at once", "benchmark",
+                share("group_score"))  # fmt: skip
+METRICS = (_OTA, _ATA, _ITT, _TOT, _BRITTLENESS, _ON_TOP, _GROUP, _TEXT, _IMAGE, _TIES)
+_BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def count_choices(
-    right: Float[np.ndarray, " items"], wrong: Float[np.ndarray, " items"]
-) -> Float[np.ndarray, "items counted"]:
-    """1.0 where an item counts for that column of `COUNTED`, else 0.0."""
-    return np.stack([right > wrong, right == wrong], axis=1).astype(np.float64)
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemScores:
+    """Similarities within each item; NaN where an item has fewer images or texts than the largest.
+
+    Attributes:
+        scores: of each image with each text of its item.
+        match: which texts are right for which images.
+        alike: where texts are compared alone, the least similarity of two right texts and the largest of a right and a
+            wrong one.
+    """
+
+    scores: Float[np.ndarray, "items images texts"]
+    match: Bool[np.ndarray, "items images texts"]
+    alike: Float[np.ndarray, "items 2"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sides:
+    """One side's comparisons: for each of an item's queries the scores of its answers; NaN where there is none.
+
+    Attributes:
+        first, worst, best: of the right answers: the first, the lowest, the highest.
+        wrong: the highest of the wrong answers.
+        asked: whether the query has a right and a wrong answer.
+    """
+
+    first: Float[np.ndarray, "items queries"]
+    worst: Float[np.ndarray, "items queries"]
+    best: Float[np.ndarray, "items queries"]
+    wrong: Float[np.ndarray, "items queries"]
+    asked: Bool[np.ndarray, "items queries"]
+
+    @property
+    def right(self) -> Bool[np.ndarray, " items"]:
+        """Every query has its right answers above the wrong ones."""
+        return ((self.worst > self.wrong) | ~self.asked).all(axis=1)
+
+    @property
+    def not_lost(self) -> Bool[np.ndarray, " items"]:
+        """No query has a wrong answer above a right one."""
+        return ((self.worst >= self.wrong) | ~self.asked).all(axis=1)
+
+
+def sides(scores: Float[np.ndarray, "items queries answers"], match: Bool[np.ndarray, "items queries answers"]):
+    """The comparisons of each query with its answers along the last axis, as `Sides`."""
+    valid = ~np.isnan(scores)
+    right, wrong = match & valid, ~match & valid
+    first = np.take_along_axis(scores, right.argmax(axis=2)[..., None], axis=2)[..., 0]
+    asked = right.any(axis=2) & wrong.any(axis=2)
+    best = np.where(right, scores, -np.inf).max(axis=2)
+    worst = np.where(right, scores, np.inf).min(axis=2)
+    return Sides(first, worst, best, np.where(wrong, scores, -np.inf).max(axis=2), asked)
+
+
+def count_choices(items: ItemScores, asks: Asks) -> dict[str, Bool[np.ndarray, " items"]]:
+    """Whether each item counts, by the column that metrics are shares of."""
+    if asks == "alike":
+        return _count_alike(items) | {"ties": items.alike[:, 0] == items.alike[:, 1]}
+    texts = sides(items.scores, items.match)
+    if asks == "texts":
+        first, worst, best, wrong = (each[:, 0] for each in (texts.first, texts.worst, texts.best, texts.wrong))
+        counted = {"ota": first > wrong, "ties": (wrong == best) | (wrong == worst)}
+        if items.alike is None:
+            return counted
+        of_positives = {"ata": worst > wrong, "brittleness": (best > wrong) & (wrong > worst)}
+        return {**counted, **of_positives, "negative_on_top": wrong > best, **_count_alike(items)}
+    images = sides(items.scores.swapaxes(1, 2), items.match.swapaxes(1, 2))
+    if asks == "images":
+        return {"image_score": images.right, "ties": images.not_lost & ~images.right}
+    group = texts.right & images.right
+    counted = {"group_score": group, "text_score": texts.right, "image_score": images.right}
+    return counted | {"ties": texts.not_lost & images.not_lost & ~group}
+
+
+def _count_alike(items: ItemScores) -> dict[str, Bool[np.ndarray, " items"]]:
+    return {"tot": items.alike[:, 0] > items.alike[:, 1]}
+
+
+def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[Metric, ...]:
+    """The metrics that are made of these columns, `leads` first.
+
+    >>> [metric.name for metric in metrics_of(("ota", "ties"))]
+    ['ota', 'ties']
+    >>> [metric.name for metric in metrics_of(("ata", "tot"), ("itt",))]
+    ['itt', 'ata', 'tot']
+    """
+    return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in columns)]))

@@ -10,7 +10,7 @@ Images are put in the order of their group before drawing, so the order of queri
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
@@ -21,6 +21,8 @@ RESAMPLES = 2000
 SEED = 0
 LEVEL = 95.0
 _DRAWS_AT_ONCE = 100
+# Draws of more counts than this (128 MB) are made anew each time, a block after the other, and never held whole.
+_HELD = 2**26
 
 Interval = list[float] | None
 
@@ -51,18 +53,16 @@ class Counted:
     def values(self) -> dict[str, float]:
         """Every metric, in its unit."""
         totals = np.append(self.counts.sum(axis=0), float(len(self)))
-        return {name: float(value) for name, value in self._metrics_of(totals).items()}
+        return {name: float(value) for name, value in self.metrics_of(totals).items()}
 
-    def over_draws(self, images: Int[np.ndarray, " images"], draws: UInt16[np.ndarray, "draws images"]) -> dict:
-        """The value of each metric in each draw; `images` are the groups, ascending, that `draws` counts."""
-        per_image = np.zeros((len(images), len(self.columns) + 1))
+    def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
+        """Sums over the items of each image; `images` are groups, ascending, all of the items' among them."""
         place = np.searchsorted(images, self.group)
         # Sums of whole numbers, exact in float64 in any order.
-        np.add.at(per_image, place, np.column_stack([self.counts, np.ones(len(self))]))
-        parts = [draws[start : start + _DRAWS_AT_ONCE] @ per_image for start in range(0, len(draws), _DRAWS_AT_ONCE)]
-        return self._metrics_of(np.concatenate(parts))
+        sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
+        return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
 
-    def _metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
+    def metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
         # A draw without an item of this variant has no value; it is left out of the percentiles.
         with np.errstate(invalid="ignore"):
             shares = {
@@ -75,13 +75,28 @@ class Counted:
 @functools.lru_cache(maxsize=4)
 def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UInt16[np.ndarray, "resamples images"]:
     """How often each image is in each draw (16-bit counts); the same seed gives the same draws."""
-    generator = np.random.default_rng(seed)
     counts = np.empty((resamples, images), np.uint16)
-    for start in range(0, resamples, _DRAWS_AT_ONCE):
-        rows = min(_DRAWS_AT_ONCE, resamples - start)
-        drawn = generator.integers(0, images, (rows, images)) + images * np.arange(rows)[:, None]
-        counts[start : start + rows] = np.bincount(drawn.ravel(), minlength=rows * images).reshape(rows, images)
+    for row, drawn in zip(counts, _new_draws(images, resamples, seed), strict=True):
+        row[:] = drawn
     return counts
+
+
+def _new_draws(images: int, resamples: int, seed: int) -> Iterator[Int[np.ndarray, " images"]]:
+    generator = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(generator.integers(0, images, images), minlength=images)
+
+
+def sums_over_draws(
+    per_image: Float[np.ndarray, "images columns"], resamples: int = RESAMPLES, seed: int = SEED
+) -> Float[np.ndarray, "resamples columns"]:
+    """The sum of each column in each draw of `image_draws`; many images are drawn without holding all draws."""
+    images = len(per_image)
+    if images * resamples > _HELD:
+        return np.stack([drawn @ per_image for drawn in _new_draws(images, resamples, seed)])
+    draws = image_draws(images, resamples, seed)
+    blocks = [draws[start : start + _DRAWS_AT_ONCE] for start in range(0, resamples, _DRAWS_AT_ONCE)]
+    return np.concatenate([block @ per_image for block in blocks])
 
 
 def mean_of_runs(runs: Sequence[Counted], clean: Counted | None = None) -> dict[str, float | None]:
@@ -111,11 +126,14 @@ def intervals(
     drop is not defined.
     """
     images = np.unique(np.concatenate([run.group for run in runs]))
-    draws = image_draws(len(images), resamples, seed)
-    drawn_runs = [run.over_draws(images, draws) for run in runs]
+    asked = [*runs, *([] if clean is None else [clean])]
+    widths = np.cumsum([len(run.columns) + 1 for run in asked])[:-1]
+    sums = sums_over_draws(np.concatenate([run.per_image(images) for run in asked], axis=1), resamples, seed)
+    drawn = [run.metrics_of(each) for run, each in zip(asked, np.split(sums, widths, axis=1), strict=True)]
+    drawn_runs = drawn[: len(runs)]
     values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in drawn_runs[0]}
     if clean is not None:
-        before = clean.over_draws(images, draws)[clean.primary]
+        before = drawn[-1][clean.primary]
         points = before - values[clean.primary]
         values["drop"] = 100.0 * points / before if before.all() else None
         values["drop_points"] = points

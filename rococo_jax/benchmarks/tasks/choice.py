@@ -1,161 +1,162 @@
-"""Choose: which of two texts belongs to the image?"""
+"""Choose: which of a few texts belongs to the image, which of a few images to the text, or both."""
 
 import dataclasses
-import functools
+import os
 from collections.abc import Sequence
-from typing import Literal
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from rococo_jax.benchmarks.tables import ORIGINALS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.errors import InputError
-from rococo_jax.metrics import choice
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.choice import Asks, ItemScores
 
 # The variant that is the mean over all parts.
 MEAN = "mean"
-_ITEMS_AT_ONCE = 4096
+# float64 numbers that a run of items gathers: 8 MB, which stays in a core's cache better than more.
+_NUMBERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChoiceTask:
-    """Items of one image, its right text and a wrong one; a right choice is strict, so a constant scorer has 0.
+    """Items of M images by N texts; every comparison is strict, so a constant scorer has 0 in all metrics.
 
     Attributes:
         name: the benchmark's.
         variant: its part.
         ids: of the items, unique within the part.
-        images, right, wrong: rows of the benchmark's tables, one an item.
+        images: the images that occur.
+        image_names: the row of the benchmark's `images` that each of them is, or was cut from.
+        item_images: for each item, places in `images`; -1 where it has fewer than the largest.
+        item_texts: the same, rows of the table of texts.
+        match: which texts are right for which images; without images, the first row says which texts are right.
+        group: the row of the benchmark's `images` that the item belongs to; items of one group are resampled together.
+        leads: metrics to put first.
         seed, baseline, pooled: see `Outcome`; all parts are pooled into their macro mean.
     """
 
     name: str
     variant: str
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     images: Rows
-    right: Rows
-    wrong: Rows
+    image_names: Int[np.ndarray, " pictures"]
+    item_images: Int[np.ndarray, "items images"]
+    item_texts: Int[np.ndarray, "items texts"]
+    match: Bool[np.ndarray, "items images texts"]
+    group: Int[np.ndarray, " items"]
+    leads: tuple[str, ...] = ()
     seed: int | None = None
     baseline: str = ""
     pooled: str | None = MEAN
 
     @property
+    def asks(self) -> Asks:
+        """What is compared: see `metrics.choice.Asks`."""
+        several_texts = self.item_texts.shape[1] > 1
+        if not len(self.images):
+            return "alike"
+        return ("both" if several_texts else "images") if self.item_images.shape[1] > 1 else "texts"
+
+    @property
+    def compares_texts(self) -> bool:
+        """Whether some item has several right texts for its one image, so that texts are also compared alone."""
+        return self.match.shape[1] == 1 and bool((self.match.sum(axis=2) > 1).any())
+
+    @property
     def queries_and_pairs(self) -> tuple[int, int]:
         """How many items there are, and how many similarities they need."""
-        return len(self.images), 2 * len(self.images)
+        return len(self.ids), self.match.size
 
-    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "ChoiceOutcome":
+    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> ChoiceOutcome:
         """Compares cosines, summed in float64 in the order of the vectors' coordinates.
 
         Raises:
             InputError: a vector is NaN or infinite.
         """
-        del mesh  # two products an item
-        sides = [embeddings.select(rows) for rows in (self.images, self.right, self.wrong)]
-        parts = []
-        for start in range(0, len(self.images), _ITEMS_AT_ONCE):
-            run = slice(start, start + _ITEMS_AT_ONCE)
-            image, right, wrong = (np.asarray(table[index[run]], np.float64) for table, index in sides)
-            parts.append([np.einsum("ij,ij->i", image, text) for text in (right, wrong)])
-        scores = np.concatenate(parts, axis=1) if parts else np.empty((2, 0))
-        if not np.isfinite(scores).all():
-            raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
-        return ChoiceOutcome(self, *scores)
+        del mesh  # a few products an item
+        (images, places), texts = embeddings.select(self.images), embeddings.tables[TEXTS]
+        width = texts.shape[1] * sum(self.match.shape[1:])
+        runs = _runs(len(self.ids), max(1, _NUMBERS_AT_ONCE // max(1, width)))
+        alike = self.compares_texts
+
+        def score_run(run: slice) -> tuple[np.ndarray, np.ndarray]:
+            of_texts = [_vectors(texts, column) for column in self.item_texts[run].T]
+            scores = np.full((len(of_texts[0]), *self.match.shape[1:]), np.nan)
+            for image, column in enumerate(self.item_images[run].T if len(self.images) else ()):
+                vectors = _vectors(images, np.where(column < 0, -1, places[column]))
+                for text, of_text in enumerate(of_texts):
+                    scores[:, image, text] = _products(vectors, of_text)
+            absent = (self.item_images[run] < 0)[:, :, None] | (self.item_texts[run] < 0)[:, None, :]
+            if not np.isfinite(scores[~absent]).all():
+                raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
+            scores[absent] = np.nan
+            of_pairs = _alike(of_texts, self.match[run, 0], self.item_texts[run] >= 0) if alike else np.empty((0, 2))
+            return scores, of_pairs
+
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="choices") as pool:
+            parts = list(pool.map(score_run, runs))
+        scores = np.concatenate([scores for scores, _ in parts] or [np.empty(self.match.shape)])
+        pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
+        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None))
 
     def split(self, count: int) -> list["ChoiceTask"]:
-        """The task with a share of the items each."""
+        """The task with a share of the items each; shapes stay those of the whole."""
         shares = np.array_split(np.arange(len(self.ids)), count)
-        sides = ("images", "right", "wrong")
+        sides = ("item_images", "item_texts", "match", "group")
         return [
             dataclasses.replace(
-                self, ids=tuple(self.ids[i] for i in share), **{side: getattr(self, side)[share] for side in sides}
+                self, ids=[self.ids[i] for i in share], **{side: getattr(self, side)[share] for side in sides}
             )
             for share in shares
         ]
 
-    def joined(self, results: Sequence[tuple[np.ndarray, np.ndarray]]) -> "ChoiceOutcome":
+    def joined(self, results: Sequence[ItemScores]) -> ChoiceOutcome:
         """The outcome of the whole task from the scores of its shares."""
-        return ChoiceOutcome(self, *map(np.concatenate, zip(*results, strict=True)))
+        alike = [each.alike for each in results]
+        whole = None
+        if self.compares_texts:
+            # A share without an item of several right texts compares none.
+            whole = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
+                                    for each, a in zip(results, alike, strict=True)])  # fmt: skip
+        return ChoiceOutcome(self, ItemScores(np.concatenate([each.scores for each in results]), self.match, whole))
 
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask":
-        """The part on other images, as `PART/IMAGES`."""
+    def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
+        """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images."""
         del pooled  # kinds of corruption are pooled for tasks without parts
+        if self.images.tables != (ORIGINALS,):
+            return None
         changed = self.images.with_table(ORIGINALS, images)
         variant, baseline = f"{self.variant}/{images}", f"{self.variant}/{baseline}"
         return dataclasses.replace(self, variant=variant, images=changed, baseline=baseline, pooled=None)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ChoiceOutcome:
-    """A choice task and one model's similarities for each of its items."""
+def _runs(items: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, items)) for start in range(0, items, size)]
 
-    of: ChoiceTask
-    right_score: Float[np.ndarray, " items"]
-    wrong_score: Float[np.ndarray, " items"]
-    kind: Literal["choice"] = "choice"
 
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
-    result = property(lambda self: (self.right_score, self.wrong_score))
+def _vectors(table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, " items"]) -> np.ndarray:
+    """The vectors of rows in float64; whatever stands for an absent one (-1) is not looked at."""
+    return np.asarray(table[rows], np.float64)
 
-    @functools.cached_property
-    def counted(self) -> Counted:
-        """Right choices and ties, item by item."""
-        counts = choice.count_choices(self.right_score, self.wrong_score)
-        return Counted(counts, choice.COUNTED, self._group, choice.METRICS)
 
-    @property
-    def _group(self) -> Int[np.ndarray, " items"]:
-        return self.of.images.index
+def _products(one: np.ndarray, other: np.ndarray) -> Float[np.ndarray, " items"]:
+    return np.einsum("ij,ij->i", one, other)
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How many items and images there are."""
-        return {"items": len(self.of.ids), "images": len(np.unique(self._group))}
 
-    def rows(self, tables: Tables):
-        """One row an item (`pyarrow.Table`): `chosen` is `right`, `wrong` or `tie`."""
-        import pyarrow as pa
-
-        images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
-        right, tie, count = self.right_score > self.wrong_score, self.right_score == self.wrong_score, len(task.ids)
-        columns = {
-            "task": [task.name] * count,
-            "variant": [task.variant] * count,
-            "item": list(task.ids),
-            "image": images[task.images.index],
-            "caption": texts[task.right.index],
-            "wrong_caption": texts[task.wrong.index],
-            "chosen": np.where(tie, "tie", np.where(right, "right", "wrong")).astype(object),
-            "right_score": self.right_score,
-            "wrong_score": self.wrong_score,
-        }
-        numbers = ("right_score", "wrong_score")
-        return pa.table(
-            columns, schema=pa.schema([(name, pa.float64() if name in numbers else pa.string()) for name in columns])
-        )
-
-    def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The items whose wrong text scores at least as high, by its lead."""
-        task, lead = self.of, self.wrong_score - self.right_score
-        chosen, shown = [], set()
-        for item in np.argsort(-lead, kind="stable").tolist():
-            image = int(task.images.index[item])
-            if lead[item] < 0 or len(chosen) == count:
-                break
-            if image in shown:
-                continue
-            shown.add(image)
-            row = task.images[item : item + 1]
-            query = Side(image=tables.images[image], picture=(row.tables[0], image))
-            right, wrong = (Side(text=tables.texts[int(side.index[item])]) for side in (task.right, task.wrong))
-            named = (task.name, task.variant, task.seed, "error", 0, "wrong")
-            scores = float(self.right_score[item]), float(self.wrong_score[item])
-            chosen.append(Example(*named, query, right, wrong, *scores))
-        return chosen
+def _alike(
+    vectors: Sequence[np.ndarray], right: Bool[np.ndarray, "items texts"], present: Bool[np.ndarray, "items texts"]
+) -> Float[np.ndarray, "items 2"]:
+    """The least similarity of two right texts, and the largest of a right and a wrong one; NaN without such pairs."""
+    least, largest = np.full(len(right), np.inf), np.full(len(right), -np.inf)
+    for one in range(len(vectors)):
+        for other in range(one):
+            products = _products(vectors[one], vectors[other])
+            both = present[:, one] & present[:, other]
+            same, differ = both & right[:, one] & right[:, other], both & (right[:, one] != right[:, other])
+            least = np.where(same, np.minimum(least, products), least)
+            largest = np.where(differ, np.maximum(largest, products), largest)
+    none = np.isinf(least) | np.isinf(largest)
+    return np.where(none[:, None], np.nan, np.stack([least, largest], axis=1))

@@ -1,0 +1,235 @@
+"""Items of choices as readers give them, and the tables and tasks that are built of many."""
+
+import dataclasses
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from rococo_jax.benchmarks.tables import Rows
+from rococo_jax.benchmarks.tasks import ChoiceTask
+from rococo_jax.errors import InputError
+
+# Left, top, right and bottom in pixels of the file, as in Pillow's `crop`.
+Box = tuple[int, int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An image, or the part of it inside a box.
+
+    Attributes:
+        file: its name, relative to the folder of images.
+        box: left, top, right, bottom in pixels.
+    """
+
+    file: str
+    box: Box | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """Images, texts, and which belong together.
+
+    Attributes:
+        id: unique within its part.
+        images: pictures.
+        texts: strings.
+        match: (place of an image, place of a text) of each right pair.
+        part: the variant that it is counted in.
+    """
+
+    id: str
+    images: tuple[Picture, ...]
+    texts: tuple[str, ...]
+    match: tuple[tuple[int, int], ...]
+    part: str
+
+
+def choose_text(id: str, image: Picture, right: Sequence[str], wrong: Sequence[str], part: str) -> Item:
+    """One image, its right texts, then the wrong ones."""
+    return Item(id, (image,), (*right, *wrong), tuple((0, place) for place in range(len(right))), part)
+
+
+def choose_image(id: str, text: str, right: Picture, wrong: Sequence[Picture], part: str) -> Item:
+    """One text, its image, then the wrong ones."""
+    return Item(id, (right, *wrong), (text,), ((0, 0),), part)
+
+
+def choose_pairs(id: str, images: Sequence[Picture], texts: Sequence[str], part: str) -> Item:
+    """As many images as texts; each belongs to the one in its own place."""
+    return Item(id, tuple(images), tuple(texts), tuple((place, place) for place in range(len(texts))), part)
+
+
+class Part:
+    """The items of one part, in flat arrays of places: 1,000,000 of them take some 100 MB with their ids."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.seen: set[str] = set()
+        self.pictures, self.picture_ends = array("q"), array("q")
+        self.texts, self.text_ends = array("q"), array("q")
+        self.match, self.match_ends = array("q"), array("q")
+        self.shape = ""
+
+    def columns(self, places: array, ends: array, kept: Bool[np.ndarray, " items"]) -> Int[np.ndarray, "kept most"]:
+        """One row an item, -1 where it has fewer than the largest."""
+        flat, ends = _whole(places), _whole(ends)
+        counts = np.diff(ends, prepend=0)
+        most = int(counts.max(initial=0))
+        padded = np.full((len(counts), most), -1)
+        padded[np.repeat(np.arange(len(counts)), counts), _places_within(counts)] = flat
+        return padded[kept]
+
+
+class ItemTables:
+    """Collects items; names, pictures and texts once each."""
+
+    def __init__(self, source: object):
+        self.source = source
+        self.names: dict[str, int] = {}
+        self.pictures: dict[Picture, int] = {}
+        self.texts: dict[str, int] = {}
+        self.parts: dict[str, Part] = {}
+
+    def add(self, item: Item, where: object = "") -> None:
+        """Adds an item.
+
+        Raises:
+            InputError: its id occurs twice in its part, its matrix has another shape, nothing is right or wrong, or
+                it asks another kind of question than its part.
+        """
+        source, field = where or self.source, f"item {item.id}"
+        part = self.parts.setdefault(item.part, Part())
+        if item.id in part.seen:
+            raise InputError(source, field, f"the id twice in part {item.part!r}", "every id once")
+        part.seen.add(item.id)
+        images, texts = len(item.images), len(item.texts)
+        if not texts or any(not (0 <= i < max(images, 1) and 0 <= t < texts) for i, t in item.match):
+            found = f"{list(item.match)} for {images} images and {texts} texts"
+            raise InputError(source, f"{field}: match", found, "pairs [image, text] of places that are there")
+        if not item.match or len(set(item.match)) == max(images, 1) * texts:
+            found = "no pair" if not item.match else "every pair"
+            raise InputError(source, f"{field}: match", found, "some pairs right and some wrong")
+        if not images:
+            raise InputError(source, f"{field}: images", "none", "at least one")
+        shape = shape_of(item)
+        if part.ids and part.shape != shape:
+            found = f"{shape}, after {part.shape}, in part {item.part!r}"
+            raise InputError(source, f"{field}: match", found, "one kind of question in a part")
+        part.shape = shape
+        part.ids.append(item.id)
+        for picture in item.images:
+            self.names.setdefault(picture.file, len(self.names))
+            part.pictures.append(self.pictures.setdefault(picture, len(self.pictures)))
+        part.texts.extend(self.texts.setdefault(text, len(self.texts)) for text in item.texts)
+        part.match.extend(image * texts + text for image, text in item.match)
+        part.picture_ends.append(len(part.pictures))
+        part.text_ends.append(len(part.texts))
+        part.match_ends.append(len(part.match))
+
+
+def shape_of(item: Item) -> str:
+    """What an item asks, in words."""
+    if len(item.images) == 1:
+        several = len(item.match) > 1
+        return "texts of one image, several of them right" if several else "texts of one image"
+    if len(item.texts) == 1:
+        return "images of one text"
+    return "images and texts"
+
+
+def tasks_of(
+    tables: ItemTables,
+    name: str,
+    picture_rows: Mapping[Picture, tuple[str, int]],
+    name_row: Mapping[str, int],
+    leads: Sequence[str] = (),
+    pooled: Mapping[str, str] | None = None,
+) -> tuple[list[ChoiceTask], tuple[str, ...]]:
+    """One task for each part that has items whose pictures are all there, and the texts that they use.
+
+    Args:
+        tables: the items.
+        name: of the tasks.
+        picture_rows: (table, row) of each picture that is there; empty to compare texts alone.
+        name_row: the row in the benchmark's `images` of each name.
+        leads: metrics to put first.
+        pooled: part -> the variant that is a mean over it and others; the default is `ChoiceTask`'s, for all parts.
+    """
+    alone = not picture_rows
+    pictures = list(tables.pictures)
+    there = np.array([alone or picture in picture_rows for picture in pictures], bool)
+    image_of = np.array([name_row.get(picture.file, -1) for picture in pictures], int)
+    used = np.full(len(tables.texts), -1)
+    tasks, kept_texts = [], []
+    for part_name, part in tables.parts.items():
+        every = np.ones(len(part.ids), bool)
+        item_pictures = part.columns(part.pictures, part.picture_ends, every)
+        kept = (there[item_pictures] | (item_pictures < 0)).all(axis=1)
+        if not kept.any():
+            continue
+        item_pictures, item_texts = item_pictures[kept], part.columns(part.texts, part.text_ends, kept)
+        match = _match(part, kept, item_pictures.shape[1], item_texts.shape[1])
+        new = np.unique(item_texts[item_texts >= 0])
+        new = new[used[new] < 0]
+        used[new] = np.arange(len(kept_texts), len(kept_texts) + len(new))
+        kept_texts += new.tolist()
+        asked = np.unique(item_pictures[item_pictures >= 0])
+        place = np.full(len(pictures) + 1, -1)  # the last for -1
+        place[asked] = np.arange(len(asked))
+        rows = Rows(()) if alone else _rows([picture_rows[pictures[one]] for one in asked.tolist()])
+        more: dict[str, Any] = {} if pooled is None else {"pooled": pooled.get(part_name)}
+        tasks.append(
+            ChoiceTask(
+                name=name,
+                variant=part_name,
+                ids=part.ids
+                if kept.all()
+                else [one for one, keep in zip(part.ids, kept.tolist(), strict=True) if keep],
+                images=rows,
+                image_names=image_of[asked] if not alone else np.empty(0, int),
+                item_images=np.full((len(item_texts), 1), -1) if alone else place[item_pictures],
+                item_texts=np.where(item_texts < 0, -1, used[item_texts]),
+                match=match[:, :1] if alone else match,
+                group=image_of[item_pictures[:, 0]],
+                leads=tuple(leads),
+                **more,
+            )
+        )
+    strings = list(tables.texts)
+    return tasks, tuple(strings[place] for place in kept_texts)
+
+
+def _match(part: Part, kept: Bool[np.ndarray, " items"], images: int, texts: int) -> Bool[np.ndarray, "kept i t"]:
+    ends, flat = _whole(part.match_ends), _whole(part.match)
+    counts = np.diff(ends, prepend=0)
+    of_item = np.repeat(np.arange(len(counts)), counts)
+    own_texts = np.diff(_whole(part.text_ends), prepend=0)[of_item]
+    match = np.zeros((len(counts), images, texts), bool)
+    match[of_item, flat // own_texts, flat % own_texts] = True
+    return match[kept]
+
+
+def _whole(values: array) -> Int[np.ndarray, " values"]:
+    # The buffer of an array is of C's `long long`, which NumPy tells from its own 64-bit integers.
+    return np.fromiter(values, np.int64, len(values))
+
+
+def _places_within(counts: Int[np.ndarray, " items"]) -> Int[np.ndarray, " places"]:
+    """0, 1, ... within each item, item after item."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _rows(places: Iterable[tuple[str, int]]) -> Rows:
+    """Rows of one table or of several, in order."""
+    rows = Rows(())
+    table, index = None, []
+    for name, row in places:
+        if name != table and index:
+            rows, index = rows + Rows.of(table, index), []
+        table = name
+        index.append(row)
+    return rows + Rows.of(table, index) if index else rows

@@ -1,0 +1,142 @@
+"""The base of all benchmarks of choices: a reader says what an item is; files, images, tasks and errors are here.
+
+A reader is `items(record) -> items`, called with each record of each of its files that is there. Where a part is not
+named, it is the file's.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
+from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
+from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.image_sets import CroppedImages
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.data.images import FileImages, ImageSet
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_json
+
+CROPS = "crops"
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceReader:
+    """How a benchmark's published files become items.
+
+    Attributes:
+        items: the items of one record; none where the benchmark's own rule leaves it out.
+        records: the records of one file, with a hash of what they hold.
+        leads: metrics to put first.
+        pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts.
+        works_without_images: whether its texts can be compared alone where there is no folder of images.
+        notes: what a reader of any results must know.
+    """
+
+    items: Callable[[Record], Iterable[Item]]
+    records: Callable[[Path], tuple[str, Iterator[Record]]] = read_records
+    leads: tuple[str, ...] = ()
+    pooled: Mapping[str, str] | None = None
+    works_without_images: bool = False
+    notes: tuple[str, ...] = ()
+
+    def read(self, folder: Path, files: Iterable[str]) -> tuple[ItemTables, dict[str, str], int]:
+        """All items of the files that are there, a hash of each file's contents, and how many records there were.
+
+        Raises:
+            InputError: none is there, or one holds something else.
+        """
+        tables, hashes, count, files = ItemTables(folder), {}, 0, tuple(files)
+        for name in files:
+            if (folder / name).is_file():
+                hashes[name.rpartition(".")[0]], records = self.records(folder / name)
+                for record in records:
+                    count += 1
+                    for item in self.items(record):
+                        tables.add(item, record.source)
+        if not hashes:
+            raise InputError(folder, "annotations", "none of its files", f"one of {', '.join(files)}"[:200])
+        if not tables.parts:
+            raise InputError(folder, "items", f"none in {count} records", "at least one")
+        return tables, hashes, count
+
+
+def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
+    """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
+    about = {"tasks": (about["name"],), "optional": ("images",) if reader.works_without_images else (), **about}
+    made = BenchmarkInfo(**about, reader=reader, open=partial(_open, about["name"], about["files"], reader))
+    return register(made)
+
+
+def _open(
+    name: str, files: tuple[str, ...], reader: ChoiceReader, folders: Mapping[str, Path], settings: Settings
+) -> Benchmark:
+    """The parts that are there, over the images that are present."""
+    annotations = folders["annotations"]
+    tables, hashes, _ = reader.read(annotations, files)
+    data: dict[str, Any] = {"annotations": str(annotations.resolve())}
+    image_sets: dict[str, ImageSet] = {}
+    notes, decides, places = list(reader.notes), {"parts": hashes}, {}
+    if reader.works_without_images and not folders["images"].is_dir():
+        names = tuple(tables.names)
+        notes.append("no images were there: texts are compared alone")
+    else:
+        originals, missing, about = open_images(folders["images"], list(tables.names), settings.allow_missing_images)
+        names = originals.names
+        data |= about
+        decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
+        if missing:
+            notes.append(_partial_note(len(names), len(tables.names)))
+        image_sets, places = _picture_rows(tables, originals)
+    rows = {one: row for row, one in enumerate(names)}
+    tasks, texts = tasks_of(tables, name, places, rows, reader.leads, reader.pooled)
+    data |= {"caption_count": len(texts)}
+    tasks = tuple(tasks) if settings.wants(name) else ()
+    unread = _unread(annotations, files)
+    return Benchmark(name, names, texts, image_sets, tasks, tuple(notes), data, decides, unread)
+
+
+def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Files that are no part, and parts that are absent: a misspelt name is on both sides."""
+    kinds = {Path(name).suffix for name in files}
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path.name not in files)
+    return (*others, *(f"{name} (absent)" for name in files if not (folder / name).is_file()))
+
+
+def _partial_note(present: int, wanted: int) -> str:
+    return f"only {present} of {wanted} images were present: items without their images are left out"
+
+
+def _picture_rows(
+    tables: ItemTables, originals: FileImages
+) -> tuple[dict[str, ImageSet], dict[Picture, tuple[str, int]]]:
+    """The image sets, and where each picture is in them. Boxes are checked against the images' sizes."""
+    row = {name: place for place, name in enumerate(originals.names)}
+    there = [picture for picture in tables.pictures if picture.file in row]
+    cut = [picture for picture in there if picture.box is not None]
+    places = {picture: (ORIGINALS, row[picture.file]) for picture in there if picture.box is None}
+    places |= {picture: (CROPS, place) for place, picture in enumerate(cut)}
+    if not cut:
+        return {ORIGINALS: originals}, places
+    for picture in cut:
+        _check_inside(tables.source, picture, originals.paths[row[picture.file]])
+    crops = CroppedImages(originals, tuple(row[each.file] for each in cut), tuple(each.box for each in cut), CROPS)
+    # Files of which no picture is whole need not be embedded.
+    whole = any(picture.box is None for picture in there)
+    return {**({ORIGINALS: originals} if whole else {}), CROPS: crops}, places
+
+
+def _check_inside(source: object, picture: Picture, path: Path) -> None:
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(path, "image", f"a damaged file ({error})", "a whole image file") from None
+    if picture.box[2] > width or picture.box[3] > height:
+        found = f"{list(picture.box)} in {picture.file} of {width} x {height} pixels"
+        raise InputError(source, "box", found, "a box inside its image")

@@ -1,0 +1,175 @@
+"""Records of published annotation files, with checked access to their fields: every reader's bad input ends here.
+
+JSON (a list, or an object of records by id), JSON lines, CSV and TSV. An error names file, record and field.
+"""
+
+import ast
+import csv
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from rococo_jax.benchmarks.choices.items import Box, Picture
+from rococo_jax.data.captions import JSON_LINES, kind_of, read_jsonl
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_file, hash_json, read_json
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One entry of a file.
+
+    Attributes:
+        source: the file.
+        id: its key, its line, or its place.
+        value: an object, or a list, whose fields are places.
+    """
+
+    source: Path
+    id: str
+    value: Any
+
+    def refuse(self, field: object, found: object, wanted: str) -> InputError:
+        """The error to raise for a field."""
+        return InputError(self.source, f"item {self.id}: {field}", found, wanted)
+
+    def get(self, field: str | int, wanted: str = "the field") -> Any:
+        """A field's value."""
+        value = self.value
+        if isinstance(value, dict) and field in value:
+            return value[field]
+        if isinstance(value, list) and isinstance(field, int) and field < len(value):
+            return value[field]
+        found = f"the fields {sorted(map(str, value))}" if isinstance(value, dict) else kind_of(value)
+        raise self.refuse(field, f"nothing ({found})"[:120], wanted)
+
+    def text(self, field: str | int) -> str:
+        """A text: a non-empty string."""
+        return self._text(field, self.get(field, "a non-empty string"))
+
+    def texts(self, field: str | int) -> tuple[str, ...]:
+        """Several texts: a list, or in a table a list literal of Python; at least one."""
+        value = self.get(field, "a list of texts")
+        if isinstance(value, str):
+            try:
+                value = ast.literal_eval(value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                raise self.refuse(field, repr(value)[:80], "a list of texts") from None
+        if not isinstance(value, list) or not value:
+            raise self.refuse(field, repr(value)[:80], "a list of texts, at least one")
+        return tuple(self._text(f"{field} {place}", one) for place, one in enumerate(value))
+
+    def _text(self, field: object, value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self.refuse(field, repr(value)[:80], "a non-empty string")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise self.refuse(field, "half of a surrogate pair", "whole Unicode characters")
+        return value
+
+    def word(self, field: str | int) -> str:
+        """An id or a label: a non-empty string or a whole number."""
+        value = self.get(field, "an id")
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            raise self.refuse(field, repr(value)[:80], "a string or a whole number")
+        return str(value).strip()
+
+    def number(self, field: str | int) -> int:
+        """A whole number, as a number or in words."""
+        value = self.get(field, "a whole number")
+        try:
+            number = float(value) if not isinstance(value, bool) else None
+            if number is not None and number == int(number):
+                return int(number)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise self.refuse(field, repr(value)[:80], "a whole number")
+
+    def image(self, field: str | int, name: str = "{}") -> Picture:
+        """An image by its name, a path inside the folder of images; `name` makes it of the field."""
+        named = self.text(field) if name == "{}" else name.format(self.word(field))
+        path = PureWindowsPath(named)  # in which both slashes separate folders, so that it is safe on every system
+        if path.anchor or ".." in path.parts or "\0" in named:
+            raise self.refuse(field, repr(named)[:80], "a path inside the image folder")
+        return Picture(named)
+
+    def crop(self, image: Picture, x: str | int, y: str | int, width: str | int, height: str | int) -> Picture:
+        """The part of an image inside a box that is given by its corner and size."""
+        left, top = self.number(x), self.number(y)
+        return self.inside(image, (left, top, left + self.number(width), top + self.number(height)))
+
+    def inside(self, image: Picture, box: Box, field: str = "box") -> Picture:
+        """The part of an image inside a box."""
+        left, top, right, bottom = box
+        if not (0 <= left < right and 0 <= top < bottom):
+            raise self.refuse(field, list(box), "left < right and top < bottom, none below 0")
+        return dataclasses.replace(image, box=box)
+
+    def under(self, field: str | int) -> "Record":
+        """A field that is an object or a list itself."""
+        value = self.get(field, "an object or a list")
+        if not isinstance(value, dict | list):
+            raise self.refuse(field, kind_of(value), "an object or a list")
+        return Record(self.source, f"{self.id}: {field}", value)
+
+
+def read_records(path: Path) -> tuple[str, Iterator[Record]]:
+    """A file's hash and its records, in file order.
+
+    Raises:
+        InputError: it cannot be read, or holds no record.
+    """
+    if path.suffix == ".json":
+        value = read_json(path, "a file of items")
+        if not isinstance(value, dict | list) or not value:
+            raise InputError(path, "items", kind_of(value), "an object of items by id, at least one, or a list of them")
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        return hash_json(value), (_record(path, key, entry) for key, entry in entries)
+    if not path.is_file():
+        raise InputError(path, "file", "nothing there", "a file of items")
+    return hash_file(path), _of_lines(path)
+
+
+def _of_lines(path: Path) -> Iterator[Record]:
+    count = 0
+    if path.suffix in JSON_LINES:
+        for number, entry in read_jsonl(path, "items as JSON lines"):
+            yield _record(path, f"in line {number}", entry)
+            count += 1
+    else:
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                for number, row in enumerate(csv.DictReader(file, delimiter=_DELIMITERS[path.suffix], strict=True)):
+                    # None stands for what a short line lacks, and is the key of what a long one has too much.
+                    if None in row or None in row.values():
+                        found = "fewer" if None in row.values() else "more"
+                        raise InputError(path, f"item {number}", f"{found} columns than the head names", "as many")
+                    yield Record(path, str(number), row)
+                    count += 1
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(path, "table", error, "a whole table in UTF-8") from None
+    if not count:
+        raise InputError(path, "items", "none", "at least one")
+
+
+def _record(path: Path, key: object, entry: Any) -> Record:
+    if not isinstance(entry, dict | list):
+        raise InputError(path, f"item {key}", kind_of(entry), "an object or a list of fields")
+    return Record(path, str(key), entry)
+
+
+def holds_object(path: Path) -> bool:
+    """Whether a JSON file holds an object, told by its first character."""
+    return _first_character(path) == b"{"
+
+
+def holds_list(path: Path) -> bool:
+    """Whether a JSON file holds a list, told by its first character."""
+    return _first_character(path) == b"["
+
+
+def _first_character(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64).lstrip()[:1]

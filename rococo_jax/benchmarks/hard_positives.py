@@ -1,0 +1,70 @@
+"""REPLACE and SWAP of The Hard Positive Truth (arXiv 2409.17958): are a caption and a hard positive above a negative?
+
+REPLACE: `data/vl_checklist_{relations,attributes}.json` hold (caption, hard negative), `swapped_data/` of the same name
+(hard positive, the same hard negative), in the same order: `[{"image_id", "true_caption", "false_caption",
+"image_path"}]`. SWAP: `visual_genome_attribution.json` in both, with a box that the image is cut to. `replace` is the
+macro mean of relations and attributes. Without a folder of images the texts are compared alone (TOT).
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from rococo_jax.benchmarks.choices.items import Item, choose_text
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_json
+
+PARTS = {
+    "vl_checklist_relations": "replace_relations",
+    "vl_checklist_attributes": "replace_attributes",
+    "visual_genome_attribution": "swap",
+}
+_SAME = ("image_path", "false_caption", "bbox_x", "bbox_y", "bbox_w", "bbox_h")
+
+
+def records(path: Path) -> tuple[str, Iterator[Record]]:
+    """The records of a file of `data/`, each with its hard positive from `swapped_data/`."""
+    other = path.parent.parent / "swapped_data" / path.name
+    (one_hash, ones), (other_hash, others) = read_records(path), read_records(other)
+    ones, others = list(ones), list(others)
+    if len(ones) != len(others):
+        raise InputError(other, "items", len(others), f"{len(ones)}, as in {path}")
+    return hash_json([one_hash, other_hash]), map(_with_positive, ones, others)
+
+
+def _with_positive(record: Record, positive: Record) -> Record:
+    record.text("true_caption"), positive.text("true_caption")
+    for field in _SAME:
+        if record.value.get(field) != positive.value.get(field):
+            found = f"{positive.value.get(field)!r} where the other file has {record.value.get(field)!r}"
+            raise positive.refuse(field, found[:120], "the same in both files")
+    return dataclasses.replace(record, value={**record.value, "hard_positive": positive.text("true_caption")})
+
+
+def items(record: Record) -> Iterator[Item]:
+    """An image or the part in its box, its caption, the hard positive, the hard negative."""
+    image = record.image("image_path")
+    if "bbox_x" in record.value:
+        image = record.crop(image, "bbox_x", "bbox_y", "bbox_w", "bbox_h")
+    right = (record.text("true_caption"), record.text("hard_positive"))
+    yield choose_text(record.id, image, right, [record.text("false_caption")], PARTS[record.source.stem])
+
+
+INFO = choice_benchmark(
+    ChoiceReader(
+        items,
+        records,
+        pooled={"replace_relations": "replace", "replace_attributes": "replace"},
+        works_without_images=True,
+    ),
+    name="hard_positives",
+    question="Does a change of words that keeps the meaning keep a caption above one that changes it?",
+    paper="The Hard Positive Truth about Vision-Language Compositionality, arXiv 2409.17958",
+    licence="no licence stated; texts after VL-CheckList and Visual Genome (CC BY 4.0)",
+    size="REPLACE: 16,868 relations and 10,575 attributes; SWAP: 28,748 items",
+    folders={"images": "visual_genome", "annotations": "hard_positives"},
+    files=tuple(f"data/{stem}.json" for stem in PARTS),
+    source="annotations: the benchmark's public repository; images: Visual Genome, `data/VG_100K*/ID.jpg`",
+)

@@ -1,0 +1,173 @@
+"""What a choice task makes of one model's similarities: counts, a row an item, and examples of wrong choices."""
+
+import dataclasses
+import functools
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task
+from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
+from rococo_jax.metrics.intervals import Counted
+
+# The kind of a task by what it asks; the report chooses its section by it.
+KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Closest:
+    """Of each item, the comparison with the smallest lead of the right answer; places within the item, -1 for none.
+
+    Attributes:
+        image, text: the right pair.
+        wrong_image, wrong_text: the wrong pair, which shares the image or the text.
+        right_score, wrong_score: their similarities.
+    """
+
+    image: Int[np.ndarray, " items"]
+    text: Int[np.ndarray, " items"]
+    wrong_image: Int[np.ndarray, " items"]
+    wrong_text: Int[np.ndarray, " items"]
+    right_score: Float[np.ndarray, " items"]
+    wrong_score: Float[np.ndarray, " items"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChoiceOutcome:
+    """A choice task (`tasks.choice.ChoiceTask`) and one model's similarities for each of its items."""
+
+    of: Task
+    scores: ItemScores
+
+    kind = property(lambda self: KINDS[self.of.asks])
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+    result = property(lambda self: self.scores)
+
+    @functools.cached_property
+    def hits(self) -> dict[str, np.ndarray]:
+        """Whether each item counts, by column."""
+        return count_choices(self.scores, self.of.asks)
+
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """Right choices and ties, item by item."""
+        columns = tuple(self.hits)
+        counts = np.stack(list(self.hits.values()), axis=1).astype(np.float64)
+        return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many items and images there are."""
+        return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
+
+    @functools.cached_property
+    def closest(self) -> Closest:
+        """The comparison that decides each item; for one image its first right text and the best wrong one."""
+        scores, match = self.scores.scores, self.of.match
+        every = np.arange(len(scores))
+        sought, found = [], []
+        for side in ("texts", "images") if self.of.asks == "both" else (self.of.asks,):
+            turned = side == "images"
+            values, right = (scores.swapaxes(1, 2), match.swapaxes(1, 2)) if turned else (scores, match)
+            valid, of_side = ~np.isnan(values), sides(values, right)
+            first = self.of.asks == "texts"
+            answer = (right & valid).argmax(2) if first else np.where(right & valid, values, np.inf).argmin(2)
+            wrong = np.where(~right & valid, values, -np.inf).argmax(2)
+            right_score = of_side.first if first else of_side.worst
+            # Queries without a comparison are never the closest.
+            lead = np.where(of_side.asked, right_score - of_side.wrong, np.inf)
+            query = lead.argmin(1)
+            picked = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
+            answer, wrong, right_score, wrong_score = picked
+            places = (answer, query, wrong, query) if turned else (query, answer, query, wrong)
+            found.append(Closest(*places, right_score, wrong_score))
+            sought.append(lead[every, query])
+        if len(found) == 1:
+            return found[0]
+        by_image = sought[1] < sought[0]
+        names = [field.name for field in dataclasses.fields(Closest)]
+        return Closest(*(np.where(by_image, getattr(found[1], n), getattr(found[0], n)) for n in names))
+
+    def rows(self, tables: Tables):
+        """One row an item (`pyarrow.Table`).
+
+        `chosen` is `right`, `wrong` or `tie` for a choice of texts and null otherwise; `caption`, `wrong_caption`,
+        `right_score` and `wrong_score` are those of the closest comparison. Further columns are true where the item
+        counts for that metric.
+        """
+        import pyarrow as pa
+
+        task, count = self.of, len(self.of.ids)
+        columns = {"task": pa.array([task.name] * count), "variant": pa.array([task.variant] * count)}
+        columns |= {"item": pa.array(task.ids, pa.string()), "image": _taken(tables.images, task.group)}
+        if task.asks == "alike":
+            first, wrong = task.match[:, 0].argmax(1), (~task.match[:, 0] & (task.item_texts >= 0)).argmax(1)
+            right_score, wrong_score, chosen = *self.scores.alike.T, pa.nulls(count, pa.string())
+        else:
+            closest = self.closest
+            first, wrong = closest.text, closest.wrong_text
+            right_score, wrong_score = closest.right_score, closest.wrong_score
+            tie, right = right_score == wrong_score, right_score > wrong_score
+            named = np.where(tie, "tie", np.where(right, "right", "wrong"))
+            chosen = pa.array(named) if task.asks == "texts" else pa.nulls(count, pa.string())
+        every = np.arange(count)
+        columns |= {
+            "caption": _taken(tables.texts, task.item_texts[every, first]),
+            "wrong_caption": _taken(tables.texts, task.item_texts[every, wrong]),
+            "chosen": chosen,
+            "right_score": pa.array(right_score, pa.float64()),
+            "wrong_score": pa.array(wrong_score, pa.float64()),
+        }
+        if task.asks in ("images", "both"):
+            for name, place in (("right_image", closest.image), ("wrong_image", closest.wrong_image)):
+                columns[name] = _taken(tables.images, task.image_names[task.item_images[every, place]])
+        extra = [name for name in self.hits if name not in ("ota", "ties")]
+        return pa.table(columns | {name: pa.array(self.hits[name]) for name in extra})
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """The items whose wrong answer scores at least as high, by its lead; none for texts alone."""
+        if self.of.asks == "alike":
+            return []
+        closest = self.closest
+        lead = closest.wrong_score - closest.right_score
+        chosen, shown = [], set()
+        for item in np.argsort(-lead, kind="stable").tolist():
+            image = int(self.of.group[item])
+            if lead[item] < 0 or len(chosen) == count:
+                break
+            if image not in shown:
+                shown.add(image)
+                chosen.append(self._example(tables, item))
+        return chosen
+
+    def _example(self, tables: Tables, item: int) -> Example:
+        task, closest = self.of, self.closest
+
+        def image(places: np.ndarray) -> Side:
+            place = int(task.item_images[item, places[item]])
+            row = task.images[place : place + 1]
+            name = tables.images[int(task.image_names[place])]
+            return Side(image=name, picture=(row.tables[0], int(row.index[0])))
+
+        def text(places: np.ndarray) -> Side:
+            return Side(text=tables.texts[int(task.item_texts[item, places[item]])])
+
+        if closest.text[item] != closest.wrong_text[item]:
+            query, right, wrong = image(closest.image), text(closest.text), text(closest.wrong_text)
+        else:
+            query, right, wrong = text(closest.text), image(closest.image), image(closest.wrong_image)
+        named = (task.name, task.variant, task.seed, "error", 0, "wrong")
+        return Example(*named, query, right, wrong, float(closest.right_score[item]), float(closest.wrong_score[item]))
+
+
+def _taken(names, rows: Int[np.ndarray, " items"]):
+    """Strings by row, without a Python object for each."""
+    import pyarrow as pa
+
+    used, place = np.unique(rows, return_inverse=True)
+    distinct = pa.array([names[row] for row in used.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), distinct).dictionary_decode()

@@ -1,0 +1,39 @@
+"""VALSE (arXiv 2112.07566): is the caption more similar to its image than a foil, in eleven parts?
+
+`PART.json`: `{id: {"image_file", "caption", "foil", "mturk": {"caption": votes, ...}, ...}}`. An item is valid, by the
+benchmark's rule, where at least two of three annotators chose the caption. Its images are of several data sets; all are
+looked for in one folder.
+"""
+
+from collections.abc import Iterator
+
+from rococo_jax.benchmarks.choices.items import Item, choose_text
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record
+
+FILES = (
+    *("existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations"),
+    *("action-replacement", "actant-swap", "coreference-standard", "coreference-hard", "foil-it"),
+)
+_VOTES = 2
+
+
+def items(record: Record) -> Iterator[Item]:
+    """One image, its caption and the foil; nothing where the annotators did not agree."""
+    image, caption, foil = record.image("image_file"), record.text("caption"), record.text("foil")
+    if record.under("mturk").number("caption") >= _VOTES:
+        yield choose_text(record.id, image, [caption], [foil], record.source.stem.replace("-", "_"))
+
+
+INFO = choice_benchmark(
+    ChoiceReader(items),
+    name="valse",
+    question="Is a caption more similar to its image than a foil of one linguistic phenomenon?",
+    paper="VALSE: A Task-Independent Benchmark for Vision and Language Models Centered on Linguistic Phenomena, "
+    "arXiv 2112.07566",
+    licence="annotations MIT; images under the licences of their data sets",
+    size="8,782 items in 11 parts, those with two votes or more valid",
+    folders={"images": "coco/images", "annotations": "valse"},
+    files=tuple(f"{name}.json" for name in FILES),
+    source="annotations: the benchmark's public repository; images: COCO, Visual7W, SWiG, VisDial",
+)

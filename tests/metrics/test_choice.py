@@ -1,0 +1,123 @@
+"""Choices: hand-worked tables, Winoground's published scoring restated on random scores, sums, and scorers that know
+nothing."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of
+
+C, P, N = 0, 1, 2  # caption, hard positive, hard negative
+
+
+def one_image(rows, right):
+    scores = np.array(rows, float)[:, None, :]
+    match = np.broadcast_to(np.isin(np.arange(scores.shape[2]), right), scores.shape)
+    return ItemScores(scores, match, np.tile([0.0, 1.0], (len(scores), 1)) if len(right) > 1 else None)
+
+
+# s(c), s(c_p), s(c_n) -> what it counts as; worked by hand from the definitions of arXiv 2409.17958.
+HAND = [
+    ((3, 2, 1), {"ota", "ata"}),
+    ((2, 3, 1), {"ota", "ata"}),
+    ((3, 1, 2), {"ota", "brittleness"}),
+    ((1, 3, 2), {"brittleness"}),
+    ((1, 2, 3), {"negative_on_top"}),
+    ((2, 1, 3), {"negative_on_top"}),
+    ((2, 2, 1), {"ota", "ata"}),
+    ((2, 1, 2), {"ties"}),
+    ((1, 2, 2), {"ties"}),
+    ((3, 2, 2), {"ota", "ties"}),
+    ((2, 3, 2), {"ties"}),
+    ((1, 1, 1), {"ties"}),
+    ((1, 1, 2), {"negative_on_top"}),
+]
+
+
+@pytest.mark.parametrize(("scores", "counts"), HAND)
+def test_hard_positives_by_hand(scores, counts):
+    counted = count_choices(one_image([scores], [C, P]), "texts")
+    assert {name for name, hit in counted.items() if hit[0]} == counts
+
+
+def test_shares_of_hard_positives_sum_to_one():
+    scores = np.random.default_rng(0).integers(0, 4, (5000, 3))  # whole numbers, so that ties are common
+    counted = count_choices(one_image(scores, [C, P]), "texts")
+    parts = np.sum([counted[name] for name in ("ata", "brittleness", "negative_on_top", "ties")], axis=0)
+    assert (parts == 1).all() and counted["ties"].any() and counted["brittleness"].any()
+
+
+def test_several_wrong_texts_count_by_the_best_of_them():
+    counted = count_choices(one_image([[3, 1, 2], [3, 4, 1], [3, 3, 1], [3, 1, np.nan]], [C]), "texts")
+    assert counted["ota"].tolist() == [True, False, False, True]
+    assert counted["ties"].tolist() == [False, False, True, False]
+    assert set(counted) == {"ota", "ties"}
+
+
+def winoground(scores):
+    """Text, image and group score of one item as the data card of Winoground gives them: c for caption, i for image."""
+    c0_i0, c1_i0, c0_i1, c1_i1 = scores[0][0], scores[0][1], scores[1][0], scores[1][1]
+    text = c0_i0 > c1_i0 and c1_i1 > c0_i1
+    image = c0_i0 > c0_i1 and c1_i1 > c1_i0
+    return text, image, text and image
+
+
+@pytest.mark.parametrize("levels", [3, 10_000])
+def test_winoground_scores_as_published(levels):
+    scores = np.random.default_rng(1).integers(0, levels, (2000, 2, 2)).astype(float)
+    match = np.broadcast_to(np.eye(2, dtype=bool), scores.shape)
+    counted = count_choices(ItemScores(scores, match), "both")
+    expected = np.array([winoground(item) for item in scores])
+    for place, name in enumerate(("text_score", "image_score", "group_score")):
+        np.testing.assert_array_equal(counted[name], expected[:, place])
+    assert not (counted["ties"] & counted["group_score"]).any()
+    if levels > 3:  # chance is 1/4, 1/4 and 1/6
+        np.testing.assert_allclose(expected.mean(0), [1 / 4, 1 / 4, 1 / 6], atol=0.04)
+
+
+def test_any_shape_is_what_loops_over_its_pairs_give():
+    rng = np.random.default_rng(2)
+    scores, match = rng.integers(0, 5, (300, 3, 4)).astype(float), rng.random((300, 3, 4)) < 0.4
+    counted = count_choices(ItemScores(scores, match), "both")
+    for item, (values, right) in enumerate(zip(scores, match, strict=True)):
+        pairs = list(itertools.product(range(3), range(4)))
+        lost = {"text_score": False, "image_score": False}
+        for (i, t), (other_i, other_t) in itertools.product(pairs, pairs):
+            if right[i, t] and not right[other_i, other_t] and values[i, t] <= values[other_i, other_t]:
+                lost["text_score"] |= i == other_i
+                lost["image_score"] |= t == other_t
+        assert {name: bool(counted[name][item]) for name in lost} == {name: not each for name, each in lost.items()}
+
+
+@pytest.mark.parametrize(
+    ("asks", "shape", "right"),
+    [("texts", (1, 2), [(0, 0)]), ("texts", (1, 3), [(0, 0), (0, 1)]), ("images", (4, 1), [(0, 0)]),
+     ("both", (2, 2), [(0, 0), (1, 1)])],
+)  # fmt: skip
+def test_a_constant_scorer_has_nothing_right(asks, shape, right):
+    match = np.zeros((7, *shape), bool)
+    match[:, [i for i, _ in right], [t for _, t in right]] = True
+    alike = np.ones((7, 2)) if len(right) > 1 and asks == "texts" else None
+    counted = count_choices(ItemScores(np.full((7, *shape), 0.5), match, alike), asks)
+    assert all(hit.all() == (name == "ties") and hit.any() == (name == "ties") for name, hit in counted.items())
+
+
+def test_a_scorer_of_texts_alone_has_no_group_right():
+    texts = np.random.default_rng(3).normal(size=(50, 1, 2))
+    scores = np.broadcast_to(texts, (50, 2, 2))
+    counted = count_choices(ItemScores(scores, np.broadcast_to(np.eye(2, dtype=bool), scores.shape)), "both")
+    assert not any(counted[name].any() for name in ("text_score", "image_score", "group_score"))
+
+
+def test_texts_alone_by_hand():
+    alike = np.array([[0.9, 0.8], [0.8, 0.9], [0.5, 0.5]])
+    match = np.broadcast_to([True, True, False], (3, 1, 3))
+    counted = count_choices(ItemScores(np.full((3, 1, 3), np.nan), match, alike), "alike")
+    assert counted["tot"].tolist() == [True, False, False] and counted["ties"].tolist() == [False, False, True]
+
+
+def test_itt_is_ata_by_another_name():
+    metrics = {metric.name: metric for metric in metrics_of(("ota", "ata", "ties"), ("itt",))}
+    assert list(metrics) == ["itt", "ota", "ata", "ties"]
+    assert metrics["itt"].function({"ata": 40.0}) == metrics["ata"].function({"ata": 40.0}) == 40.0
