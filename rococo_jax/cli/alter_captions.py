@@ -1,9 +1,11 @@
 """`rococo alter-captions`: replace one noun of every caption, and write a benchmark annotation."""
 
 import argparse
+from collections.abc import Mapping
 
 from rococo_jax.cli.influence import add_influence_arguments
-from rococo_jax.perturb.text import VARIANTS
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import OPERATIONS, VARIANTS
 
 HELP = "Replace one noun of every caption, and write the altered captions as a benchmark annotation."
 EXAMPLES = """\
@@ -11,11 +13,15 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant danger --select highest --out danger.json
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
+  rococo alter-captions --balance --reference captions_train.json --captions captions_test.json \\
+      --variant same_concept --operation replace --out balanced/same_concept.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="model directory, Hugging Face folder, or hub name; none to --balance"
+    )
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
     parser.add_argument("--variant", required=True, choices=VARIANTS, help="what a noun is replaced by")
     parser.add_argument("--out", required=True, metavar="F.json", help="where the annotation goes")
@@ -31,10 +37,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any-number", action="store_true", help="let a plural take a singular's place, and vice versa"
     )
+    parser.add_argument(
+        "--balance",
+        action="store_true",
+        help="no scorer of texts alone can tell altered captions; adds rewordings that stay true",
+    )
+    parser.add_argument(
+        "--operation", choices=OPERATIONS, help="of --balance: what is done to a caption (default: replace)"
+    )
+    parser.add_argument(
+        "--reference", metavar="FILE", help="of --balance: captions that say what is usual (default: --captions)"
+    )
     add_influence_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.balance:
+        _balance(arguments)
+        return
+    for name in ("operation", "reference"):
+        if getattr(arguments, name):
+            raise InputError("arguments", f"--{name}", getattr(arguments, name), "--balance beside it")
+    if not arguments.model:
+        raise InputError("arguments", "MODEL", "none", "a model that chooses the words, or --balance")
+
     from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
     from rococo_jax.data.captions import read_captions
     from rococo_jax.encoders import load_model
@@ -58,6 +84,38 @@ def run(arguments: argparse.Namespace) -> None:
         )[arguments.variant]
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
     write_altered(arguments.out, altered, made_by)
-    left = sum(altered.unaltered.values())
-    reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
-    print(f"{arguments.out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    _report(arguments.out, total, altered.unaltered)
+
+
+def _balance(arguments: argparse.Namespace) -> None:
+    from rococo_jax.benchmarks.rococo.balanced import balance_captions
+    from rococo_jax.benchmarks.rococo.generate import write_altered
+    from rococo_jax.data.captions import read_captions
+    from rococo_jax.perturb.text.balance import balanced_alterer
+    from rococo_jax.perturb.text.lexicon import open_lexicon
+    from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
+    from rococo_jax.progress import progress
+
+    defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain", "any_number": False}
+    for name, default in defaults.items():
+        if getattr(arguments, name) != default:
+            found = f"{getattr(arguments, name)!r} with --balance"
+            raise InputError("arguments", name, found, "captions alone decide a balanced set")
+    images = read_captions(arguments.captions)
+    lexicon = open_lexicon(arguments.lexicon or "")
+    reference = ReferenceCaptions(read_captions(arguments.reference or arguments.captions), lexicon)
+    operation = arguments.operation or "replace"
+    total = sum(len(image.captions) for image in images)
+    alterer = balanced_alterer(arguments.variant, reference, operation, arguments.seed)
+    with progress("altering", total, "captions") as advance:
+        altered = balance_captions(images, alterer, advance)
+    made_by = {"balanced": True, "operation": operation, "seed": arguments.seed, "reference": reference.hash()}
+    made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
+    write_altered(arguments.out, altered, made_by)
+    _report(arguments.out, total, altered.unaltered)
+
+
+def _report(out: str, total: int, unaltered: Mapping[str, int]) -> None:
+    left = sum(unaltered.values())
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in unaltered.items())
+    print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))

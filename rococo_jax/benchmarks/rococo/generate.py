@@ -86,6 +86,10 @@ class AlteredSet:
         """The annotation's `changes`."""
         return [[None if each is None else each.record() for each in item] for item in self.alterations]
 
+    def extra(self) -> list[dict[str, Any]]:
+        """Further entries of the annotation's items."""
+        return [{} for _ in self.items]
+
 
 def alter_images(
     images: Iterable[CaptionedImage], influences: Iterable[Sequence[float] | np.ndarray | None], alterer: CaptionAlterer
@@ -171,4 +175,6 @@ def alter_captions(
 def write_altered(path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any]) -> None:
     """Write a variant as an annotation file, with what made it and how many captions were left unaltered."""
     made_by = {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
-    write_annotation(Path(path), altered.variant, altered.items, made_by=made_by, changes=altered.records())
+    write_annotation(
+        Path(path), altered.variant, altered.items, made_by=made_by, changes=altered.records(), extra=altered.extra()
+    )

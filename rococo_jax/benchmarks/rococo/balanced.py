@@ -1,0 +1,60 @@
+"""Balanced sets of altered captions as annotations: with every caption's alteration a true rewording of it.
+
+In `add` and `negate` the originals of the annotation are captions with a true detail more, since the altered ones have
+a wrong detail more. Such a file stands in a folder of its own: the variants of a folder share their originals.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions
+from rococo_jax.benchmarks.rococo.generate import AlteredSet
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.perturb.text.balance import BalancedAlterer
+from rococo_jax.perturb.text.rewording import reword
+
+NOT_BALANCED = "no two alterations of opposite gain"
+
+
+@dataclass(frozen=True)
+class BalancedSet(AlteredSet):
+    """An `AlteredSet` with hard positives.
+
+    Attributes:
+        positives: rewordings, aligned with the items' originals; None where no rule applies.
+    """
+
+    positives: tuple[tuple[str | None, ...], ...] = ()
+
+    def extra(self) -> list[dict[str, Any]]:
+        """Further entries of the annotation's items."""
+        return [{"positives": list(each)} for each in self.positives]
+
+
+def balance_captions(
+    images: Sequence[CaptionedImage], alterer: BalancedAlterer, on_progress: Callable[[int], None] | None = None
+) -> BalancedSet:
+    """Alters every caption once, and rewords every original once.
+
+    Args:
+        images: the images with their captions.
+        alterer: the variant and operation.
+        on_progress: called with the number of captions that are done.
+    """
+    items, alterations, positives, unaltered = [], [], [], Counter()
+    for image in images:
+        made = [next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions]
+        unaltered[NOT_BALANCED] += made.count(None)
+        originals = tuple(
+            caption if each is None else each.original for each, caption in zip(made, image.captions, strict=True)
+        )
+        altered = tuple(None if each is None else each.caption for each in made)
+        items.append(AlteredCaptions(image.image, originals, altered))
+        alterations.append(tuple(made))
+        reworded = (reword(original, alterer.reference.lexicon, alterer.seed) for original in originals)
+        positives.append(tuple(each[0].caption if each else None for each in reworded))
+        if on_progress is not None:
+            on_progress(len(made))
+    return BalancedSet(alterer.variant, tuple(items), tuple(alterations), dict(+unaltered), tuple(positives))

@@ -1,0 +1,294 @@
+"""Balanced alterations: captions that no scorer of texts alone can tell from their altered ones [ours].
+
+    replace   another word in place of a noun or an attribute
+    swap      two words of the caption change places
+    add       a detail more: "a man riding a horse" -> "... near a fence"; the original gets a true detail
+    negate    "... with no horse", where the image's captions name a horse; the original gets a true negation
+
+In `add` and `negate` both texts grow: where only altered captions had another detail or a "no", length and the word
+would give them away. True details come from the other captions of the image.
+
+How it is balanced: each caption has many proposals, each with the gains g = log P(altered) - log P(original) of the
+2-gram and 3-gram models of reference captions. Two proposals with opposite gains are chosen, those nearest to g and -g,
+and a coin decides between them. A scorer by these gains prefers the original in half of the pairs, and so does anything
+that is an odd function of them. A caption without such a pair is left unaltered. The coin is flipped once for an image
+and draw, and changes with each of its captions.
+
+Everything depends on the seed, the caption, the other captions of its image and the reference captions alone.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import regex
+
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import OPERATIONS, VARIANTS
+from rococo_jax.perturb.text.ngrams import words_of
+from rococo_jax.perturb.text.replacement import Alteration
+from rococo_jax.perturb.text.word_exchange import (
+    ReferenceCaptions,
+    Slot,
+    WordDraws,
+    alters,
+    find_slots,
+    fits_article,
+    is_new,
+)
+from rococo_jax.perturb.text.words import like_case, plain, split_words
+
+BALANCED_VARIANTS = tuple(variant for variant in VARIANTS if variant != "danger")
+# Gains are rounded before they are compared: last bits of logarithms differ between machines.
+_DECIMALS = 6
+_DETAIL = regex.compile(
+    r"\b((?:with|near|beside|behind|by|in front of|next to|under|above|in|on|at|over|against|inside)"
+    r" (?:an?|the|some|two|three) (?:[a-z]+ )?)([a-z]+)"
+    r"(?=[.,]?\s*$|[.,]? (?:and|with|near|in|on|at|while|by|next|that|is|are|as|to)\b)",
+    regex.IGNORECASE,
+)
+_FINAL_STOP = regex.compile(r"\s*[.!]?\s*$")
+
+
+@dataclass(frozen=True)
+class BalancedAlteration(Alteration):
+    """An altered caption and the text that it is compared with.
+
+    Attributes:
+        original: the caption, in `add` and `negate` with a true detail more.
+        operation: which one.
+        gain: by how much the altered text is more probable, order 2 and order 3.
+    """
+
+    original: str
+    operation: str
+    gain: tuple[float, float]
+
+    def record(self) -> dict[str, Any]:
+        """The entry of an annotation's `changes`."""
+        more = {"operation": self.operation, "gain": [round(value, 4) for value in self.gain]}
+        return {**super().record(), **more}
+
+
+@dataclass(frozen=True)
+class BalancedAlterer:
+    """Alters captions by one operation; stands where a `CaptionAlterer` does.
+
+    Attributes:
+        variant: same_concept, diff_concept or rand_voca: which words may stand in place of which.
+        reference: captions of other images, as those of a training set.
+        operation: replace, swap, add or negate.
+        seed: of all choices.
+        factors: of words that are drawn more often or less (`fit_factors`).
+        proposals: drawn words a caption; with more, fewer captions are left unaltered.
+
+    Raises:
+        InputError: an unknown operation or variant, or danger, whose words stand in no true caption.
+    """
+
+    variant: str
+    reference: ReferenceCaptions
+    operation: str = "replace"
+    seed: int = 0
+    factors: Mapping[str, float] = field(default_factory=dict)
+    proposals: int = 96
+    _own: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self):
+        for name, allowed in (("variant", BALANCED_VARIANTS), ("operation", OPERATIONS)):
+            if getattr(self, name) not in allowed:
+                wanted = f"one of {', '.join(allowed)}"
+                raise InputError("balanced captions", name, repr(getattr(self, name)), wanted)
+
+    @functools.cached_property
+    def words(self) -> WordDraws:
+        """The draws of new words."""
+        return WordDraws(self.reference.weights, self.variant, self.factors)
+
+    def alter(
+        self, caption: str, originals: Iterable[str], influence: Any = None, count: int = 1, draw: int = 0
+    ) -> list[BalancedAlteration]:
+        """Up to `count` distinct alterations; none where no two proposals have opposite gains.
+
+        Args:
+            caption: the caption.
+            originals: all captions of its image.
+            influence: not looked at.
+            count: how many; the coin changes from one to the next.
+            draw: another number gives other alterations.
+        """
+        originals = tuple(originals)
+        random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
+        proposals = list(dict.fromkeys(self._proposals(caption, originals, random)))
+        place = originals.index(caption) if caption in originals else 0
+        coin = _hash([self.seed, "coin", *originals]) + place + draw
+        pairs = opposite_pairs(np.array([proposal.gain for proposal in proposals]).reshape(-1, 2), count)
+        return [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
+
+    def _proposals(
+        self, caption: str, originals: tuple[str, ...], random: np.random.Generator
+    ) -> Iterator[BalancedAlteration]:
+        present, left_out = self._of_image(originals)
+        words = words_of(caption)
+        if self.operation == "replace":
+            yield from self._replace(caption, words, present, left_out, random)
+        elif self.operation == "swap":
+            yield from self._swap(caption, words, left_out)
+        else:
+            yield from self._extend(caption, originals, present, left_out, random)
+
+    def _of_image(self, originals: tuple[str, ...]) -> tuple[frozenset[str], Mapping]:
+        """The words of an image's captions, and their n-grams among the reference's."""
+        if originals not in self._own:
+            if len(self._own) > 64:
+                self._own.clear()
+            words = frozenset(word for text in originals for word in words_of(text))
+            self._own[originals] = words, self.reference.counts_of(originals)
+        return self._own[originals]
+
+    def _replace(self, caption: str, words, present, left_out, random) -> Iterator[BalancedAlteration]:
+        slots = find_slots(words, self.reference.lexicon, attributes=self.variant != "diff_concept")
+        if not slots:
+            return
+        chosen, draws = random.integers(len(slots), size=self.proposals), random.random(self.proposals)
+        spans = split_words(caption)
+        proposed = [
+            (slot, new)
+            for number, slot in enumerate(slots)
+            for new in dict.fromkeys(self.words.draw(slot, draws[chosen == number]))
+            if self._may_stand(words, slot, new, present)
+        ]
+        gains = self.reference.ngrams.gains(words, ({slot.index: new} for slot, new in proposed), left_out)
+        for (slot, new), gain in zip(proposed, gains, strict=True):
+            text = _write(caption, {spans[slot.index]: new})
+            yield self._made(text, slot.index, words[slot.index], new, slot.concept, caption, gain)
+
+    def _may_stand(self, words: Sequence[str], slot: Slot, new: str, present: frozenset[str]) -> bool:
+        lexicon = self.reference.lexicon
+        changed = alters(words[slot.index], new, lexicon) and is_new(new, present, lexicon)
+        return changed and fits_article(words, slot.index, new)
+
+    def _swap(self, caption: str, words, left_out) -> Iterator[BalancedAlteration]:
+        lexicon, spans = self.reference.lexicon, split_words(caption)
+        slots = find_slots(words, lexicon, attributes=self.variant != "diff_concept")
+        for number, one in enumerate(slots):
+            for other in slots[number + 1 :]:
+                first, second = words[one.index], words[other.index]
+                same = one.concept == other.concept
+                if (one.noun is None) != (other.noun is None) or (one.noun is None and not same):
+                    continue
+                if {"same_concept": not same, "diff_concept": same}.get(self.variant, False):
+                    continue
+                # "A man and a woman" and "chairs, tables" say the same in any order.
+                between = caption[spans[one.index].end : spans[other.index].start]
+                if "," in between or "and" in words[one.index + 1 : other.index]:
+                    continue
+                fits = fits_article(words, one.index, second) and fits_article(words, other.index, first)
+                if one.plural != other.plural or not fits or not alters(first, second, lexicon):
+                    continue
+                (gain,) = self.reference.ngrams.gains(words, [{one.index: second, other.index: first}], left_out)
+                text = _write(caption, {spans[one.index]: second, spans[other.index]: first})
+                yield self._made(text, one.index, first, second, one.concept, caption, gain)
+
+    def _extend(self, caption: str, originals, present, left_out, random) -> Iterator[BalancedAlteration]:
+        """`add` and `negate`: the caption with a true and with a wrong ending."""
+        lexicon, own = self.reference.lexicon, frozenset(words_of(caption))
+        for opening, noun in self._details([text for text in originals if text != caption]):
+            if not is_new(noun, own, lexicon):
+                continue
+            opening = "with no " if self.operation == "negate" else opening
+            text = _FINAL_STOP.sub("", caption, count=1) + " " + opening
+            words = (*words_of(text), noun)
+            slot = find_slots(words, lexicon)[-1]
+            for other in dict.fromkeys(self.words.draw(slot, random.random(self.proposals // 4))):
+                if not self._may_stand(words, slot, other, present):
+                    continue
+                true, wrong = (other, noun) if self.operation == "negate" else (noun, other)
+                (gain,) = self.reference.ngrams.gains((*words[:-1], true), [{len(words) - 1: wrong}], left_out)
+                stop = "." if caption.rstrip().endswith(".") else ""
+                original, altered = (text + word + stop for word in (true, wrong))
+                yield self._made(altered, len(words) - 1, true, wrong, slot.concept, original, gain)
+
+    def _details(self, captions: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(opening, noun) of details that captions end a phrase with: ("near a ", "fence")."""
+        for caption in captions:
+            for match in _DETAIL.finditer(caption):
+                if self.reference.lexicon.find(match[2]) is not None:
+                    yield match[1].lower(), match[2].lower()
+
+    def _made(self, altered, index, old, new, concept, original, gain) -> BalancedAlteration:
+        rounded = round(gain[0], _DECIMALS), round(gain[1], _DECIMALS)
+        return BalancedAlteration(altered, index, old, new, concept, None, original, self.operation, rounded)
+
+
+def balanced_alterer(
+    variant: str, reference: ReferenceCaptions, operation: str = "replace", seed: int = 0, **fit: int
+) -> BalancedAlterer:
+    """A `BalancedAlterer` with fitted factors; `fit` are arguments of `fit_factors`."""
+    factors = fit_factors(BalancedAlterer(variant, reference, operation), **fit) if operation != "swap" else {}
+    return BalancedAlterer(variant, reference, operation, seed, factors)
+
+
+def fit_factors(alterer: BalancedAlterer, rounds: int = 4, captions: int = 4000) -> dict[str, float]:
+    """Factors with which every word comes into reference captions as often as it goes out.
+
+    An image's captions must not have the new word, so that usual words come in too seldom; and a word that fits few
+    phrases is seldom one of an opposite pair. Each round alters reference captions and multiplies a word's factor by
+    (out + 1) / (in + 1). In `negate` the true text has the drawn word.
+
+    Args:
+        alterer: with factors to start from.
+        rounds: how many.
+        captions: how many reference captions are altered, about.
+    """
+    images = alterer.reference.images
+    step = max(1, round(len(alterer.reference.captions) / captions))
+    for turn in range(rounds):
+        out, into = Counter(), Counter()
+        for image in images[turn % step :: step]:
+            for caption in image.captions:
+                for made in alterer.alter(caption, image.captions, draw=turn):
+                    drawn, other = (made.old, made.new) if alterer.operation == "negate" else (made.new, made.old)
+                    into[plain(drawn)] += 1
+                    out[plain(other)] += 1
+        factors = {
+            word: alterer.factors.get(word, 1.0) * (out[word] + 1) / (into[word] + 1) for word in sorted(out | into)
+        }
+        alterer = dataclasses.replace(alterer, factors={**alterer.factors, **factors})
+    return dict(alterer.factors)
+
+
+def opposite_pairs(gains: np.ndarray, count: int = 1) -> list[tuple[int, int]]:
+    """Indices (positive, negative) of gains that are opposite in every column, those first whose sum is nearest to 0.
+
+    No index is in two pairs.
+
+    >>> opposite_pairs(np.array([[1.0, 2.0], [-3.0, -3.0], [-1.5, -2.0], [1.0, -1.0]]), 2)
+    [(0, 2)]
+    """
+    positive, negative = np.flatnonzero((gains > 0).all(1)), np.flatnonzero((gains < 0).all(1))
+    distance = np.abs(gains[positive][:, None] + gains[negative][None]).sum(-1).round(_DECIMALS)
+    pairs = []
+    while len(pairs) < count and np.isfinite(distance).any():
+        row, column = np.unravel_index(distance.argmin(), distance.shape)
+        pairs.append((int(positive[row]), int(negative[column])))
+        distance[row], distance[:, column] = np.inf, np.inf
+    return pairs
+
+
+def _write(caption: str, changes: Mapping) -> str:
+    """The caption with words exchanged, each in the case of the word before it."""
+    for word, new in sorted(changes.items(), key=lambda item: -item[0].start):
+        caption = caption[: word.start] + like_case(word.text, new) + caption[word.end :]
+    return caption
+
+
+def _hash(key: Sequence[Any]) -> int:
+    text = json.dumps(list(key), ensure_ascii=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
