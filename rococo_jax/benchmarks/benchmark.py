@@ -22,12 +22,13 @@ from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError
 
 # Where each benchmark of this package is registered, in the order in which tables print them.
-MODULES = (
-    "rococo_jax.benchmarks.rococo.benchmark",
-    "rococo_jax.benchmarks.sugarcrepe",
-    "rococo_jax.benchmarks.sugarcrepe_pp",
-    "rococo_jax.benchmarks.hard_positives",
-    "rococo_jax.benchmarks.valse",
+MODULES = tuple(
+    f"rococo_jax.benchmarks.{name}"
+    for name in (
+        *("rococo.benchmark", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "coco_order", "crepe"),
+        *("winoground", "colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup"),
+        *("imagecode", "plain_choices"),
+    )
 )
 ENTRY_POINTS = "rococo_jax.benchmarks"
 

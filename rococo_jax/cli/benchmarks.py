@@ -2,16 +2,21 @@
 
 import argparse
 
-HELP = "List the benchmarks: question, paper, licence, size, what each needs, and whether it is under a data folder."
+HELP = "List the benchmarks: question, paper, licence, size, needs, and what is there; write choices as JSON lines."
 EXAMPLES = """\
   rococo benchmarks
   rococo benchmarks --data DATA
+  rococo benchmarks --data DATA --items valse --out items.jsonl
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("--data", metavar="DIR", help="also say what is there of each under this folder")
+    parser.add_argument(
+        "--items", metavar="NAME", help="write the items of this benchmark of choices in the plain form"
+    )
+    parser.add_argument("--out", metavar="FILE", help="with --items: the file, JSON lines")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -26,6 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     if data is not None and not data.is_dir():
         found = "a file" if data.exists() else "nothing there"
         raise InputError(data, "data", found, "a folder in the documented layout, such as DIR/coco/images")
+    if arguments.items is not None:
+        _write_items(arguments.items, data, arguments.out)
+        return
     for info in known_benchmarks().values():
         print(f"{info.name}: {info.question}")
         lines = [
@@ -39,3 +47,30 @@ def run(arguments: argparse.Namespace) -> None:
             missing = info.missing(layout_folders(info, data))
             lines.append(("found", "no: " + ", ".join(missing) if missing else "yes"))
         print("\n".join(f"  {label:8} {text}" for label, text in lines), end="\n\n")
+
+
+def _write_items(name: str, data, out: str | None) -> None:
+    """Writes the items of a benchmark's files, whether or not their images are there."""
+    import json
+
+    from rococo_jax.benchmarks.benchmark import find_benchmark
+    from rococo_jax.benchmarks.plain_choices import as_json
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.inputs import layout_folders
+    from rococo_jax.storage import atomic_write
+
+    info = find_benchmark(name)
+    if info.reader is None:
+        raise InputError("--items", "name", name, "a benchmark of choices")
+    for option, value in (("--data", data), ("--out", out)):
+        if value is None:
+            raise InputError(option, "path", "nothing", "a path, with --items")
+    folder = layout_folders(info, data)["annotations"]
+    if not folder.is_dir():
+        raise InputError(folder, name, "nothing there", f"{info.size}; from {info.source}")
+    tables, _, _ = info.reader.read(folder, info.files)
+    count = sum(len(part.ids) for part in tables.parts.values())
+    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for item in tables.items():
+            file.write(json.dumps(as_json(item), ensure_ascii=False) + "\n")
+    print(f"{out}: {count:,} items of {name}, {len(tables.names):,} images, {len(tables.texts):,} texts")

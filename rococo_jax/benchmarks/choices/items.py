@@ -2,7 +2,7 @@
 
 import dataclasses
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,14 @@ class ItemTables:
             raise InputError(source, field, f"the id twice in part {item.part!r}", "every id once")
         part.seen.add(item.id)
         images, texts = len(item.images), len(item.texts)
-        if not texts or any(not (0 <= i < max(images, 1) and 0 <= t < texts) for i, t in item.match):
-            found = f"{list(item.match)} for {images} images and {texts} texts"
-            raise InputError(source, f"{field}: match", found, "pairs [image, text] of places that are there")
-        if not item.match or len(set(item.match)) == max(images, 1) * texts:
-            found = "no pair" if not item.match else "every pair"
-            raise InputError(source, f"{field}: match", found, "some pairs right and some wrong")
         if not images:
             raise InputError(source, f"{field}: images", "none", "at least one")
+        if not texts or any(not (0 <= i < images and 0 <= t < texts) for i, t in item.match):
+            found = f"{list(item.match)} for {images} images and {texts} texts"
+            raise InputError(source, f"{field}: match", found, "pairs [image, text] of places that are there")
+        if not item.match or len(set(item.match)) == images * texts:
+            found = "no pair" if not item.match else "every pair"
+            raise InputError(source, f"{field}: match", found, "some pairs right and some wrong")
         shape = shape_of(item)
         if part.ids and part.shape != shape:
             found = f"{shape}, after {part.shape}, in part {item.part!r}"
@@ -129,6 +129,18 @@ class ItemTables:
         part.picture_ends.append(len(part.pictures))
         part.text_ends.append(len(part.texts))
         part.match_ends.append(len(part.match))
+
+    def items(self) -> Iterator[Item]:
+        """The items that were added, part by part."""
+        pictures, texts = list(self.pictures), list(self.texts)
+        for name, part in self.parts.items():
+            starts = [0, 0, 0]
+            for id, *ends in zip(part.ids, part.picture_ends, part.text_ends, part.match_ends, strict=True):
+                flat = zip((part.pictures, part.texts, part.match), starts, ends, strict=True)
+                of_item, words, pairs = (column[start:end] for column, start, end in flat)
+                match = tuple(divmod(pair, len(words)) for pair in pairs)
+                yield Item(id, tuple(pictures[i] for i in of_item), tuple(texts[t] for t in words), match, name)
+                starts = ends
 
 
 def shape_of(item: Item) -> str:

@@ -87,11 +87,16 @@ class Record:
             pass
         raise self.refuse(field, repr(value)[:80], "a whole number")
 
-    def image(self, field: str | int, name: str = "{}") -> Picture:
+    def link(self, field: str | int) -> Picture:
+        """An image by the last part of a link or path."""
+        return self.image(field, last=True)
+
+    def image(self, field: str | int, name: str = "{}", last: bool = False) -> Picture:
         """An image by its name, a path inside the folder of images; `name` makes it of the field."""
         named = self.text(field) if name == "{}" else name.format(self.word(field))
+        named = named.rpartition("/")[2] if last else named
         path = PureWindowsPath(named)  # in which both slashes separate folders, so that it is safe on every system
-        if path.anchor or ".." in path.parts or "\0" in named:
+        if path.anchor or ".." in path.parts or not path.parts or "\0" in named:
             raise self.refuse(field, repr(named)[:80], "a path inside the image folder")
         return Picture(named)
 

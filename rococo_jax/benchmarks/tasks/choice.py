@@ -77,7 +77,9 @@ class ChoiceTask:
             InputError: a vector is NaN or infinite.
         """
         del mesh  # a few products an item
-        (images, places), texts = embeddings.select(self.images), embeddings.tables[TEXTS]
+        texts, (images, places) = embeddings.tables[TEXTS], (np.empty((0, 0)), np.empty(0, int))
+        if len(self.images):
+            images, places = embeddings.select(self.images)
         width = texts.shape[1] * sum(self.match.shape[1:])
         runs = _runs(len(self.ids), max(1, _NUMBERS_AT_ONCE // max(1, width)))
         alike = self.compares_texts

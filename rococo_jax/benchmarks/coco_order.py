@@ -1,0 +1,65 @@
+"""COCO order, after ARO (arXiv 2210.01936): is a caption above the same words in another order?
+
+Made from any captions in the Karpathy form. Up to four wrong orders of each caption, after those of the published code:
+its nouns exchanged, its other words exchanged, its groups of three exchanged, and the words within each group. [ours]:
+nouns are those of the shipped lexicon, where the published code asks a tagger for nouns and adjectives, and an order
+depends on (seed, caption) alone. Orders that say the same are left out, and so are captions without a wrong order.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+
+from rococo_jax.benchmarks.choices.items import Item, choose_text
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+
+SEED = 0
+
+
+def wrong_orders(caption: str, seed: int = SEED) -> list[str]:
+    """The caption's words in up to four other orders, each once."""
+    words = caption.rstrip(" .").lower().split()
+    nouns = [place for place, word in enumerate(words) if shipped_lexicon().find(word.strip(",.;:!?\"'"))]
+    others = [place for place in range(len(words)) if place not in nouns]
+    groups = [list(range(start, min(start + 3, len(words)))) for start in range(0, len(words), 3)]
+    orders = []
+    for kind in range(4):
+        rng = random.Random(hashlib.sha256(f"{seed}/{kind}/{caption}".encode()).digest())
+        order = list(range(len(words)))
+        if kind < 2:
+            places = (nouns, others)[kind]
+            for place, other in zip(places, _shuffled(places, rng), strict=True):
+                order[place] = other
+        elif kind == 2:
+            order = [place for group in _shuffled(groups, rng) for place in group]
+        else:
+            order = [place for group in groups for place in _shuffled(group, rng)]
+        orders.append(" ".join(words[place] for place in order))
+    return [order for order in dict.fromkeys(orders) if order != " ".join(words)]
+
+
+def _shuffled(items: Sequence, rng: random.Random) -> list:
+    return rng.sample(list(items), len(items))
+
+
+def items(record: Record) -> Iterator[Item]:
+    """The captions of an image, in lower case without the final stop, each with its wrong orders."""
+    image = record.image("image")
+    for place, caption in enumerate(record.texts("caption")):
+        if wrong := wrong_orders(caption):
+            yield choose_text(f"{image.file}/{place}", image, [caption.rstrip(" .").lower()], wrong, "order")
+
+
+INFO = choice_benchmark(
+    ChoiceReader(items, notes=("coco_order: nouns after the shipped lexicon, so not the published orders",)),
+    name="coco_order",
+    question="Is a caption more similar to its image than the same words in another order?",
+    paper="When and Why Vision-Language Models Behave like Bags-of-Words, and What to Do About It?, arXiv 2210.01936",
+    licence="COCO captions CC BY 4.0; images under their Flickr licences",
+    size="25,010 captions of the Karpathy test split, or those of any captions file",
+    folders={"images": "coco/images", "annotations": "coco"},
+    files=("captions_test.json", "coco_karpathy_test.json"),
+    source="a captions file in the Karpathy form; images: MS-COCO, cocodataset.org",
+)

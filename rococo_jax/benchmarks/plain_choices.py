@@ -1,0 +1,55 @@
+"""Anyone's own items: the plain JSON lines form, which `rococo benchmarks --items` writes of every other benchmark.
+
+`items.jsonl`: `{"id", "images": [{"file", "box"?}], "texts": [...], "match": [[image, text], ...], "part"?}`. A box is
+[left, top, right, bottom] in pixels; `match` lists the right pairs by place; `part` is `all` where it is not given.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rococo_jax.benchmarks.choices.items import Item, Picture
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record
+
+
+def items(record: Record) -> Iterator[Item]:
+    """The item that a line writes down."""
+    images = record.under("images")
+    pictures = [_picture(images.under(place)) for place in range(len(images.value))]
+    pairs = [record.under("match").under(place) for place in range(len(record.under("match").value))]
+    for pair in pairs:
+        if len(pair.value) != 2:
+            raise record.refuse("match", pair.value, "pairs [image, text]")
+    match = tuple((pair.number(0), pair.number(1)) for pair in pairs)
+    part = record.word("part") if "part" in record.value else "all"
+    yield Item(record.word("id"), tuple(pictures), record.texts("texts"), match, part)
+
+
+def _picture(record: Record) -> Picture:
+    image = record.image("file")
+    if record.value.get("box") is None:
+        return image
+    box = record.under("box")
+    if len(box.value) != 4:
+        raise record.refuse("box", box.value, "[left, top, right, bottom]")
+    return record.inside(image, tuple(box.number(place) for place in range(4)))
+
+
+def as_json(item: Item) -> dict[str, Any]:
+    """The line of an item."""
+    images = [{"file": each.file} | ({"box": list(each.box)} if each.box else {}) for each in item.images]
+    match = [list(pair) for pair in item.match]
+    return {"id": item.id, "images": images, "texts": list(item.texts), "match": match, "part": item.part}
+
+
+INFO = choice_benchmark(
+    ChoiceReader(items),
+    name="choices",
+    question="Which of a few texts belongs to which of a few images, in items of your own?",
+    paper="none; the form is this project's",
+    licence="yours",
+    size="as many items as the file has",
+    folders={"images": "choices/images", "annotations": "choices"},
+    files=("items.jsonl",),
+    source="your own file, or `rococo benchmarks --data DIR --items NAME --out items.jsonl`",
+)

@@ -1,0 +1,221 @@
+"""Every reader of choices on a small file in the published form, and one table of bad input over all of them."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
+from rococo_jax.benchmarks.plain_choices import as_json
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from tests.benchmarks.published_forms import FORMS, write
+
+READERS = sorted(FORMS)
+
+
+def open_form(name, folder, **settings):
+    info = find_benchmark(name)
+    return info.open({"images": folder / "images", "annotations": folder}, Settings(**settings))
+
+
+def test_every_reader_has_a_form_here():
+    assert set(FORMS) == {info.name for info in known_benchmarks().values() if info.reader is not None}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_published_form_becomes_items(name, tmp_path):
+    write(FORMS[name], tmp_path)
+    assert find_benchmark(name).recognises(tmp_path)
+    benchmark = open_form(name, tmp_path)
+    assert {task.variant: task.match.shape[1:] for task in benchmark.tasks} == FORMS[name].shapes
+    assert all(task.name == name for task in benchmark.tasks) and set(benchmark.images) == set(FORMS[name].images)
+    rng = np.random.default_rng(0)
+    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
+    embeddings = Embeddings({key: rng.normal(size=(rows, 8)) for key, rows in tables.items()})
+    for task in benchmark.tasks:
+        outcome = task.score(embeddings)
+        assert outcome.rows(benchmark).num_rows == len(task.ids) == outcome.sizes["items"]
+        assert all(0 <= value <= 100 for value in outcome.counted.values().values())
+        constant = task.score(Embeddings({key: np.ones((rows, 4)) / 2 for key, rows in tables.items()}))
+        assert all(value == (100 if key == "ties" else 0) for key, value in constant.counted.values().items())
+    for images in benchmark.image_sets.values():
+        assert [image.mode for image in images.read(range(len(images)))] == ["RGB"] * len(images)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_plain_form_says_the_same(name, tmp_path):
+    write(FORMS[name], tmp_path / "published")
+    info = find_benchmark(name)
+    tables, _, _ = info.reader.read(tmp_path / "published", info.files)
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(as_json(item)) + "\n" for item in tables.items()))
+    folders = {"images": tmp_path / "published" / "images", "annotations": tmp_path}
+    plain = find_benchmark("choices").open(folders, Settings())
+    published = open_form(name, tmp_path / "published")
+    assert plain.texts == published.texts and plain.images == published.images
+    for one, other in zip(plain.tasks, published.tasks, strict=True):
+        assert (list(one.ids), one.variant) == (list(other.ids), other.variant)
+        for field in ("item_images", "item_texts", "match", "group"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+
+
+def bad_input(name):
+    """(label, change of the rows, what the line must say) for every kind of bad input that a form can have."""
+    form = FORMS[name]
+
+    def set_field(field, value):
+        return lambda rows: rows[0].__setitem__(field, value)
+
+    yield "empty file", lambda rows: rows.clear(), "wanted"
+    yield "empty text", set_field(form.text_field, " "), f"{form.text_field}"
+    if form.file.endswith(".csv") or not isinstance(form.text_field, str) or name == "imagecode":
+        drop = form.text_field if isinstance(form.text_field, str) else -1
+        if name != "imagecode":
+            yield "missing field", lambda rows: [row.pop(drop) for row in rows], "found"
+    else:
+        yield "missing field", lambda rows: rows[0].pop(form.text_field), f"{form.text_field}: found nothing"
+    if not form.file.endswith(".csv"):
+        yield "wrong type", set_field(form.text_field, 7), f"{form.text_field}: found"
+        yield "record of the wrong type", lambda rows: rows.__setitem__(0, 7), "found a number"
+    if form.image_field is not None and not form.last_part:
+        yield "image outside the folder", set_field(form.image_field, "../a.jpg"), "inside the image folder"
+    if form.image_field is not None:
+        yield "image that is not there", set_field(form.image_field, "none.jpg"), "missing"
+    if form.box is not None:
+        yield "box outside its image", set_field(form.box, 999), "of 40 x 30 pixels"
+        yield "box without area", set_field(form.box, 0), "left < right"
+    if form.id_field is not None:
+        yield "duplicate ids", lambda rows: rows.append(copy.deepcopy(rows[0])), "the id twice"
+
+
+CASES = [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name in READERS for case in bad_input(name)]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), CASES)
+def test_bad_input_is_one_line(name, change, said, tmp_path):
+    write(FORMS[name], tmp_path, change)
+    with pytest.raises(InputError) as refused:
+        open_form(name, tmp_path)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"match": [[0, 0], [2, 1]]}, "pairs [image, text] of places"),
+        ({"match": [[0, 0, 1]]}, "wanted pairs [image, text]"),
+        ({"match": []}, "found no pair"),
+        ({"match": [[0, 0], [0, 1], [1, 0], [1, 1]]}, "found every pair"),
+        ({"match": 3}, "match: found a number"),
+        ({"images": []}, "images: found none"),
+        ({"images": [{"file": "a.jpg", "box": [1, 2, 99, 9]}, {"file": "b.jpg"}]}, "of 40 x 30 pixels"),
+        ({"images": [{"file": "a.jpg", "box": [1, 2, 9]}, {"file": "b.jpg"}]}, "[left, top, right, bottom]"),
+        ({"images": [{"file": "../a.jpg"}, {"file": "b.jpg"}]}, "inside the image folder"),
+        ({"texts": ["one", 2]}, "texts 1: found 2"),
+    ],
+)
+def test_plain_items_that_do_not_fit(change, said, tmp_path):
+    write(FORMS["choices"], tmp_path, lambda rows: rows[0].update(change))
+    with pytest.raises(InputError, match="item") as refused:
+        open_form("choices", tmp_path)
+    assert said in str(refused.value)
+
+
+def test_a_part_asks_one_kind_of_question(tmp_path):
+    other = {"id": "y", "images": [{"file": "a.jpg"}], "texts": ["one", "two"], "match": [[0, 0]], "part": "mine"}
+    write(FORMS["choices"], tmp_path, lambda rows: rows.append(other))
+    with pytest.raises(InputError, match="one kind of question in a part"):
+        open_form("choices", tmp_path)
+
+
+def test_items_of_several_sizes_are_padded(tmp_path):
+    def change(rows):
+        rows[:] = [
+            {"id": str(size), "images": [{"file": "a.jpg"}], "texts": [f"{size} {t}" for t in range(size)],
+             "match": [[0, 1]], "part": "mine"}
+            for size in (2, 4, 3)
+        ]  # fmt: skip
+
+    write(FORMS["choices"], tmp_path, change)
+    (task,) = open_form("choices", tmp_path).tasks
+    assert task.item_texts.shape == (3, 4) and (task.item_texts < 0).sum() == 3
+    texts = np.eye(9, 4)
+    texts[task.item_texts[:, 1]] = 1.0  # the right text of each item
+    outcome = task.score(Embeddings({"originals": np.ones((1, 4)), TEXTS: texts}))
+    assert outcome.counted.values() == {"ota": 100.0, "ties": 0.0}
+    assert np.isnan(outcome.scores.scores).sum() == 3
+
+
+def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
+    def change(rows):
+        rows += [{**rows[0], "mturk": {"caption": votes}} for votes in (2, 1, 0)]
+
+    write(FORMS["valse"], tmp_path, change)
+    assert [list(task.ids) for task in open_form("valse", tmp_path).tasks] == [["0", "1"]]
+
+
+def test_hard_positives_must_be_aligned(tmp_path):
+    write(FORMS["hard_positives"], tmp_path)
+    other = tmp_path / "swapped_data" / "vl_checklist_relations.json"
+    rows = json.loads(other.read_text())
+    other.write_text(json.dumps([{**rows[0], "false_caption": "another"}]))
+    with pytest.raises(InputError, match="the same in both files"):
+        open_form("hard_positives", tmp_path)
+    other.write_text(json.dumps(rows * 2))
+    with pytest.raises(InputError, match="found 2; wanted 1, as in"):
+        open_form("hard_positives", tmp_path)
+
+
+def test_without_images_the_texts_are_compared_alone(tmp_path):
+    write(FORMS["hard_positives"], tmp_path)
+    info = find_benchmark("hard_positives")
+    benchmark = info.open({"images": tmp_path / "none", "annotations": tmp_path}, Settings())
+    (task,) = benchmark.tasks
+    vectors = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    assert task.asks == "alike" and not benchmark.image_sets and "compared alone" in benchmark.notes[0]
+    assert task.score(Embeddings({TEXTS: vectors})).counted.values() == {"tot": 100.0, "ties": 0.0}
+    assert task.score(Embeddings({TEXTS: vectors[[0, 2, 1]]})).counted.values() == {"tot": 0.0, "ties": 0.0}
+
+
+def test_wrong_orders_depend_on_the_caption_alone():
+    from rococo_jax.benchmarks.coco_order import wrong_orders
+
+    caption = "A man with a red helmet on a small moped on a dirt road."
+    orders = wrong_orders(caption)
+    words = sorted(caption.rstrip(".").lower().split())
+    assert len(orders) == 4 == len(set(orders)) and orders == wrong_orders(caption)
+    assert all(sorted(order.split()) == words for order in orders)
+    assert wrong_orders(caption, seed=1) != orders and wrong_orders("dog") == []
+
+
+def test_the_command_writes_the_plain_form(tmp_path, capsys):
+    write(FORMS["valse"], tmp_path / "valse")
+    out = tmp_path / "items.jsonl"
+    assert main(["benchmarks", "--data", str(tmp_path), "--items", "valse", "--out", str(out)]) == 0
+    line = {"id": "0", "images": [{"file": "a.jpg"}], "texts": ["two dogs", "three dogs"], "match": [[0, 0]]}
+    assert json.loads(out.read_text()) == {**line, "part": "actant_swap"}
+    assert "1 items of valse, 1 images, 2 texts" in capsys.readouterr().out
+    for words, said in (
+        (["--items", "valse"], "--data: path"),
+        (["--items", "rococo"], "a benchmark of choices"),
+        (["--data", str(tmp_path), "--items", "aro", "--out", "x"], "23,937 relations"),
+        (["--data", str(tmp_path), "--items", "valse"], "--out: path"),
+    ):
+        assert main(["benchmarks", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ("name", "items", "images"),
+    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041), ("coco_order", 1405, 281)],
+)
+def test_the_published_files_are_read_whole(name, items, images, real_data, without_type_checks):
+    texts_alone = name == "hard_positives"
+    folders = {"images": real_data / "coco" / ("none" if texts_alone else "images")}
+    folders["annotations"] = real_data / ("coco" if name == "coco_order" else f"compositionality/{name}")
+    benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
+    assert sum(len(task.ids) for task in benchmark.tasks) == items and len(benchmark.images) == images
