@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, AnnotationSet
-from rococo_jax.benchmarks.rococo.build import tasks_of_set
+from rococo_jax.benchmarks.rococo.benchmark import tasks_of_set
 from rococo_jax.benchmarks.rococo.generate import alter_captions, candidate_influence
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.data.captions import find_images, read_captions

@@ -84,7 +84,7 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
 
 def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[str, list[list[Path]]]:
     """Variant -> for each seed the files of the mixed images, ordered by their first image."""
-    from rococo_jax.benchmarks.rococo.mixed_files import file_names, squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.mixed_galleries import file_names, squash_files, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 
     folders: dict[str, list[list[Path]]] = {}

@@ -100,7 +100,7 @@ class _Group:
         in_collective = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
         if not (in_collective and self._all_failed()):
             with contextlib.suppress(jax.errors.JaxRuntimeError):
-                self._put("ended", f"{code} ended with {_one_line(reason)[:500]}")
+                self._put("ended", f"{code} ended with {' '.join(reason.split())[:500]}")
         self._exit(code)
 
     def _all_failed(self) -> bool:
@@ -342,7 +342,3 @@ def _exchange_bytes(name: str, mine: bytes) -> list[bytes]:
     padded[: len(mine)] = np.frombuffer(mine, np.uint8)
     rows = multihost_utils.process_allgather(padded)
     return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -146,8 +146,7 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
     """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
     Raises InputError where the file is missing, not UTF-8, not valid JSON (with line and column), or has an object with
-    one
-    key twice.
+    one key twice.
     """
     path = Path(path)
 

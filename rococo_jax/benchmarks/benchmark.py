@@ -124,11 +124,7 @@ _REGISTRY: dict[str, BenchmarkInfo] = {}
 
 
 def register(info: BenchmarkInfo) -> BenchmarkInfo:
-    """Makes a benchmark known by its name.
-
-    Raises:
-        ValueError: another benchmark has the name.
-    """
+    """Makes a benchmark known by its name. Raises ValueError where another benchmark has the name."""
     if _REGISTRY.setdefault(info.name, info) is not info:
         raise ValueError(f"two benchmarks are called {info.name!r}")
     return info
@@ -149,11 +145,7 @@ def _load_benchmarks() -> tuple[BenchmarkInfo, ...]:
 
 
 def find_benchmark(name: str) -> BenchmarkInfo:
-    """The benchmark of that name.
-
-    Raises:
-        InputError: there is none; the nearest name is suggested.
-    """
+    """The benchmark of that name. Raises InputError, which suggests the nearest name, where there is none."""
     known = known_benchmarks()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
@@ -174,14 +166,9 @@ def recognise(annotations: Path) -> BenchmarkInfo:
 def open_images(
     folder: Path, names: Sequence[str], allow_missing: bool
 ) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
-    """The files of the named images.
+    """The images that are present in the order of `names`, the names of the others, and what a reader must know of it.
 
-    Returns:
-        The images that are present in the order of `names`, the names of those that are not, and what a reader of the
-        results needs to know: the folder and the coverage.
-
-    Raises:
-        InputError: images are missing and that is not allowed, or none is there.
+    Raises InputError where images are missing and that is not allowed, or none is there.
     """
     names = list(dict.fromkeys(names))
     present, missing = find_images(names, folder)

@@ -25,13 +25,7 @@ _CORRUPTED_AT_ONCE = 32
 class CorruptedImages:
     """Files cut to a square of 224 pixels and corrupted as in ImageNet-C; `kind=None` is the cut alone.
 
-    What is random about an image depends on its name and the seed alone.
-
-    Attributes:
-        originals: the images.
-        kind: a name of `CORRUPTIONS`, or None.
-        severity: 1 to 5; 0 without a corruption.
-        seed: of what is random.
+    `severity` is 1 to 5, 0 without a corruption. What is random about an image depends on its name and the seed alone.
     """
 
     originals: FileImages

@@ -52,11 +52,6 @@ class Settings:
         if self.rerank < 0:
             raise InputError("settings", "rerank", self.rerank, "0 for none, or a whole number above it")
 
-    @property
-    def is_strict(self) -> bool:
-        """Whether ties count against the model, and the strict form of the data is used."""
-        return self.protocol == "strict"
-
     def wants(self, task: str) -> bool:
         """Whether a task is asked for."""
         return not self.tasks or task in self.tasks
@@ -65,9 +60,7 @@ class Settings:
 def settings_from(given: Mapping[str, Any]) -> Settings:
     """Settings from names and values, old names included: each prints one line that gives the new one.
 
-    Raises:
-        InputError: as `Settings`.
-        TypeError: there is no such setting.
+    Raises InputError as `Settings`, and TypeError where there is no such setting.
     """
     given = dict(given)
     if "mixes" in given:
@@ -84,11 +77,7 @@ def _print_new_name(old: str, new: str) -> None:
 
 
 def check_known(field: str, names: Sequence[str], known: Sequence[str], source: str = "settings") -> None:
-    """Refuses names that are not known.
-
-    Raises:
-        InputError: a name is none of `known`; the nearest is suggested.
-    """
+    """Raises InputError, which suggests the nearest, where a name is none of `known`."""
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -19,10 +19,8 @@ TEXTS = "texts"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one table or of several, one part after the other.
-
-    Attributes:
-        parts: for each part the name of its table and the indices in it.
+    """Rows of one table or of several: `parts` has the name of a table and the indices in it, one part
+    after the other.
     """
 
     parts: tuple[tuple[str, Int[np.ndarray, " rows"]], ...]
@@ -74,12 +72,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Unit vectors of every row of every table.
-
-    Attributes:
-        tables: name of a table -> its vectors.
-        source: what errors call the vectors.
-    """
+    """Unit vectors of every row of every table, by the table's name. Errors call the vectors `source`."""
 
     tables: Mapping[str, Float[np.ndarray, "rows width"]]
     source: str = "embeddings"

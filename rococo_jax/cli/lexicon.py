@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
-    from rococo_jax.benchmarks.rococo.lexicon_recovery import recover_lexicon
+    from rococo_jax.benchmarks.rococo.caption_diff import recover_lexicon
     from rococo_jax.errors import InputError
     from rococo_jax.perturb.text.lexicon import shipped_lexicon
     from rococo_jax.storage import write_json

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.benchmarks.rococo.mixed_files import squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.mixed_galleries import squash_files, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError

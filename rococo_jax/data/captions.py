@@ -179,20 +179,15 @@ def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]
         with Path(path).open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield number, _read_line(line, number, path, wanted)
+                    yield number, json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(path, f"line {number}", f"{error.msg} at column {error.colno}", f"{wanted}, whole") from None
     except FileNotFoundError:
         raise InputError(path, "file", "nothing there", wanted) from None
     except IsADirectoryError:
         raise InputError(path, "file", "a folder", wanted) from None
     except UnicodeDecodeError as error:
         raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
-
-
-def _read_line(line: str, number: int, path: object, wanted: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(path, f"line {number}", f"{error.msg} at column {error.colno}", f"{wanted}, whole") from None
 
 
 def kind_of(value: Any) -> str:

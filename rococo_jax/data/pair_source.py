@@ -1,4 +1,14 @@
-"""A captioned image, and the protocol of its sources: sequences whose index is the image's id while training."""
+"""A captioned image, and the protocol of its sources: sequences whose index is the image's id while training.
+
+Datasets of TensorFlow Datasets (TFDS) are read through its random-access source without TensorFlow:
+
+    tfds:coco_captions/2014?split=train
+    tfds:my_pairs?split=train[:90%]&data_dir=/data/tfds&image=photo&captions=texts/en&name=file
+
+Before the `?` stands TFDS's name of the dataset, with config and version. Options: `split` (train by default),
+`data_dir`, and the features of the image, the captions (one text, or a sequence) and the image's name, with a slash
+where features are nested; by default those of TFDS's captioning datasets. Images stay undecoded.
+"""
 
 import bisect
 import dataclasses
@@ -140,8 +150,7 @@ def open_tfds(name: str) -> TfdsPairs:
     """Opens `tfds:NAME?options`. A dataset that is not on disk yet is prepared by TFDS, which may download it.
 
     Raises InputError where TFDS is not installed, has no such dataset or split or cannot read it by index, or a feature
-    is
-    missing.
+    is missing.
     """
     dataset, _, query = name.removeprefix("tfds:").partition("?")
     options = {key: values[-1] for key, values in urllib.parse.parse_qs(query, strict_parsing=bool(query)).items()}

@@ -102,8 +102,7 @@ class Tokenizer:
         may read.
 
         Where the spec has a fixed length, padding is part of the text, and the mask is true everywhere. Raises
-        ValueError
-        where a text is longer than `length`.
+        ValueError where a text is longer than `length`.
         """
         lengths = np.array([len(row) for row in ids], np.int32)
         longest = int(lengths.max(initial=1))

@@ -21,6 +21,16 @@ and, where a transform added the texts:
     negative_ids, negative_text_mask, negative_valid    (b, N, t), (b, N, t), (b, N)
 
 Where `valid` is False there is no text, and the ids are those of the empty text.
+
+The order of images is a pure function of (seed, batch size, position), without state. A sample's global number is its
+position g = step * batch_size + place in the batch. Each run of `images` positions is an epoch with its own permutation
+of all images, so a batch may hold the tail of one epoch and the head of the next. Such a batch could hold an image
+twice; to prevent it, the head of the new epoch is reordered: images that are in the old epoch's tail move behind the
+others. No image is ever twice in a batch.
+
+Every position can be computed by itself. Up to a million images the permutation is held in memory for its epoch;
+beyond, it is a keyed cipher on the numbers below `images` (Grain's `index_shuffle`), which needs no memory but is slow
+for small numbers of images.
 """
 
 import dataclasses
@@ -190,10 +200,8 @@ class DrawSample(grain.RandomMapTransform):
         """Yields the image at a position, then its substitutes.
 
         Every place of a batch has its own substitutes (images whose number has the same remainder modulo the batch
-        size)
-        without the images of the batch, so that no image is twice in a batch, even where each process reads only its
-        part of
-        it. After these come all other images.
+        size) without the images of the batch, so that no image is twice in a batch, even where each process reads only
+        its part of it. After these come all other images.
         """
         yield self.order.image(position)
         step, place = divmod(position, self.order.batch_size)
@@ -268,13 +276,10 @@ class MakeBatch:
     def _tokenise(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, "texts tokens"], Bool[np.ndarray, "texts tokens"]]:
-        cut = [_cut(ids, self.text_length) for ids in self.tokenizer.encode(texts)]
+        most = self.text_length
+        # A text that is cut keeps its last id, which ends it.
+        cut = [ids if len(ids) <= most else [*ids[: most - 1], ids[-1]] for ids in self.tokenizer.encode(texts)]
         return self.tokenizer.pad(cut, self.text_length)
-
-
-def _cut(ids: list[int], length: int) -> list[int]:
-    """At most `length` ids, with the last one kept, which ends the text."""
-    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
 
 
 def _column(samples: Sequence[Mapping[str, Any]], name: str, dtype: type) -> np.ndarray:

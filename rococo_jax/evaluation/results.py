@@ -121,7 +121,7 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
         for variant, metrics in _object(path, f"intervals: {task}", variants).items():
             field = f"intervals: {task}: {variant}"
             for name, interval in _object(path, field, metrics).items():
-                pair = isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
+                pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval))
                 if interval is not None and not pair:
                     raise InputError(path, f"{field}: {name}", str(interval)[:80], "[low, high] or null")
     return results if "format" in results else _from_first_version(results)
@@ -161,10 +161,11 @@ def _check_metrics(path: Path, field: str, metrics: dict[str, Any]) -> None:
         if name not in METRICS or (value is None and METRICS[name].function is None):
             continue  # a drop is null where the baseline is 0
         low, high = metric_of(name).bounds
-        if not _is_number(value) or not low - _TOLERANCE <= value <= high + _TOLERANCE:
+        if not is_number(value) or not low - _TOLERANCE <= value <= high + _TOLERANCE:
             wanted = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
             raise InputError(path, f"{field}: {name}", value, wanted)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.benchmarks.rococo.build import CaptionTasks, tasks_of_file
+from rococo_jax.benchmarks.rococo.benchmark import CaptionTasks, tasks_of_file
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome

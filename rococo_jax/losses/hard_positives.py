@@ -43,8 +43,7 @@ def hard_positive(
     """L_pos: image and caption both find the hard positive among those of the batch.
 
     `positive_texts` are unit vectors of captions reworded without a change of meaning, one a pair; `positive_mask` is
-    False
-    where a pair has none. Other arguments as for `softmax_contrastive`.
+    False where a pair has none. Other arguments as for `softmax_contrastive`.
     """
     if positive_mask is None or mask is None:
         counted = mask if positive_mask is None else positive_mask
@@ -75,8 +74,7 @@ def hard_negative(
     """L_neg: each image's caption against its own hard negatives; a mean over pairs that have one.
 
     `negative_texts` are unit vectors of captions reworded so that they are wrong, K a pair; `negative_mask` is False
-    where
-    there is none. Other arguments as for `softmax_contrastive`.
+    where there is none. Other arguments as for `softmax_contrastive`.
     """
     images, texts = without_masked(images, mask), without_masked(texts, mask)
     counted = valid_mask(negative_texts, negative_mask, mask)

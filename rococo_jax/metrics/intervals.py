@@ -122,8 +122,7 @@ def intervals(
 
     Several runs are resampled with the same images. `clean`, the baseline on the same images, adds `drop` and
     `drop_points`. The interval of `drop` is None where the primary metric of some draw of the baseline is 0, because
-    its
-    drop is not defined.
+    its drop is not defined.
     """
     images = np.unique(np.concatenate([run.group for run in runs]))
     asked = [*runs, *([] if clean is None else [clean])]

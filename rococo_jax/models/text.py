@@ -44,8 +44,7 @@ class TextTower(nnx.Module):
         """Pooled features, float32.
 
         `ids` have their special tokens in place and are padded at the end with anything; `mask` is True at tokens;
-        `positions`
-        tell where each token stands in its text, 0, 1, 2... by default.
+        `positions` tell where each token stands in its text, 0, 1, 2... by default.
         """
         return self.pool(self.tokens(ids, mask, positions), ids, mask)
 

@@ -1,7 +1,7 @@
 """The report: one self-contained page, a CSV and a Markdown file from any number of results.
 
-Other pages are made of the same parts: `blocks` (tables, tiles, ...), `charts`, `document.render_page`, and the
-Markdown tables of `exports`.
+Other pages are made of the same parts: `blocks` (tables, tiles, ..., `render_page`), `charts`, and the Markdown tables
+of `exports`.
 """
 
 from collections.abc import Iterable

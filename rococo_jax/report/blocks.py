@@ -1,6 +1,7 @@
 """What a page is made of: tables, charts, tiles, notes, ... as data, which `templates/blocks.html` turns into HTML.
 
-Plain strings are escaped by the templates; only `Markup` is taken as it is.
+Plain strings are escaped by the templates (Jinja2); only `Markup` is taken as it is. `render_page` makes one
+self-contained file, in which a content security policy forbids every load and every script but our own (by its hash).
 """
 
 import base64

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.results import RESULTS, is_number, read_results
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -171,16 +171,12 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         raise InputError(path, "text", f"a lone surrogate, U+{ord(error.object[error.start]):04X}", "Unicode") from None
     tasks = {
         task: {
-            variant: {name: value for name, value in metrics.items() if value is None or _is_number(value)}
+            variant: {name: value for name, value in metrics.items() if value is None or is_number(value)}
             for variant, metrics in variants.items()
         }
         for task, variants in content["tasks"].items()
     }
     return content | {"tasks": tasks}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:

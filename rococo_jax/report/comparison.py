@@ -95,7 +95,8 @@ def _compare(
             for variant in run.variants(task)
             if _agrees(run, task, variant, compared, own) and _agrees(first, task, variant, compared, base)
         ]
-        shared = [pair for pair in shared if _same_queries(*pair[2:])]
+        shared = [pair for pair in shared
+                  if pair[2].images == pair[3].images and np.array_equal(pair[2].queries, pair[3].queries)]  # fmt: skip
         pairs += shared
         if not shared:
             left_out.append(run.label)
@@ -114,10 +115,6 @@ def _agrees(
     counted = [100.0 * found.hits[name].sum() / found.queries.sum() for name in compared]
     told = [run.figure(task, variant, name).value for name in compared]
     return all(value is not None and abs(value - count) < _SAME for value, count in zip(told, counted, strict=True))
-
-
-def _same_queries(one: ImageHits, other: ImageHits) -> bool:
-    return one.images == other.images and np.array_equal(one.queries, other.queries)
 
 
 def _differences(

@@ -14,6 +14,16 @@ and takes two more:
     dL/dlogit_scale = sum q . (W k),            dL/dlogit_bias = sum W
 
 Gradients of embeddings are accumulated without the factor `logit_scale`, so that the third line needs no product.
+
+Two strategies let the queries on one device meet the keys of all devices:
+
+all_gather   Every device gathers all keys once and sweeps over them; what the devices know of each column is merged on
+             the device that owns it. The backward pass gathers again, so that nothing gathered is kept in between, and
+             scatters the sum of the keys' gradients to their owners. Fewer and larger products; all keys must fit.
+ring         At each of `devices` steps, a device sweeps its queries over the block of keys that it holds and passes the
+             block on; after the last step every block is back. In the forward pass the block carries the state of its
+             columns, in the backward pass their results and the gradient of its keys. A device holds a constant number
+             of blocks, however many devices there are (as ring attention, Liu et al., arXiv 2310.01889).
 """
 
 import abc

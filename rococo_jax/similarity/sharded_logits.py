@@ -158,8 +158,7 @@ class ShardedLogits:
             logit_bias: added to every logit.
 
         Returns one number a query; -inf where no key counts, and for queries that do not count. Differentiable in
-        embeddings,
-        logit_scale and logit_bias.
+        embeddings, logit_scale and logit_bias.
         """
         return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
 

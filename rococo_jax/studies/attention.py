@@ -11,6 +11,9 @@ are brought to sum 1 again. Attention weights are no proof of use; they are what
 
 On a map the picture is grey, with a glow where the model looks: from dark violet over orange to pale yellow, ever
 lighter, so that it is readable without colour vision.
+
+Of each pair of images the original is squashed to the square of the mixed image first, and compressed where that is, so
+that the two differ in what was mixed in and in nothing else, and a patch of one is the same place in the other.
 """
 
 import dataclasses

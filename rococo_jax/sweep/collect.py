@@ -20,7 +20,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.evaluation.across_seeds import PerImage, draws_of, interval, over_draws, read_per_image, spread
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.results import RESULTS, is_number, read_results
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
@@ -134,7 +134,7 @@ def figures_of_task(
     drawn: dict[str, dict[str, _Drawn]] = {}
     for variant, metrics in variants.items():
         names = [name for name in wanted or order_metrics(metrics)]
-        names = [name for name in names if all(_is_number(each["tasks"][task][variant].get(name)) for each in results)]
+        names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
         drawn[variant] = {name: _drawn(results, runs, (task, variant), name, section) for name in names}
     figures = {}
     for variant, metrics in drawn.items():
@@ -153,10 +153,6 @@ def figures_of_task(
         shared = [name for name in wanted or () if all(name in each for each in altered)]
         figures[ALTERED] = {name: _figure(*_mean([each[name] for each in altered])) for name in shared}
     return figures
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drawn(

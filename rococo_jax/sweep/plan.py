@@ -8,6 +8,13 @@ A config file of `rococo train` may have a second function, `get_sweep()`, a Con
     keep             what is the same for all batch sizes: "samples" or "steps"
     lr_scaling       how the learning rate follows the batch size: "constant", "square-root" or "linear"
 
+Axes and arms are written as
+
+    batch_size=32,64                                one key
+    losses.sc.weight+losses.vc.weight=1,2           several keys that always have the same value
+    losses.sc.variants=danger;danger,rand_voca      values that hold commas stand between semicolons
+    plain: losses.sc.weight=0 losses.vc.weight=0    an arm: a name, and overrides that hold for all its points
+
 The command line overrides the file. A point is `(arm, a value of each axis, seed)`; its config is the file's with the
 overrides of the command line, then the point's values, then its arm's, then what follows from its batch size:
 
@@ -249,7 +256,9 @@ def make_plan(
         points.append(Point(name, name, arm.name, of_point, seed, read_config(path, words), words))
     _refuse_same_names(points)
     runs: dict[str, str] = {}
-    points = [dataclasses.replace(point, run=runs.setdefault(_same(point), point.name)) for point in points]
+    points = [
+        dataclasses.replace(point, run=runs.setdefault(hash_json(flat(point.config)), point.name)) for point in points
+    ]
     return Plan(path, axes, chosen, numbers, keep, lr_scaling, base, tuple(points))
 
 
@@ -360,8 +369,3 @@ def _refuse_same_names(points: Sequence[Point]) -> None:
         other = places.setdefault(point.name, point)
         if other is not point:
             raise InputError("--over", "value", f"{point.values} and {other.values}", "values that name two folders")
-
-
-def _same(point: Point) -> str:
-    """A hash of all that decides a point's training."""
-    return hash_json(flat(point.config))

@@ -186,12 +186,8 @@ def training_texts(row: Row) -> list[str]:
     return [
         "–" if loss is None else f"{loss.value:.3f}",
         "–" if rate is None else f"{rate.value:,.0f}",
-        "–" if memory is None else _mebibytes(memory.value / MIB),
+        "–" if memory is None else f"{memory.value / MIB:{',.1f' if memory.value >= 10 * MIB else '.3g'}}",
     ]
-
-
-def _mebibytes(value: float) -> str:
-    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def spread_text(figure: Figure | None) -> str:

@@ -12,14 +12,8 @@ from rococo_jax.training.config_renames import rename_in_place
 def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
     """Trains in `workdir`, resumes a run that is there, or returns where it is done.
 
-    `load_model(run.model)` reads the trained model.
-
-    Args:
-        config: a changed `default_config()`; former names of keys are read too.
-        workdir: made where it does not exist.
-
-    Raises:
-        InputError: a key does not exist (`config.losses.sc.wieght = 1` adds one), or see `training.run.train`.
+    `config` is a changed `default_config()`; `load_model(run.model)` reads the trained model. Raises InputError where a
+    key does not exist (`config.losses.sc.wieght = 1` adds one), and as `training.run.train`.
     """
     config = config.copy_and_resolve_references()
     rename_in_place("config", config)

@@ -73,10 +73,8 @@ class Batch:
 def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] = ()) -> Batch:
     """The batch of the arrays that `data.training_input` yields; what else they hold is left out.
 
-    Args:
-        arrays: `pixels`, `resized`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid` of
-            the fields.
-        fields: those of text that are among the arrays.
+    The arrays are `pixels`, `resized`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid`
+    of the `fields` of text that are among them.
     """
     batch = Batch(
         Images(pixels=arrays.get("pixels"), resized=arrays.get("resized")),

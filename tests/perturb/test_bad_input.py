@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import check_images, check_severity, corrupt
-from rococo_jax.perturb.images.mixing import Mixing, apply_mixing, mix_batch, stack_equal
+from rococo_jax.perturb.images.mixing import Mixing, apply_mixing, mix_batch
 
 KEY = jax.random.key(0)
 
@@ -95,13 +95,6 @@ def test_a_ratio_outside_zero_to_one_is_refused_everywhere(ratio):
 def test_one_image_alone_is_refused():
     with pytest.raises(InputError, match="at least two"):
         mix_batch(jnp.zeros((1, 4, 4, 3), jnp.uint8), KEY, Mixing())
-    with pytest.raises(InputError, match="at least two"):
-        stack_equal([])
-
-
-def test_images_of_unequal_sizes_are_named():
-    with pytest.raises(InputError, match=r"size of image 2: found \(4, 5, 3\); wanted \(4, 4, 3\)"):
-        stack_equal([np.zeros((4, side, 3), np.uint8) for side in (4, 4, 5)])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rococo_jax.benchmarks.rococo.lexicon_recovery import group_words, recover_lexicon
+from rococo_jax.benchmarks.rococo.caption_diff import group_words, recover_lexicon
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import SHIPPED, Group, Lexicon, Noun, read_lexicon, shipped_lexicon
 from tools.build_lexicon import CONCEPTS, LEFT_OUT, OTHER_MEANING
@@ -125,7 +125,7 @@ def test_words_that_replaced_each_other_are_grouped_and_stray_pairs_do_not_join_
 @pytest.mark.thorough
 def test_recovered_groups_hold_what_kept_the_concept_and_not_what_changed_it(real_data):
     from rococo_jax.benchmarks.rococo.annotations import read_annotation
-    from rococo_jax.benchmarks.rococo.lexicon_recovery import _count
+    from rococo_jax.benchmarks.rococo.caption_diff import _count
 
     folder = real_data / "rococo" / "annotations"
     same, different, danger = (read_annotation(folder / f"{name}.json") for name in _PUBLISHED)

@@ -14,8 +14,6 @@ from rococo_jax.perturb.images.mixing import (
     draw_ratios,
     is_negative,
     mix_batch,
-    positives_of,
-    stack_equal,
 )
 from rococo_jax.runtime import make_mesh
 
@@ -146,17 +144,6 @@ def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():
         assert collective not in silent
 
 
-def test_augmentation_weights_follow_the_true_share():
-    images, ids = jnp.asarray(random_images(8)), jnp.array([7, 7, 1, 2, 3, 4, 5, 6])
-    mixed = mix_batch(images, jax.random.key(0), Mixing(method="patch", ratio=0.5))
-    positives = positives_of(mixed, ids)
-    np.testing.assert_array_equal(positives.ids[:, 0], ids)
-    np.testing.assert_array_equal(positives.ids[:, 1], ids[mixed.partners])
-    np.testing.assert_allclose(positives.weights.sum(axis=1), 1, rtol=1e-6)
-    other = np.asarray(ids != ids[mixed.partners])
-    np.testing.assert_array_equal(np.asarray(positives.weights[:, 0])[other], np.asarray(mixed.ratio)[other])
-
-
 def test_an_image_that_stayed_itself_is_no_negative():
     images, ids = jnp.asarray(random_images(4)), jnp.array([0, 0, 1, 2])
     no_box = jnp.zeros((4, 4), jnp.int32)
@@ -181,9 +168,3 @@ def test_one_image_and_uneven_splits_are_refused():
         mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(group=4))
     with pytest.raises(InputError, match="multiple of 8"):
         mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(), mesh=make_mesh())
-
-
-def test_images_of_unequal_sizes_are_refused_by_name():
-    with pytest.raises(InputError, match="size of image 1"):
-        stack_equal([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)])
-    assert stack_equal([np.zeros((4, 4, 3), np.uint8)] * 2).shape == (2, 4, 4, 3)

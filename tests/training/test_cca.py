@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rococo_jax.training.cca import Regularisation, choose_regularisation, fit_heads, fit_logit_scale
+from rococo_jax.training.join import Regularisation, choose_regularisation, fit_heads, fit_logit_scale
 
 
 def paired_features(images=120, captions=3, shared=6, seed=0):

@@ -54,14 +54,7 @@ class AlteredCaptions:
 
 @dataclasses.dataclass(frozen=True)
 class Annotation:
-    """One variant of a benchmark.
-
-    Attributes:
-        variant: its name, such as `same_concept`.
-        items: one entry per image, in file order.
-        source: the file it was read from.
-        form: `published` or `own`.
-    """
+    """One variant of a benchmark, such as `same_concept`, in file order. `form` is `published` or `own`."""
 
     variant: str
     items: tuple[AlteredCaptions, ...]
@@ -89,8 +82,7 @@ class AnnotationSet:
 def read_annotation(path: str | os.PathLike) -> Annotation:
     """Read one variant, in the published or our own form; it is named after its file.
 
-    Raises:
-        InputError: names the file, the item and the wrong field.
+    Raises InputError, which names the file, the item and the wrong field.
     """
     path = Path(path)
     return annotation_from_json(read_json(path, "an annotation file"), path)
@@ -158,9 +150,6 @@ def write_annotation(
     """Write our own form, by rename.
 
     Args:
-        path: the file.
-        variant: the variant's name.
-        items: the captions.
         made_by: what made it (model, seed, settings); any JSON.
         changes: for each item one entry per original, `{"word_index", "old", "new", "concept", "influence"}` or None.
         extra: for each item further entries, which readers ignore.
@@ -184,9 +173,7 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     originals. A file is a variant if it is in our own form, has the name of a published variant, or holds the clean
     captions followed by others. Any other file is `ignored`, as long as it names none of the images.
 
-    Raises:
-        InputError: a file cannot be read, a variant or captions file disagrees with the clean captions, or there is
-            nothing to read.
+    Raises InputError where a file cannot be read, disagrees with the clean captions, or there is none.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -313,10 +300,8 @@ def normalise_caption(text: str) -> str:
 def no_ops(annotation: Annotation, *, normalised: bool) -> list[tuple[int, int]]:
     """(item, caption) of altered captions that equal their original.
 
-    Args:
-        annotation: the variant.
-        normalised: compare by `normalise_caption`, as the `strict` protocol does; otherwise compare the words, split at
-            white space.
+    With `normalised` they are compared by `normalise_caption`, as in `strict`, otherwise by words, split at white
+    space.
     """
     reading = normalise_caption if normalised else str.split
     return [

@@ -46,17 +46,10 @@ READINGS: dict[str, Callable[[str], str]] = {
 
 
 def inspect_annotations(annotations: AnnotationSet, images: str | os.PathLike | None = None) -> dict[str, Any]:
-    """Audit a set of annotations; returns a JSON value.
+    """Audit a set of annotations, and count missing images where a folder is given. Returns a JSON value.
 
-    Args:
-        annotations: what `read_annotation_folder` returned.
-        images: a folder of images, to count missing ones; or None.
-
-    Returns:
-        `files` (name, role, form, bytes, sha256), `clean`, `variants` by name, and `images` where a folder was given.
-
-    Raises:
-        InputError: the image folder is missing.
+    It has `files` (name, role, form, bytes, sha256), `clean`, `variants` by name, and `images` where a folder was
+    given. Raises InputError where that folder is missing.
     """
     report: dict[str, Any] = {"files": _describe_files(annotations), "clean": inspect_clean(annotations.clean)}
     report["variants"] = {}
@@ -135,7 +128,9 @@ def inspect_variant(annotation: Annotation) -> dict[str, Any]:
         name: {reading(text) for item in annotation.items for text in item.originals} for name, reading in _TIES
     }
     edits = [(image, original, altered, find_edits(original, altered)) for image, original, altered in pairs]
-    lengths = collections.Counter(len(item.originals) + _altered_in(item.altered) for item in annotation.items)
+    lengths = collections.Counter(
+        len(item.originals) + sum(text is not None for text in item.altered) for item in annotation.items
+    )
     return {
         "form": annotation.form,
         "images": len(annotation.items),
@@ -155,10 +150,6 @@ def inspect_variant(annotation: Annotation) -> dict[str, Any]:
 
 
 _TIES = [(name, READINGS[name]) for name in ("exact", "normalised")]
-
-
-def _altered_in(altered: Sequence[str | None]) -> int:
-    return sum(text is not None for text in altered)
 
 
 def _no_ops(annotation: Annotation, *, normalised: bool) -> dict[str, Any]:

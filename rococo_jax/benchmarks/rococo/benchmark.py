@@ -1,17 +1,187 @@
-"""RoCOCO as a registered benchmark: its folders, and how they become tables and tasks."""
+"""RoCOCO (arXiv 2304.10727) as rank tasks: images find their captions among altered ones, captions find their image.
 
-from collections.abc import Mapping
+- `image_to_text`: queries are the images; the gallery is, image by image, the originals, then the altered captions, as
+  in the published files. `clean` has the originals alone.
+- `text_to_image`, `clean`: queries are the originals, never the altered captions; the gallery is the images.
+
+Protocols: `paper` takes the strings as they are and breaks ties as the published code does. `strict` normalises case
+and final punctuation on both sides before captions are embedded, leaves out altered captions that are then no different
+from their original ("no-ops"), and counts every tie against the model.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
-from rococo_jax.benchmarks.rococo.annotations import CLEAN_FILE, AnnotationSet, read_annotation_folder
-from rococo_jax.benchmarks.rococo.build import tasks_of_set
+from rococo_jax.benchmarks.rococo.annotations import (
+    CLEAN_FILE,
+    AlteredCaptions,
+    Annotation,
+    AnnotationSet,
+    normalise_caption,
+    read_annotation_folder,
+)
 from rococo_jax.benchmarks.rococo.mixed_galleries import mixed_galleries, parse_mix
 from rococo_jax.benchmarks.settings import CONTROL, Settings
-from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
+from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_json
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CaptionTasks:
+    """Tasks over one table of images and one of captions.
+
+    Attributes:
+        images: names, in the order of the annotations.
+        texts: strings as they are to be embedded.
+        tasks: the clean task of each direction, and one for each variant.
+        notes: what a reader of the results must know.
+    """
+
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+    tasks: tuple[RankTask, ...]
+    notes: tuple[str, ...]
+
+
+def tasks_of_set(
+    annotations: AnnotationSet, protocol: str = "paper", *, images: Collection[str] | None = None
+) -> CaptionTasks:
+    """All tasks of a folder of annotations, over one table of distinct strings.
+
+    The gallery shrinks to the `images` that are present (all by default).
+    """
+    strict, rows = protocol == "strict", {}
+    prepare = normalise_caption if strict else str
+
+    def row_of(caption: str) -> int:
+        return rows.setdefault(prepare(caption), len(rows))
+
+    clean = [item for item in annotations.clean if images is None or item.image in images]
+    image_row = {item.image: row for row, item in enumerate(clean)}
+    tasks = [_image_to_text("clean", _unaltered(clean), image_row, row_of, strict)]
+    notes = []
+    for variant, annotation in annotations.variants.items():
+        items = [item for item in annotation.items if item.image in image_row]
+        tasks.append(_image_to_text(variant, items, image_row, row_of, strict))
+        notes += _note_on_no_ops(variant, items, strict)
+    tasks.append(_turned_round(tasks[0]))
+    return CaptionTasks(tuple(image_row), tuple(rows), tuple(tasks), tuple(notes))
+
+
+def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: str = "paper") -> CaptionTasks:
+    """The tasks of one annotation file; its table of captions is the file's captions in file order, none merged.
+
+    A file of plain captions gives only the clean tasks. `strict` leaves out no-ops; the strings are not normalised,
+    because the embeddings were made from the strings as they are.
+    """
+    strict = protocol == "strict"
+    if isinstance(annotation, Annotation):
+        items, variant = annotation.items, annotation.variant
+    else:
+        items, variant = _unaltered(annotation), None
+    image_row = {item.image: row for row, item in enumerate(items)}
+    captions = tuple(caption for item in items for caption in (*item.originals, *_altered(item)))
+    in_file_order = iter(range(len(captions)))
+    whole = _image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
+    whole = dataclasses.replace(whole, ties="pessimistic" if strict else "published")
+    tasks, notes = [_part(whole, "clean", ~whole.gallery_altered)], []
+    if variant is not None:
+        kept = np.ones(len(captions), bool)
+        if strict:
+            kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
+            notes = _note_on_no_ops(variant, items, strict)
+        tasks.append(_part(whole, variant, kept))
+    tasks.append(_turned_round(tasks[0]))
+    return CaptionTasks(tuple(image_row), captions, tuple(tasks), tuple(notes))
+
+
+def _unaltered(items: Iterable[CaptionedImage]) -> list[AlteredCaptions]:
+    return [AlteredCaptions(item.image, item.captions, (None,) * len(item.captions)) for item in items]
+
+
+def _altered(item: AlteredCaptions) -> list[str]:
+    return [caption for caption in item.altered if caption is not None]
+
+
+def _kept_in_strict(item: AlteredCaptions) -> list[bool]:
+    pairs = [(old, new) for old, new in zip(item.originals, item.altered, strict=True) if new is not None]
+    return [True] * len(item.originals) + [normalise_caption(old) != normalise_caption(new) for old, new in pairs]
+
+
+def _note_on_no_ops(variant: str, items: Iterable[AlteredCaptions], strict: bool) -> list[str]:
+    count = sum(_kept_in_strict(item).count(False) for item in items) if strict else 0
+    note = f"{variant}: altered captions left out because they say what their original says (strict): {count}"
+    return [note] if count else []
+
+
+def _image_to_text(
+    variant: str,
+    items: Iterable[AlteredCaptions],
+    image_row: dict[str, int],
+    caption_row: Callable[[str], int],
+    strict: bool,
+) -> RankTask:
+    gallery, group, origin, images = [], [], [], []
+    for item in items:
+        originals = len(item.originals)
+        made_from = [-1] * originals + [place for place, each in enumerate(item.altered) if each is not None]
+        captions = [*item.originals, *_altered(item)]
+        kept = _kept_in_strict(item) if strict else [True] * len(captions)
+        image, begin = image_row[item.image], len(gallery)
+        images.append(image)
+        for caption, keep, place in zip(captions, kept, made_from, strict=True):
+            if keep:
+                gallery.append(caption_row(caption))
+                group.append(image)
+                origin.append(-1 if place < 0 else begin + place)
+    return RankTask(
+        name=IMAGE_TO_TEXT,
+        variant=variant,
+        queries=Rows.of(ORIGINALS, images),
+        gallery=Rows.of(TEXTS, gallery),
+        query_group=np.array(images, int),
+        gallery_group=np.array(group, int),
+        gallery_altered=np.array(origin, int) >= 0,
+        gallery_origin=np.array(origin, int),
+        ties="pessimistic" if strict else "published",
+    )
+
+
+def _part(task: RankTask, variant: str, kept: np.ndarray) -> RankTask:
+    """The task with part of its gallery; all originals of a kept altered item are kept."""
+    place = np.cumsum(kept) - 1
+    origin = task.gallery_origin[kept]
+    return dataclasses.replace(
+        task,
+        variant=variant,
+        gallery=task.gallery[kept],
+        gallery_group=task.gallery_group[kept],
+        gallery_altered=task.gallery_altered[kept],
+        gallery_origin=np.where(origin >= 0, place[origin], -1),
+    )
+
+
+def _turned_round(clean: RankTask) -> RankTask:
+    """The clean task with queries and gallery exchanged."""
+    return dataclasses.replace(
+        clean,
+        name=TEXT_TO_IMAGE,
+        queries=clean.gallery,
+        gallery=clean.queries,
+        query_group=clean.gallery_group,
+        gallery_group=clean.query_group,
+        gallery_altered=np.zeros(len(clean.queries), bool),
+        gallery_origin=None,
+    )
+
 
 TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
 
@@ -19,9 +189,7 @@ TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
 def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     """RoCOCO over the images that are present, with the mixed galleries that the settings ask for.
 
-    Raises:
-        InputError: an annotation file is unusable, images are missing and that is not allowed, or a mixed gallery is
-            none.
+    Raises InputError where annotations are unusable, images missing without leave, or a mixed gallery unknown.
     """
     for variant in settings.mixed_galleries:
         if variant != CONTROL:

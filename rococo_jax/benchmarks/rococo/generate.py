@@ -40,12 +40,9 @@ _FINAL_STOP = regex.compile(r"[\s.]+$")
 
 
 def in_paper_style(caption: str, keep_case: bool) -> str:
-    """Format an altered caption as the published files do.
+    """Format an altered caption as the published files do: lower case without the final full stop.
 
-    Args:
-        caption: the altered caption.
-        keep_case: the format of danger: keep case, and keep the final full stop, set apart. Otherwise lower case
-            without the final full stop.
+    With `keep_case` (danger) the case stays, and so does the final full stop, set apart.
     """
     text = _CLITIC.sub(r" \1", caption)
     text = " ".join(_PUNCTUATION.sub(r" \g<0> ", text).split())
@@ -53,10 +50,8 @@ def in_paper_style(caption: str, keep_case: bool) -> str:
 
 
 def make_alterer(variant: str, lexicon: Lexicon, *, style: str = "plain", **choices: Any) -> CaptionAlterer:
-    """A `CaptionAlterer` in `plain` or `paper` style; `choices` are its other arguments.
-
-    Raises:
-        InputError: an unknown style, or what `CaptionAlterer` refuses.
+    """A `CaptionAlterer` in `plain` or `paper` style; `choices` are its other arguments. Raises InputError
+    as it does.
     """
     if style not in STYLES:
         raise InputError("altered captions", "style", repr(style), f"one of {', '.join(STYLES)}")
@@ -71,7 +66,6 @@ class AlteredSet:
     """One variant of a benchmark.
 
     Attributes:
-        variant: its name.
         items: the images with originals and altered captions, None where a caption was left unaltered.
         alterations: aligned with the items' originals.
         unaltered: reason -> number of captions left unaltered for it.
@@ -96,10 +90,7 @@ def alter_images(
 ) -> AlteredSet:
     """Alter every caption of every image once.
 
-    Args:
-        images: the images with their captions.
-        influences: for every caption in this order the influence of its words, or None where `select` is random.
-        alterer: the variant.
+    `influences` has the influence of its words for every caption in this order, None where `select` is random.
     """
     items, alterations, unaltered = [], [], Counter()
     influences = iter(influences)

@@ -2,14 +2,18 @@
 
 Captions look for their image among the originals *and* the mixed images (RoCOCO, arXiv 2304.10727); one run for each
 seed. `control` is the same with the ratio 1, so its "mixed" images are the originals, squashed and compressed: it tells
-the effect of mixing from that of preprocessing.
+the effect of mixing from that of preprocessing. `write_mixed` writes a gallery as files, under names that carry method,
+ratio and seed, with a manifest.
 """
 
 import dataclasses
+import functools
 import json
+import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,29 +22,116 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from rococo_jax.benchmarks.rococo.mixed_files import squash_files
 from rococo_jax.benchmarks.rococo.published_mixing import (
     BATCH,
+    SIDE,
     MixingPlan,
+    SquashedImages,
+    encode_jpeg,
     make_plan,
+    mix_places,
     mixed_batches,
     plan_batches,
+    squash,
 )
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.data.images import FileImages, chunks
+from rococo_jax.data.images import FileImages, chunks, open_image
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.image_folders import (
+    begin,
+    encode_image,
+    finish,
+    names_without_suffix,
+    versions,
+    write_bytes,
+)
+from rococo_jax.progress import progress
+
+FORMAT, FORMAT_VERSION = "rococo_jax.mixed_images", 1
+
+
+def squash_files(files: Mapping[str, Path], images: Sequence[str], workers: int = 2) -> SquashedImages:
+    """A reader of squashed images: decodes and squashes the asked-for files in threads, and keeps none.
+
+    The reader raises InputError for a file that is missing, cut short or not an image.
+    """
+
+    def read(indices: Sequence[int]) -> np.ndarray:
+        with ThreadPoolExecutor(workers, thread_name_prefix="squash") as pool:
+            return np.stack(list(pool.map(lambda index: squash(open_image(files[images[index]])), indices)))
+
+    return read
+
+
+def describe(plan: MixingPlan) -> dict[str, Any]:
+    """The manifest of a plan: what was asked for, boxes, and for each mixed image its file, pair and true share."""
+    names = file_names(plan)
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "method": plan.method,
+        "ratio": plan.ratio,
+        "seed": plan.seed,
+        "protocol": plan.protocol,
+        "side": SIDE,
+        "batch_size": BATCH,
+        "self_mixed": plan.self_mixed,
+        "mean_true_ratio": float(plan.true_ratio.mean()),
+        "versions": versions(),
+        "boxes": plan.boxes.tolist(),
+        "pairs": [
+            {
+                "file": names[place],
+                "image": plan.images[plan.first[place]],
+                "partner": plan.images[plan.partner[place]],
+                "batch": int(plan.batch[place]),
+                "true_ratio": float(plan.true_ratio[place]),
+            }
+            for place in range(len(names))
+        ],
+    }
+
+
+def file_names(plan: MixingPlan) -> list[str]:
+    """A name for each place of the plan: the first image's, then variant and seed. No two runs share a name."""
+    kept = names_without_suffix(plan.images)
+    strict = "_strict" if plan.protocol == "strict" else ""
+    suffix = ".jpg" if plan.compressed else ".png"
+    return [f"{kept[first]}_{plan.variant}_seed{plan.seed}{strict}{suffix}" for first in plan.first]
+
+
+def write_mixed(plan: MixingPlan, squashed: SquashedImages, out: str | os.PathLike, workers: int = 2) -> int:
+    """Writes what is missing of the plan's images, then the manifest. Returns how many images were written.
+
+    `paper` and `control` are saved as the script saves them (JPEG); `strict` as PNG, without loss. Raises InputError
+    where `out` holds another run, finished or not, or an image cannot be read.
+    """
+    manifest, names = describe(plan), file_names(plan)
+    out = begin(out, manifest)
+    missing = [places for places in plan_batches(plan) if any(not (out / names[place]).is_file() for place in places)]
+    encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
+    written = sum(map(len, missing))
+    with (
+        ThreadPoolExecutor(workers, thread_name_prefix="encode") as pool,
+        progress("mixing images", len(plan.images), "images") as advance,
+    ):
+        advance(len(plan.images) - written)
+        for places in missing:
+            mixed = mix_places(plan, places, squashed(plan.first[places].tolist()))
+            for place, encoded in zip(places, pool.map(encode, mixed), strict=True):
+                write_bytes(out / names[place], encoded)
+            advance(len(places))
+    finish(out, manifest)
+    return written
+
 
 _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
 def parse_mix(variant: str) -> tuple[str, float]:
-    """`patch_0.9` -> ("patch", 0.9).
-
-    Raises:
-        InputError: it is no method and ratio.
-    """
+    """`patch_0.9` -> ("patch", 0.9). Raises InputError where it is no method and ratio."""
     found = _MIX.fullmatch(variant)
     if found is None or not 0 <= float(found[2]) <= 1:
         wanted = "mix_R or patch_R with a ratio R from 0 to 1, such as mix_0.9, or control"
@@ -50,12 +141,7 @@ def parse_mix(variant: str) -> tuple[str, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedImages:
-    """The mixed images of a plan; row i is named after original i. They are made when read and not kept.
-
-    Attributes:
-        originals: the images that are mixed.
-        plan: pairs, boxes and ratio.
-    """
+    """The mixed images of a plan; row i is named after original i. They are made when read and not kept."""
 
     originals: FileImages
     plan: MixingPlan
@@ -120,10 +206,8 @@ def mixed_galleries(
 ) -> list[tuple[RankTask, MixedImages]]:
     """For each variant and seed the clean text-to-image task with the mixed images behind its gallery.
 
-    Under `paper` the control stands beside the others; `strict` compresses nothing and has none.
-
-    Raises:
-        InputError: a variant is not one.
+    Under `paper` the control stands beside the others; `strict` compresses nothing and has none. Raises InputError for
+    an unknown variant.
     """
     plans = []
     for variant in variants:
@@ -150,11 +234,7 @@ def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
 
 
 def place_of(plan: MixingPlan, image: str) -> int:
-    """The place of the mixed image that is named after `image`.
-
-    Raises:
-        ValueError: the plan has no such image.
-    """
+    """The place of the mixed image that is named after `image`."""
     return int(np.flatnonzero(plan.first == plan.images.index(image))[0])
 
 
@@ -188,15 +268,6 @@ def plan_of_one(plan: MixingPlan, place: int) -> MixingPlan:
 
 
 def mix_one(plan: MixingPlan, place: int, files: dict[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, as an encoder sees it.
-
-    Args:
-        plan: pairs, boxes and ratio.
-        place: which of the plan's images.
-        files: the files of this image and its partner, by name.
-
-    Raises:
-        InputError: one of the two files cannot be read.
-    """
+    """The mixed image at `place`, as an encoder sees it, from the files of this image and its partner, by name."""
     alone = plan_of_one(plan, place)
     return next(mixed_batches(alone, squash_files(files, alone.images)))[1][0]

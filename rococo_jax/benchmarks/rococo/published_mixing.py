@@ -9,8 +9,8 @@ and mixes it with itself; `patch` draws one box for a batch. Its generators are 
     permutation   for i in 0..n-2: swap(i, i + next % (n - i))
     boxes         NumPy's legacy generator seeded with `seed`, row then column of the centre, once a batch
 
-Protocols: `paper` as published, saved as JPEG; `strict` without self-mixing and compression;
-`control` the same images unmixed (ratio 1) but squashed and compressed, which separates the effect of preprocessing.
+Protocols: `paper` as published, saved as JPEG; `strict` without self-mixing and compression; `control` the same images
+unmixed (ratio 1) but squashed and compressed, which separates the effect of preprocessing.
 
 For a list of images, a method, ratio, seed and protocol, `make_plan` decides what is mixed, and `mixed_batches` mixes
 in memory.
@@ -33,7 +33,6 @@ from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_r
 SIDE = 384
 BATCH = 64
 PROTOCOLS = ("paper", "strict", "control")
-PUBLISHED_SEEDS = (1, 10, 100)
 
 SquashedImages = Callable[[Sequence[int]], np.ndarray]
 
@@ -84,8 +83,7 @@ def make_plan(
 ) -> MixingPlan:
     """Pairs, batches, boxes and true shares for these images.
 
-    Raises:
-        InputError: no images, one image under `strict`, or an argument out of its range.
+    Raises InputError for no images, one image under `strict`, or an argument out of its range.
     """
     check_method(method)
     check_ratio(ratio)
@@ -222,11 +220,7 @@ def mix_places(
     *,
     mesh: jax.sharding.Mesh | None = None,
 ) -> UInt8[np.ndarray, "batch 384 384 3"]:
-    """Mixes one whole batch of the plan: `images` are the squashed first images of `places`. No JPEG.
-
-    Raises:
-        InputError: `images` are not as many, or not of the size, that the plan asks for.
-    """
+    """Mixes one whole batch of the plan: `images` are the squashed first images of `places`. No JPEG."""
     if images.shape != (len(places), SIDE, SIDE, 3):
         raise InputError("mixing", "squashed images", images.shape, (len(places), SIDE, SIDE, 3))
     where = {int(image): place for place, image in enumerate(plan.first[places])}

@@ -50,12 +50,9 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class ComparedLine:
-    """A published line and the results of the variant it is compared with.
+    """A published line and the results of the variant it is compared with, None where there is no candidate.
 
-    Attributes:
-        line: as published.
-        variant: None where the results have no candidate.
-        found: metric -> percentage; empty without a variant.
+    `found` is metric -> percentage; empty without a variant.
     """
 
     line: PublishedLine
@@ -80,12 +77,7 @@ class ComparedLine:
 def compare_with_published(results: Mapping[str, Any], path: Path) -> list[ComparedLine]:
     """Pair every published line with a variant of the results.
 
-    Args:
-        results: the contents of a `results.json`.
-        path: its path, for errors.
-
-    Raises:
-        InputError: the results are of another protocol, of a smaller gallery or of other sizes than the published.
+    Raises InputError, which names `path`, for results of another protocol or of other sizes than the published.
     """
     refuse_other_conditions(results, path)
     compared = []

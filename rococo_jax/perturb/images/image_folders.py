@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from rococo_jax.data.images import open_image
+from rococo_jax.data.images import chunks, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import Corruption, check_severity
 from rococo_jax.progress import progress
@@ -175,7 +175,7 @@ def write_corrupted(
         progress(f"corrupting images ({corruption.name} {severity})", len(names), "images") as advance,
     ):
         advance(len(names) - len(missing))
-        for run in _chunks(missing, _READ_AHEAD):
+        for run in chunks(missing, _READ_AHEAD):
             pixels = pool.map(lambda item: read_rgb(Path(images) / item[0], size), run)
             for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
@@ -201,10 +201,6 @@ def _manifest(
         "versions": versions(),
         "images": [{"file": file, "image": name} for name, file in zip(names, files, strict=True)],
     }
-
-
-def _chunks(items: Sequence, length: int) -> Iterator[Sequence]:
-    return (items[start : start + length] for start in range(0, len(items), length))
 
 
 def _same_size(items: Iterator, length: int) -> Iterator[list]:

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, Num
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import AXES
@@ -305,23 +304,6 @@ def _rounded(product: Array, zero: Array) -> Array:
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.int32) ^ zero, jnp.float32)
 
 
-class MixedPositives(NamedTuple):
-    """Ids of the captions that a mixed image belongs to, for training with mixed images as an augmentation.
-
-    The loss of a mixed image is the sum over both columns of weight * loss(image, captions of that id).
-    """
-
-    ids: Int[Array, "batch 2"]
-    weights: Float[Array, "batch 2"]
-
-
-def positives_of(mixed: Mixed, ids: Int[Array, " batch"]) -> MixedPositives:
-    """Own id and partner's id, weighted by their shares; one id with weight 1 where both are the same image."""
-    both = jnp.stack([ids, ids[mixed.partners]], axis=1)
-    own = jnp.where(both[:, 0] == both[:, 1], 1.0, mixed.ratio)
-    return MixedPositives(both, jnp.stack([own, 1 - own], axis=1))
-
-
 def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float = 0.0) -> Bool[Array, " batch"]:
     """Which mixed images are negatives of their own image's caption (the visual contrastive loss).
 
@@ -329,15 +311,3 @@ def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float 
     `least_change` requires more than that share of partner content.
     """
     return (ids != ids[mixed.partners]) & (1 - mixed.ratio > least_change)
-
-
-def stack_equal(images: list[Shaped[np.ndarray, "..."]], source: str = "mixing") -> Shaped[np.ndarray, "batch h w c"]:
-    """Stack images of one size. Raises InputError for none, or unequal sizes (the first that differs is named)."""
-    if not images:
-        raise InputError(source, "images", "none", "at least two images")
-    for number, image in enumerate(images):
-        if image.shape != images[0].shape:
-            raise InputError(
-                source, f"size of image {number}", image.shape, f"{images[0].shape}, as the first image has"
-            )
-    return np.stack(images)

@@ -66,8 +66,7 @@ def build_prefix_trees(texts: Sequence[Sequence[int]], tokens: int, context: int
     """Yield trees of `tokens` tokens (a multiple of `_RUN`, at least `context`) that hold all texts, ordered by depth.
 
     Texts that do not fill a tree of their depth go into the next depth's trees; only the last tree is not full. Texts
-    are
-    token ids, the end token last and nowhere else, `context` at most.
+    are token ids, the end token last and nowhere else, `context` at most.
     """
     by_depth: dict[int, list[int]] = {}
     for number, text in enumerate(texts):

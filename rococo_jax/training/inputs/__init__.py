@@ -23,11 +23,7 @@ _MOST_TOKENS = 64
 
 
 def open_source(config: ConfigDict) -> PairSource:
-    """The pairs that `data.images` and `data.captions` name.
-
-    Raises:
-        InputError: nothing is named, or what is named cannot be read.
-    """
+    """The pairs that `data.images` and `data.captions` name. Raises InputError where they cannot be read."""
     if not config.data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tfds:NAME, or scenes:COUNT")
     return open_pairs(config.data.images, config.data.captions, allow_missing=True)
@@ -37,11 +33,8 @@ def make_input(
     making: Making,
     keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
 ) -> "PairInput | FeatureInput":
-    """The batches of this process, from step 0.
-
-    Args:
-        making: `folder` keeps the influence of the captions' words, where the config names no table.
-        keep: makes the features of frozen towers, or has them from another run.
+    """The batches of this process, from step 0. `keep` makes the features of frozen towers, or has them from another
+    run.
     """
     config, encoder = making.config, making.encoder
     inputs = active_inputs(config)
@@ -80,8 +73,7 @@ def make_input(
 class PairInput:
     """Batches of pixels and token ids, as `data.training_input` makes them.
 
-    Attributes:
-        skipped: images that could not be decoded, each replaced by another, in the batches so far.
+    `skipped` counts images that could not be decoded, each replaced by another, in the batches so far.
     """
 
     def __init__(self, arrays: TrainingInput, fields: Sequence[Field]):

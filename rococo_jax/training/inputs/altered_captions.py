@@ -70,11 +70,7 @@ register_input(AlteredCaptions())
 
 
 def make_alterers(config: ConfigDict, encoder: Encoder) -> list[CaptionAlterer]:
-    """One alterer for each of `losses.sc.variants`.
-
-    Raises:
-        InputError: an unknown variant, or a lexicon that cannot be read.
-    """
+    """One alterer for each of `losses.sc.variants`. Raises InputError for an unknown variant or a broken lexicon."""
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     seed = POOL_SEED if config.data.cached_features else config.seed
@@ -85,10 +81,8 @@ def make_alterers(config: ConfigDict, encoder: Encoder) -> list[CaptionAlterer]:
 
 
 def influence_of_words(making: Making) -> Influence | None:
-    """Caption -> influence of its words; None where the word is drawn. Computed once where the config names no table.
-
-    Raises:
-        InputError: the table that the config names cannot be read.
+    """Caption -> influence of its words; None where the word is drawn. Computed once where the config names
+    no table.
     """
     sc = making.config.losses.sc
     if sc.select == "random":

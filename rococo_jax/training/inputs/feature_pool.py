@@ -42,12 +42,9 @@ class Features:
     """Features before the heads. Captions of image i are rows `first[i]` to `first[i + 1]`.
 
     Attributes:
-        images: (images f).
-        texts: (captions g).
-        first: (images + 1).
         pools: of each field that losses read, by its name; of captions or of images.
-        resized: (images f), the images resized whole, or None.
-        views: (images pool f), the images cropped and mirrored at random, or None.
+        resized: the images resized whole, or None.
+        views: the images cropped and mirrored at random, or None.
         left_out: how many images could not be decoded.
         identity: what decides all of them.
     """
@@ -65,8 +62,7 @@ class Features:
 def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
     """All features that the config's losses need, and the augmentation.
 
-    Raises:
-        InputError: an image cannot be decoded and `data.on_decode_error` is "raise", or no image can.
+    Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
     encoder, source, data = making.encoder, making.source, making.config.data
     samples = [source[index] for index in range(len(source))]
@@ -142,11 +138,8 @@ def _augmented_features(
 
 
 class FeatureInput:
-    """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one of
-    its captions.
-
-    Attributes:
-        skipped: images that could not be decoded.
+    """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one
+    caption.
     """
 
     def __init__(self, features: Features, making: Making, process_index: int = 0, process_count: int = 1):
@@ -204,11 +197,7 @@ class FeatureInput:
         return {"next_step": self.next_step, **self.identity}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where `get_state` was called.
-
-        Raises:
-            InputError: the state belongs to another order of the data.
-        """
+        """Goes on where `get_state` was called. Raises InputError where the order of the data is another."""
         refuse_other_order(self.identity, state)
         self.next_step = int(state["next_step"])
 

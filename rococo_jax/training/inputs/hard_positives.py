@@ -39,14 +39,9 @@ class Partners:
 
 
 def read_hard_positives(path: str | os.PathLike, positives: str | os.PathLike | None = None) -> dict[str, Partners]:
-    """Caption -> its partners.
+    """Caption -> its partners, from a file with everything, or from the two published ones, `positives` the second.
 
-    Args:
-        path: a file with everything, or, where `positives` is given, the published file of captions and hard negatives.
-        positives: the published file of hard positives, line for line.
-
-    Raises:
-        InputError: a file is missing or unusable, or the two are not aligned; it names the line or item.
+    Raises InputError, with the line or item, where a file is missing or unusable, or the two are not aligned.
     """
     triples = _read_triples(path) if positives is None else _read_aligned(path, positives)
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
@@ -113,9 +108,7 @@ def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str
 class AddHardPositives(grain.RandomMapTransform):
     """Adds `hard_positive` (a text or None) and `hard_negatives` (texts or None, always as many) to a sample.
 
-    Attributes:
-        partners: what `read_hard_positives` returned.
-        negatives: hard negatives a sample, different ones as far as there are.
+    `negatives` is how many hard negatives a sample has, different ones as far as there are.
     """
 
     partners: Mapping[str, Partners]

@@ -33,7 +33,6 @@ class Making:
     """What inputs are made from.
 
     Attributes:
-        config: of the run.
         encoder: with the parameters of step 0.
         source: the pairs.
         folder: where files are kept that later runs of the same data read again.
@@ -57,7 +56,6 @@ class PoolMaterial:
         samples: the images that can be decoded, with their captions.
         captions: of all samples, in order.
         views: pixels of all samples by the name of the view, "crop" or "resize".
-        cache: keeps features by content.
     """
 
     samples: Sequence[PairSample]

@@ -49,8 +49,10 @@ class MixedImages(LossInput):
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
     def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
-        """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own;
-        methods take turns part by part, and views after each round of methods."""
+        """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own.
+
+        Methods take turns part by part, and views after each round of methods.
+        """
         vc, size = making.config.losses.vc, making.config.data.feature_pool.mixed
         methods = [_METHODS[name] for name in vc.methods.split(",")]
         views = [material.views[name] for name in vc.views.split(",")]

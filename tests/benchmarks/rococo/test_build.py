@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet, read_annotation_folder
-from rococo_jax.benchmarks.rococo.build import tasks_of_file, tasks_of_set
+from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file, tasks_of_set
 from rococo_jax.data.captions import CaptionedImage
 
 ITEMS = (

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.mixed_files import squash_files
-from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one, partner_of, place_of
+from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one, partner_of, place_of, squash_files
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
 from rococo_jax.data.images import FileImages
 from tests.support.pictures import files_of, pictures_in

@@ -71,8 +71,7 @@ class Corruption:
         """Corrupt a batch of any size, split over all axes of the mesh.
 
         `ids` has a distinct number for each image, 0, 1, ... by default. Raises InputError for a severity other than 1
-        to 5,
-        images under 32 pixels, and what is no batch of RGB bytes.
+        to 5, images under 32 pixels, and what is no batch of RGB bytes.
         """
         check_severity(severity)
         check_images(images, self.name)
