@@ -27,6 +27,7 @@ class Settings:
         severities: of the corruptions, 1 to 5.
         rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
         allow_missing_images: leave out images that have no file, with a note, instead of refusing.
+        require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own.
 
     Raises:
         InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
@@ -40,6 +41,7 @@ class Settings:
     severities: tuple[int, ...] = (1, 3, 5)
     rerank: int = 0
     allow_missing_images: bool = False
+    require_clean: bool = False
 
     def __post_init__(self):
         check_known("protocol", [self.protocol], PROTOCOLS)

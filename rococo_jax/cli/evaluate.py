@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
         "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
     add("--allow-missing-images", action="store_true", help="leave out images that are not there, with a note")
+    add("--require-clean", action="store_true", help="refuse a model that was trained on images of a benchmark")
     add("--no-report", action="store_true", help="do not write the report")
     add("--shard", metavar="K/N", help="only every N-th model, from the K-th: for N processes that share --out; write "
         "the report of all with `rococo report OUT`")  # fmt: skip
@@ -120,6 +121,7 @@ def _settings(arguments: argparse.Namespace):
         "severities": _numbers("--severities", arguments.severities),
         "rerank": _number("--rerank", arguments.rerank),
         "allow_missing_images": arguments.allow_missing_images,
+        "require_clean": arguments.require_clean,
     })  # fmt: skip
 
 

@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("cls", "mean", "cls+mean"),
         help="how a class-token tower is pooled (default: cls+mean for a headless tower, else as the model says)",
     )
+    parser.add_argument("--cross-fit", action="store_true", help="fit two models on a half of the images each, as one "
+                        "folder whose every item is evaluated by the model that has not seen its image")  # fmt: skip
     parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
     add_embedding_arguments(parser)
 
@@ -32,13 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
+    import numpy as np
+
     from rococo_jax.checkpoints import save_model
     from rococo_jax.cli.embed import embedding_cache
     from rococo_jax.data.captions import read_captioned_images
+    from rococo_jax.data.images import FileImages
+    from rococo_jax.data.training_images import (
+        CROSS_FIT,
+        CROSS_FIT_FORMAT,
+        fold_of,
+        training_images,
+        write_training_images,
+    )
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache
-    from rococo_jax.storage import refuse_existing_folder
+    from rococo_jax.storage import atomic_directory, refuse_existing_folder, write_json
     from rococo_jax.training.join import image_tower_of, join_towers, text_tower_of
 
     enable_compilation_cache()
@@ -49,9 +61,27 @@ def run(arguments: argparse.Namespace) -> None:
     cache = embedding_cache(arguments)
     image_features = embed_images(vision, data.paths, cache, features=True)
     text_features = embed_texts(text, data.captions, cache, features=True)
-    name = Path(arguments.out).name
-    joined, record = join_towers(vision, text, image_features, text_features, data.caption_image, arguments.dim, name)
-    save_model(arguments.out, joined)
-    print(f"{arguments.out}: {vision.name} + {text.name}, {arguments.dim} dimensions")
-    for key, value in record.items():
-        print(f"  {key}: {value}")
+    files = FileImages(data.names, data.paths)
+    image = data.caption_image
+
+    def fit(kept: np.ndarray, out: Path) -> None:
+        """Fits heads on the kept images, and writes the model with the list of them."""
+        of_kept = kept[image]
+        rows = (np.cumsum(kept) - 1)[image[of_kept]]
+        features = image_features[kept], text_features[of_kept], rows
+        joined, record = join_towers(vision, text, *features, arguments.dim, out.name)
+        chosen = np.flatnonzero(kept).tolist()
+        save_model(out, joined)
+        write_training_images(out, training_images(*([each[i] for i in chosen] for each in (data.names, data.paths))))
+        print(f"{out}: {vision.name} + {text.name}, {arguments.dim} dimensions")
+        for key, value in record.items():
+            print(f"  {key}: {value}")
+
+    if not arguments.cross_fit:
+        fit(np.ones(len(data.names), bool), Path(arguments.out))
+        return
+    fold = fold_of(files.names, files.hashes)
+    with atomic_directory(arguments.out) as folder:
+        for number in (0, 1):
+            fit(fold != number, folder / f"fold_{number}")
+        write_json(folder / CROSS_FIT, {"format": CROSS_FIT_FORMAT, "folds": ["fold_0", "fold_1"]})

@@ -293,6 +293,12 @@ def _find_under(
 _COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
 
 
+def coco_number(name: str) -> str | None:
+    """The number of an image of COCO under any of COCO's names for it; None for other names."""
+    match = _COCO_NAME.fullmatch(PurePosixPath(name).name)
+    return match[1] if match else None
+
+
 def _find_coco(names: Iterable[str], folder: Path, listings: dict[Path, set[str]]) -> dict[str, Path]:
     """Files of COCO's images under any of their names, in `folder` and its direct subfolders."""
     wanted = {name: match[1] for name in names if (match := _COCO_NAME.fullmatch(PurePosixPath(name).name))}

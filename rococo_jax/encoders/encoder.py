@@ -21,6 +21,7 @@ from PIL import Image
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.buckets import pad_rows, text_batches
 from rococo_jax.encoders.matching import Matcher
 from rococo_jax.encoders.protocol import OnProgress
@@ -46,7 +47,10 @@ class Encoder:
         provenance: where the weights came from, and their hash.
         name: what reports call it.
         mesh: the devices it runs on.
+        training_images: what it was trained on; None where that is not known.
     """
+
+    training_images: TrainingImages | None = None
 
     def __init__(
         self,

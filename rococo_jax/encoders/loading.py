@@ -19,6 +19,7 @@ from rococo_jax.checkpoints.model_directory import (
 from rococo_jax.checkpoints.parameters import build_model, with_image_size
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.runtime import make_mesh
@@ -93,4 +94,6 @@ def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int 
         spec = with_image_size(spec, image_size)
         preprocessing = preprocessing and preprocessing.with_image_size(image_size)
     model = build_model(spec, parameters, dtype)
-    return Encoder(model, preprocessing, tokenizer, description["provenance"], folder.resolve().name, mesh)
+    encoder = Encoder(model, preprocessing, tokenizer, description["provenance"], folder.resolve().name, mesh)
+    encoder.training_images = read_training_images(folder)
+    return encoder

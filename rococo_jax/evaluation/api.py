@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.settings import settings_from
-from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
+from rococo_jax.evaluation.seen_images import load_any
 
 
 def evaluate(
@@ -44,7 +44,7 @@ def evaluate(
     """
     asked = settings_from({**settings, "allow_missing_images": allow_missing_images})
     opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
-    encoder, kept = load_encoder(model), EmbeddingCache(cache)
+    encoder, kept = load_any(model), EmbeddingCache(cache)
     if out is None:
         return evaluate_model(encoder, opened, asked, kept).results
     return evaluate_into(Path(out), encoder, opened, asked, kept)[0]

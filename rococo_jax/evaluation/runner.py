@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.encoders import load_encoder
+from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError, is_disk_full
@@ -38,6 +38,16 @@ from rococo_jax.evaluation.results import (
     read_results,
     write_per_query,
 )
+from rococo_jax.evaluation.seen_images import (
+    CROSS_FITTED_NOTE,
+    CrossFitted,
+    choose_by_fold,
+    load_any,
+    mark_rows,
+    seen_images,
+    seen_notes,
+    unseen_outcomes,
+)
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, write_json
@@ -51,7 +61,9 @@ class Evaluated(NamedTuple):
     examples: list[Example]
 
 
-def fingerprint(encoder: FeatureEncoder, benchmarks: Sequence[Benchmark], settings: Settings) -> dict[str, Any]:
+def fingerprint(
+    encoder: FeatureEncoder | CrossFitted, benchmarks: Sequence[Benchmark], settings: Settings
+) -> dict[str, Any]:
     """All that decides an evaluation's results."""
     model = {key: value for key, value in encoder.describe().items() if key != "name"}
     model = {key: hash_json(value) if isinstance(value, dict) else value for key, value in model.items()}
@@ -60,7 +72,7 @@ def fingerprint(encoder: FeatureEncoder, benchmarks: Sequence[Benchmark], settin
 
 
 def evaluate_model(
-    encoder: FeatureEncoder,
+    encoder: FeatureEncoder | CrossFitted,
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
@@ -77,35 +89,54 @@ def evaluate_model(
 
     Raises:
         InputError: the model has no image or no text tower, or no matching head to rerank with, or an image cannot be
-            read.
+            read, or one that it was trained on is met and settings refuse that.
     """
     if settings.rerank:
         encoder.require_matching()
     outcomes, notes, tables, shown = [], [], [], []
-    for benchmark in benchmarks:
-        embeddings = embed_benchmark(encoder, benchmark, cache)
-        if settings.rerank:
-            made = rerank_on_all_processes(benchmark, embeddings, settings.rerank, encoder, cache)
-        else:
-            made = score_tasks(benchmark.tasks, embeddings, encoder.mesh)
+    met = {}
+    # Asked of all benchmarks before the first image is read.
+    for benchmark, seen in [(each, seen_images(encoder, each, settings.require_clean)) for each in benchmarks]:
+        made = _outcomes(encoder, benchmark, settings, cache)
         outcomes += made
         notes += benchmark.notes
-        tables += [outcome.rows(benchmark) for outcome in made]
+        if seen is not None:
+            unseen, counts = unseen_outcomes(made, seen)
+            outcomes += unseen
+            met |= counts
+            tables += [mark_rows(outcome, outcome.rows(benchmark), seen) for outcome in made]
+        else:
+            tables += [outcome.rows(benchmark) for outcome in made]
         if examples and jax.process_index() == 0:
             shown += collect_examples(benchmark, made)
+    notes += seen_notes(met)
+    if isinstance(encoder, CrossFitted):
+        notes.append(CROSS_FITTED_NOTE)
     if settings.rerank:
         notes.append(f"reranked: the {settings.rerank} best of every query by the matching head's logit + cosine")
     made = make_results(
         encoder.name, settings.protocol, fingerprint(encoder, benchmarks, settings), outcomes, dict.fromkeys(notes)
     )
     data = {benchmark.name: dict(benchmark.data) for benchmark in benchmarks}
-    results = {**made, "data": data, "about": encoder.facts()}
+    results = {**made, "data": data, "about": encoder.facts()} | ({"training_images": met} if met else {})
     return Evaluated(results, per_query_table(tables), shown)
+
+
+def _outcomes(
+    encoder: FeatureEncoder | CrossFitted, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache
+) -> list[Outcome]:
+    if isinstance(encoder, CrossFitted):
+        folds = [(fold, embed_benchmark(fold, benchmark, cache)) for fold in encoder.folds]
+        return choose_by_fold([score_tasks(benchmark.tasks, each, fold.mesh) for fold, each in folds], benchmark)
+    embeddings = embed_benchmark(encoder, benchmark, cache)
+    if settings.rerank:
+        return rerank_on_all_processes(benchmark, embeddings, settings.rerank, encoder, cache)
+    return score_tasks(benchmark.tasks, embeddings, encoder.mesh)
 
 
 def evaluate_into(
     folder: Path,
-    encoder: FeatureEncoder,
+    encoder: FeatureEncoder | CrossFitted,
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
@@ -202,7 +233,7 @@ def _load_and_evaluate(
 ) -> tuple[dict[str, Any], bool]:
     """One model from its source. The encoder lives in this call alone, so that no two are in memory at once."""
     own_devices = make_mesh(jax.local_devices())
-    encoder = run_on_all_processes(f"loading {source}", lambda: load_encoder(source, mesh=own_devices, dtype=dtype))
+    encoder = run_on_all_processes(f"loading {source}", lambda: load_any(source, mesh=own_devices, dtype=dtype))
     encoder.name = name or encoder.name
     return evaluate_into(folder, encoder, benchmarks, settings, cache)
 

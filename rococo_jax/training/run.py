@@ -22,6 +22,8 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_model
 from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh
@@ -142,6 +144,7 @@ def train(
     def write() -> None:
         provenance = {"trained": _record(config, done), "started_from": encoder.provenance}
         write_model(workdir / MODEL, encoder.spec, parameters, encoder, provenance)
+        write_training_images(workdir / MODEL, _training_images(source, encoder))
 
     broadcast_from_process_0("the model", write)
     return Run(done, workdir / MODEL, resumed_from)
@@ -162,6 +165,14 @@ def gather_to_host(parameters: Mapping[str, jax.Array], *, keep: bool = True) ->
             if keep:
                 gathered[path] = whole
     return gathered
+
+
+def _training_images(source: PairSource, encoder: Encoder) -> TrainingImages | None:
+    """Those of the run and of the model that it started from; None for sources without files."""
+    names, paths = getattr(source, "names", None), getattr(source, "paths", None)
+    if names is None or paths is None:
+        return None
+    return training_images(names, map(Path, paths)) | encoder.training_images
 
 
 def _record(config: ConfigDict, step: int) -> dict:

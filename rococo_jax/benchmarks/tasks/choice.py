@@ -106,14 +106,12 @@ class ChoiceTask:
 
     def split(self, count: int) -> list["ChoiceTask"]:
         """The task with a share of the items each; shapes stay those of the whole."""
-        shares = np.array_split(np.arange(len(self.ids)), count)
-        sides = ("item_images", "item_texts", "match", "group")
-        return [
-            dataclasses.replace(
-                self, ids=[self.ids[i] for i in share], **{side: getattr(self, side)[share] for side in sides}
-            )
-            for share in shares
-        ]
+        return [self.share(items) for items in np.array_split(np.arange(len(self.ids)), count)]
+
+    def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
+        """The task with some of its items."""
+        sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
+        return dataclasses.replace(self, ids=[self.ids[item] for item in items.tolist()], **sides)
 
     def joined(self, results: Sequence[ItemScores]) -> ChoiceOutcome:
         """The outcome of the whole task from the scores of its shares."""

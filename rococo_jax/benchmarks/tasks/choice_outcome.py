@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task
+from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
 
@@ -91,6 +92,29 @@ class ChoiceOutcome:
         by_image = sought[1] < sought[0]
         names = [field.name for field in dataclasses.fields(Closest)]
         return Closest(*(np.where(by_image, getattr(found[1], n), getattr(found[0], n)) for n in names))
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " items"]:
+        """The items of which some image is among these rows of the benchmark's `images`."""
+        if not len(self.of.images):
+            return images[self.of.group]
+        among = np.append(images[self.of.image_names], False)  # the last for -1
+        return among[self.of.item_images].any(axis=1)
+
+    def only(self, items: Bool[np.ndarray, " items"], suffix: str) -> "ChoiceOutcome":
+        """The outcome over some of the items, as a variant with a suffix."""
+        alike = None if self.scores.alike is None else self.scores.alike[items]
+        task = self.of.share(np.flatnonzero(items))
+        task = dataclasses.replace(task, **suffixed(self.of, suffix))
+        return ChoiceOutcome(task, ItemScores(self.scores.scores[items], self.scores.match[items], alike))
+
+    def chosen_from(self, others: Sequence["ChoiceOutcome"], fold: Int[np.ndarray, " names"]) -> "ChoiceOutcome":
+        """Each item as the outcome has it that the fold of its group names."""
+        which, every = fold[self.of.group], np.arange(len(self.of.ids))
+        scores = np.stack([each.scores.scores for each in others])[which, every]
+        alike = None
+        if self.scores.alike is not None:
+            alike = np.stack([each.scores.alike for each in others])[which, every]
+        return ChoiceOutcome(self.of, ItemScores(scores, self.scores.match, alike))
 
     def rows(self, tables: Tables):
         """One row an item (`pyarrow.Table`).

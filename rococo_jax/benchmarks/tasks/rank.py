@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
+from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, suffixed
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
 from rococo_jax.similarity import rank_statistics
@@ -87,10 +87,11 @@ class RankTask:
     def split(self, count: int) -> list["RankTask"]:
         """The task with a share of the queries each."""
         places = np.array_split(np.arange(len(self.queries)), count)
-        return [
-            dataclasses.replace(self, queries=self.queries[share], query_group=self.query_group[share])
-            for share in places
-        ]
+        return [self.share(share) for share in places]
+
+    def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
+        """The task with some of its queries."""
+        return dataclasses.replace(self, queries=self.queries[queries], query_group=self.query_group[queries])
 
     def joined(self, results: Sequence[RankStatistics]) -> "RankOutcome":
         """The outcome of the whole task from the statistics of its shares."""
@@ -130,6 +131,24 @@ class RankOutcome:
         """How many queries, gallery items and images there are."""
         images = len(np.unique(self.of.query_group))
         return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "images": images}
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " queries"]:
+        """The queries that are, or belong to, one of these rows of the benchmark's `images`."""
+        return images[self.of.query_group]
+
+    def only(self, queries: Bool[np.ndarray, " queries"], suffix: str) -> "RankOutcome":
+        """The outcome over some of the queries, as a variant with a suffix; the gallery is the same."""
+        task = self.of.share(np.flatnonzero(queries))
+        task = dataclasses.replace(task, **suffixed(self.of, suffix))
+        names = [field.name for field in dataclasses.fields(RankStatistics)]
+        return RankOutcome(task, RankStatistics(*(getattr(self.statistics, name)[queries] for name in names)))
+
+    def chosen_from(self, others: Sequence["RankOutcome"], fold: Int[np.ndarray, " names"]) -> "RankOutcome":
+        """Each query as the outcome has it that the fold of its image names."""
+        which, every = fold[self.of.query_group], np.arange(len(self.of.queries))
+        names = [field.name for field in dataclasses.fields(RankStatistics)]
+        columns = ([getattr(each.statistics, name) for each in others] for name in names)
+        return RankOutcome(self.of, RankStatistics(*(np.stack(column)[which, every] for column in columns)))
 
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
+from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import Embeddings
 from rococo_jax.metrics.intervals import Counted
@@ -100,6 +102,27 @@ class Outcome(Protocol):
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
+
+
+@runtime_checkable
+class OfImages(Protocol):
+    """An outcome that can tell its queries or items by their images, for models that have seen some of these."""
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
+        """The queries or items that have an image among these rows of the benchmark's `images`."""
+
+    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> Outcome:
+        """The outcome over some of the queries or items, as a variant with a suffix."""
+
+    def chosen_from(self, others: Sequence[Outcome], fold: Int[np.ndarray, " names"]) -> Outcome:
+        """Each query or item as one of several models' outcomes has it; `fold` says which, by image."""
+
+
+def suffixed(task: "Task", suffix: str) -> dict[str, str | None]:
+    """The names of a variant over some of a task's rows: `swap_att/unseen`, pooled into `mean/unseen`."""
+    pooled, baseline = task.pooled, task.baseline
+    names = {"variant": f"{task.variant}/{suffix}", "pooled": f"{pooled}/{suffix}" if pooled else None}
+    return names | {"baseline": f"{baseline}/{suffix}" if baseline else ""}
 
 
 @runtime_checkable
