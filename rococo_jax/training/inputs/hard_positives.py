@@ -4,14 +4,20 @@ A caption's hard positive says the same in other words, its hard negative someth
 "walking elephant", "strolling elephant", "jumping elephant". Read are
 
 - one file, JSON lines or a JSON list of `{"caption", "hard_positive", "hard_negative"}`, either partner null or absent;
-- two line-aligned files as published, of `{"true_caption", "false_caption"}`: the first has captions and hard
-  negatives, the second hard positives and the same hard negatives.
+- NegCLIP's table of captions and hard negatives, TSV with the columns `title` and `neg_caption` (a list literal of
+  Python), alone or beside hard positives as JSON lines of bare strings, one a row of the table, "None" for none;
+- two line-aligned files in the form of the benchmark, of `{"true_caption", "false_caption"}`: the first has captions
+  and hard negatives, the second hard positives and the same hard negatives. The published ones are for evaluation;
+  training on them is possible, with a warning.
 
 A caption that comes several times has several partners, of which training draws. Captions are matched letter by letter.
 """
 
+import ast
+import csv
 import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +49,10 @@ def read_hard_positives(path: str | os.PathLike, positives: str | os.PathLike | 
 
     Raises InputError, with the line or item, where a file is missing or unusable, or the two are not aligned.
     """
-    triples = _read_triples(path) if positives is None else _read_aligned(path, positives)
+    if Path(path).suffix == ".tsv":
+        triples = _read_table(path, positives)
+    else:
+        triples = _read_triples(path) if positives is None else _read_aligned(path, positives)
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for caption, positive, negative in triples:
         entry = found.setdefault(caption, ({}, {}))
@@ -65,12 +74,50 @@ def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, st
         yield caption, *partners
 
 
+def _read_table(
+    path: str | os.PathLike, positives: str | os.PathLike | None
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """Every negative of each row of NegCLIP's table, with the hard positive of its line."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", _WANTED) from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(path, "table", error, "a table in UTF-8, with tabs") from None
+    own = [None] * len(rows) if positives is None else list(_read_strings(positives))
+    if len(own) != len(rows):
+        raise InputError(positives, "lines", len(own), f"{len(rows)}, one for each row of {path}")
+    for number, (row, positive) in enumerate(zip(rows, own, strict=True)):
+        caption = _text(row, "title", f"row {number}", path)
+        literal = _text(row, "neg_caption", f"row {number}", path)
+        try:
+            negatives = ast.literal_eval(literal)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            negatives = None
+        if not isinstance(negatives, list) or not all(isinstance(text, str) for text in negatives):
+            raise InputError(path, f"neg_caption of row {number}", repr(literal)[:80], "a list of strings")
+        for negative in negatives or [None]:
+            yield caption, positive, negative
+
+
+def _read_strings(path: str | os.PathLike) -> Iterator[str | None]:
+    """JSON lines of bare strings; "None" stands for none."""
+    for number, text in read_jsonl(path, "hard positives, one a line"):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(path, f"line {number}", repr(text)[:80], "a string")
+        yield None if text == "None" else text
+
+
 def _read_aligned(
     path: str | os.PathLike, positives: str | os.PathLike
 ) -> Iterator[tuple[str, str | None, str | None]]:
     first, second = list(_read_entries(path)), list(_read_entries(positives))
     if len(first) != len(second):
         raise InputError(positives, "entries", len(second), f"{len(first)}, one for each of {path}")
+    if any("image_path" in entry for _, entry in first):
+        warning = "holds the benchmark's evaluation items; figures of this model on hard_positives are no result"
+        print(f"rococo: warning: {path} {warning}", file=sys.stderr)
     for (where, entry), (there, partner) in zip(first, second, strict=True):
         negative = _text(entry, "false_caption", where, path)
         same = _text(partner, "false_caption", there, positives)
