@@ -9,6 +9,7 @@ OLD_OPTIONS = {"--golden": "--published"}
 EXAMPLES = """\
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
+  rococo verify --annotations sugar_crepe --images coco/images
   rococo verify --annotations mine --against rococo/annotations
   rococo verify --published out/clip-b32/results.json"""
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         for option in ("images", "against", "lexicon", "out"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
-    else:
+    elif not _verify_choices(arguments):
         _verify_annotations(arguments)
     return 0 if arguments.published is None else _verify_results(arguments.published)
 
@@ -77,6 +78,29 @@ def published_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterato
         yield "text_to_image is a mean over seeds of the mixing; the log has one run and does not name its seed"
     matching = sum(each.matches for each in compared)
     yield f"{matching} of {len(compared)} published lines match"
+
+
+def _verify_choices(arguments: argparse.Namespace) -> bool:
+    """Audits the items of a benchmark of choices; False where the folder is of another benchmark."""
+    from pathlib import Path
+
+    from rococo_jax.benchmarks.benchmark import recognise
+    from rococo_jax.benchmarks.choices.audit import audit_choices, audit_lines
+    from rococo_jax.errors import InputError
+    from rococo_jax.storage import write_json
+
+    info = recognise(Path(arguments.annotations))
+    if info.reader is None:
+        return False
+    for option in ("against", "lexicon"):
+        if getattr(arguments, option):
+            raise InputError(f"--{option}", "use", f"annotations of {info.name}", "two sets of altered captions")
+    images = None if arguments.images is None else Path(arguments.images)
+    report = audit_choices(info, Path(arguments.annotations), images)
+    if arguments.out:
+        write_json(arguments.out, {"annotations": arguments.annotations, **report})
+    print("\n".join(audit_lines(report)))
+    return True
 
 
 def _verify_annotations(arguments: argparse.Namespace) -> None:

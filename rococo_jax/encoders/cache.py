@@ -2,8 +2,12 @@
 
 A part is one `.npy` file named by its key, written by rename. A part that cannot be read is computed again. Images
 enter the key by the hash of their bytes and captions by their text, never by a file's name or date.
+
+Beside the parts an index names their items, so that another part computes only what no part has: `index/ABOUT/KEY.npy`
+holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower.
 """
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,10 +18,11 @@ from rococo_jax.storage import atomic_write, hash_bytes
 
 
 class EmbeddingCache:
-    """A folder of embedding parts. `folder=None` keeps nothing."""
+    """A folder of embedding parts. `folder=None` keeps nothing. `computed` and `read` count items of this process."""
 
     def __init__(self, folder: str | os.PathLike | None):
         self.folder = None if folder is None else Path(folder)
+        self.computed = self.read = 0
 
     def key(self, about: dict, items: list[bytes]) -> str:
         """The key of the embeddings of `items` under everything named in `about`."""
@@ -27,10 +32,45 @@ class EmbeddingCache:
         """The part, or None where it is not there or cannot be read."""
         if self.folder is None:
             return None
+        part = self._load(self._path(key))
+        self.read += 0 if part is None else len(part)
+        return part
+
+    def _load(self, path: Path) -> np.ndarray | None:
         try:
-            return np.load(self._path(key), allow_pickle=False)
+            return np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
+
+    def find(self, about: dict, items: list[bytes]) -> dict[int, np.ndarray]:
+        """The vectors of those items that some part has, by place."""
+        if self.folder is None:
+            return {}
+        asked, found = _digests(items), {}
+        for path in sorted(self._index(about).glob("*.npy")):
+            held = self._load(path)
+            if held is None or held.ndim != 2 or held.shape[1:] != asked.shape[1:] or not len(held):
+                continue
+            order = np.argsort(held[:, 0], kind="stable")
+            rows = order[np.minimum(np.searchsorted(held[order, 0], asked[:, 0]), len(order) - 1)]
+            places = [
+                place for place in np.flatnonzero((held[rows] == asked).all(axis=1)).tolist() if place not in found
+            ]
+            part = self._load(self._path(path.stem)) if places else None
+            if part is not None and len(part) == len(held):
+                found |= {place: part[rows[place]] for place in places}
+        self.read += len(found)
+        return found
+
+    def remember(self, about: dict, key: str, items: list[bytes]) -> None:
+        """Notes which items a part has."""
+        if self.folder is None or (path := self._index(about) / f"{key}.npy").is_file():
+            return
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.save(file, _digests(items), allow_pickle=False)
+
+    def _index(self, about: dict) -> Path:
+        return self.folder / "index" / hash_bytes(json.dumps(about, sort_keys=True).encode())[:32]
 
     def put(self, key: str, embeddings: np.ndarray) -> None:
         """Keeps a part."""
@@ -41,3 +81,7 @@ class EmbeddingCache:
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"
+
+
+def _digests(items: list[bytes]) -> np.ndarray:
+    return np.array([np.frombuffer(hashlib.sha256(item).digest()[:16], np.uint64) for item in items]).reshape(-1, 2)

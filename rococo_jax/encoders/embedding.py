@@ -90,6 +90,8 @@ def features_of_parts(
     about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
     keys = [cache.key(about, content) for content in contents]
     found = {number: part for number, key in enumerate(keys) if (part := cache.get(key)) is not None}
+    for number in found:
+        cache.remember(about, keys[number], contents[number])
     what = f"{encoder.name}: embedding {kind}"
     with progress(what, sum(map(len, contents)), kind) as advance:
         advance(sum(map(len, found.values())))
@@ -103,8 +105,21 @@ def features_of_parts(
             found[number] = sent
 
         def make(number: int) -> np.ndarray:
-            part = encode(parts[number], advance)
+            known = cache.find(about, contents[number])
+            missing = [place for place in range(len(contents[number])) if place not in known]
+            advance(len(known))
+            cache.computed += len(missing)
+            made = encode([parts[number][place] for place in missing], advance) if missing else None
+            if known:
+                first = next(iter(known.values()))
+                part = np.empty((len(contents[number]), *first.shape), first.dtype)
+                part[list(known)] = list(known.values())
+                if missing:
+                    part[missing] = made
+            else:
+                part = made
             cache.put(keys[number], part)
+            cache.remember(about, keys[number], contents[number])
             return part
 
         # A round of parts, one for each process, so that none waits for the others longer than a part takes.

@@ -153,7 +153,12 @@ def evaluate_into(
     done = broadcast_from_process_0("results that are there", lambda: _results_in(folder, encoder.name, wanted))
     if done is not None:
         return done, False
+    before = cache.computed, cache.read
     results, table, examples = evaluate_model(encoder, benchmarks, settings, cache, examples=True)
+    if jax.process_index() == 0:
+        computed, read = cache.computed - before[0], cache.read - before[1]
+        told = f"{encoder.name}: {computed:,} images and texts embedded, {read:,} read from the cache"
+        print(told, file=sys.stderr)
 
     def write() -> None:
         write_per_query(folder / PER_QUERY, table)

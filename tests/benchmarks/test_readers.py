@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
+from rococo_jax.benchmarks.choices.audit import audit_choices
 from rococo_jax.benchmarks.plain_choices import as_json
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
@@ -219,3 +220,33 @@ def test_the_published_files_are_read_whole(name, items, images, real_data, with
     folders["annotations"] = real_data / ("coco" if name == "coco_order" else f"compositionality/{name}")
     benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
     assert sum(len(task.ids) for task in benchmark.tasks) == items and len(benchmark.images) == images
+
+
+def test_verify_reports_what_is_odd_about_items(tmp_path, capsys):
+    def change(rows):
+        rows += [
+            {**rows[0], "id": "tie", "images": [{"file": "a.jpg"}, {"file": "b.jpg"}], "texts": ["one", "one"]},
+            {**rows[0], "id": "bag", "texts": ["a red dog, a cat", "A cat a red dog"]},
+            {**rows[0], "id": "again", "texts": ["one", "two  "]},
+            {**rows[0], "id": "again 2", "texts": ["one", "two  "]},
+        ]
+
+    write(FORMS["choices"], tmp_path, change)
+    (tmp_path / "images" / "b.jpg").unlink()
+    words = ["verify", "--annotations", str(tmp_path), "--images", str(tmp_path / "images")]
+    assert main([*words, "--out", str(tmp_path / "audit.json")]) == 0
+    report = json.loads((tmp_path / "audit.json").read_text())
+    counts = {name: each["count"] for name, each in report["quirks"].items()}
+    assert counts == {"tie": 1, "text_twice": 1, "image_twice": 0, "same_bag": 2, "white_space": 2}
+    assert report["items"] == 5 and report["items_that_repeat_another"] == 1 and report["images"]["missing"] == 1
+    said = capsys.readouterr().out
+    assert "choices: 5 items" in said and "mine tie: one | one" in said
+    assert main([*words, "--against", str(tmp_path)]) == 2
+
+
+@pytest.mark.real_data
+def test_verify_finds_the_published_quirks(real_data, without_type_checks):
+    info = find_benchmark("sugarcrepe")
+    report = audit_choices(info, real_data / "compositionality" / "sugar_crepe")
+    assert report["items"] == 7511 and report["images"]["named"] == 1560
+    assert report["quirks"]["same_bag"]["count"] / report["items"] == pytest.approx(0.076, abs=0.002)

@@ -1,0 +1,49 @@
+"""An item is embedded once: other parts, of other benchmarks, read what some part has, and compute the rest."""
+
+import numpy as np
+import pytest
+
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import embed_texts
+from tests.support.tiny import random_captions, tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return tiny_encoder()
+
+
+def test_only_new_items_are_computed(encoder, tmp_path):
+    captions = sorted(set(random_captions(60, seed=3)))
+    first, second = captions[:40], captions[20:]
+    plain = embed_texts(encoder, captions, EmbeddingCache(None))
+    cache = EmbeddingCache(tmp_path)
+    np.testing.assert_array_equal(embed_texts(encoder, first, cache), plain[:40])
+    assert (cache.computed, cache.read) == (40, 0)
+    again = EmbeddingCache(tmp_path)
+    np.testing.assert_array_equal(embed_texts(encoder, first, again), plain[:40])
+    assert (again.computed, again.read) == (0, 40)
+    other = EmbeddingCache(tmp_path)
+    np.testing.assert_array_equal(embed_texts(encoder, second, other), plain[20:])
+    assert (other.computed, other.read) == (len(second) - 20, 20)
+    whole = EmbeddingCache(tmp_path)
+    np.testing.assert_array_equal(embed_texts(encoder, captions[::-1], whole), plain[::-1])
+    assert (whole.computed, whole.read) == (0, len(captions))
+
+
+def test_another_model_finds_nothing(encoder, tmp_path):
+    captions = random_captions(10, seed=4)
+    embed_texts(encoder, captions, EmbeddingCache(tmp_path))
+    cache = EmbeddingCache(tmp_path)
+    embed_texts(tiny_encoder(1), captions[:5], cache)
+    assert cache.computed == len(set(captions[:5])) and cache.read == 0
+
+
+def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
+    captions = sorted(set(random_captions(12, seed=5)))
+    expected = embed_texts(encoder, captions, EmbeddingCache(tmp_path))
+    for path in tmp_path.rglob("*.npy"):
+        path.write_bytes(path.read_bytes()[:40])
+    cache = EmbeddingCache(tmp_path)
+    np.testing.assert_array_equal(embed_texts(encoder, captions[:6], cache), expected[:6])
+    assert cache.computed == 6
