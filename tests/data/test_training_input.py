@@ -160,7 +160,7 @@ def test_a_state_can_be_set_in_the_middle_of_reading(source):
     assert_same_batches([*first, *take(reading, 6)], whole[:4] + whole)
 
 
-def test_captions_crops_and_altered_captions_differ_between_epochs(source):
+def test_captions_and_what_they_are_altered_to_differ_between_epochs(source):
     choices = {"extra_text": [texts_to_alter()], "batch_size": 10}
     batches = take(tiny_input(source, **choices), 9)
     names = ("caption_index", "altered_ids")
@@ -170,8 +170,9 @@ def test_captions_crops_and_altered_captions_differ_between_epochs(source):
         order = np.argsort(column(part, "image_id"))
         epochs.append([column(part, name)[order] for name in names])
     for one, other in ((0, 1), (1, 2), (0, 2)):
-        for first, second in zip(epochs[one], epochs[other], strict=True):
-            assert (first != second).any()
+        (captions, altered), (other_captions, other_altered) = epochs[one], epochs[other]
+        same = captions == other_captions
+        assert not same.all() and (altered[same] != other_altered[same]).any()
 
 
 def test_another_seed_is_another_run(source):

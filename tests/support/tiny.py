@@ -5,6 +5,7 @@ import numpy as np
 import tokenizers
 from flax import nnx
 
+from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.encoders import Encoder
@@ -52,6 +53,19 @@ def tiny_encoder(seed: int = 0, devices: int = 1, spec: ModelSpec | None = None,
     model = DualEncoder(spec or tiny_spec(), rngs=nnx.Rngs(seed))
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     return Encoder(model, preprocessing, tiny_tokenizer(), name=name, mesh=make_mesh(jax.devices()[:devices]))
+
+
+def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:
+    """Random parameters by path, made by NumPy, which compiles nothing; scales and variances lie around 1."""
+    rng, found = np.random.default_rng(seed), {}
+    for path, shape in sorted(parameter_shapes(spec).items()):
+        drawn = rng.normal(size=shape)
+        if path.endswith(".kernel"):
+            drawn /= np.sqrt(np.prod(shape[-2 - ("stem" in path or ".conv" in path or ".shortcut." in path) * 2 : -1]))
+        else:
+            drawn = 0.2 * drawn + path.endswith((".scale", ".variance"))
+        found[path] = np.abs(drawn).astype(np.float32) if path.endswith(".variance") else drawn.astype(np.float32)
+    return found
 
 
 def random_captions(count: int, seed: int = 0, longest: int = 14) -> list[str]:

@@ -1,0 +1,119 @@
+"""Training data whose every pixel and word is known, and the batches that a config makes of them.
+
+Images say where each of their pixels was (red: column, green: row) and which image it is (blue). Draws of the order are
+restated from their definition.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders import Encoder
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training.config import default_config
+from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.loss_input import Making
+from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
+
+IMAGES, COLUMNS, SIDE = 12, 48, 32
+ADJECTIVES = "red blue green big small".split()
+
+
+def captions_of(number: int) -> list[str]:
+    """Captions that no two images share; dog and house are the nouns of the lexicon."""
+    colours = f"{ADJECTIVES[number % 5]} {ADJECTIVES[number // 5]}"
+    return [f"a dog {verb} {colours} house" for verb in ("sits", "runs", "near")]
+
+
+def pixels_of(number: int, columns: np.ndarray | None = None, lift: int = 0) -> np.ndarray:
+    """The image, or some of its columns; by default the 32 in the middle."""
+    columns, rows = np.meshgrid(np.arange(8, 40) if columns is None else columns, np.arange(SIDE))
+    return np.stack([5 * columns, 7 * rows, np.full_like(rows, 10 * number + lift)], -1).astype(np.uint8)
+
+
+def resized(number: int) -> np.ndarray:
+    """48 columns to 32 by the nearest."""
+    return pixels_of(number, ((np.arange(SIDE) + 0.5) * COLUMNS / SIDE).astype(int))
+
+
+def order(seed: int) -> np.ndarray:
+    """The first epoch's images."""
+    digest = hashlib.blake2b(json.dumps([seed, "order", 0]).encode(), digest_size=4).digest()
+    return np.random.Generator(np.random.Philox(int.from_bytes(digest, "little"))).permutation(IMAGES)
+
+
+def make_world(folder: Path) -> SimpleNamespace:
+    """Files, an encoder, and `take`: batches of a config."""
+    (folder / "images").mkdir()
+    items = []
+    for number in range(IMAGES):
+        Image.fromarray(pixels_of(number, np.arange(COLUMNS))).save(folder / "images" / f"{number:02}.png")
+        items.append({"image": f"{number:02}.png", "caption": captions_of(number)})
+    (folder / "captions.json").write_text(json.dumps(items))
+    nouns = {"animal": ["dog", "cat", "owl"], "place": ["house", "boat", "igloo"]}
+    for name, groups in (("lexicon", nouns), ("other_lexicon", {**nouns, "animal": ["dog", "sheep"]})):
+        groups = [{"concept": concept, "nouns": words} for concept, words in groups.items()]
+        (folder / f"{name}.json").write_text(
+            json.dumps({"format": "rococo_jax.lexicon", "version": 1, "groups": groups})
+        )
+    for name, of_word in (("dog", {"house": 0.5}), ("house", {"dog": 0.5})):
+        lines = [
+            {"caption": caption, "words": caption.split(), "influence": [of_word.get(w, 0.1) for w in caption.split()]}
+            for item in items for caption in item["caption"]
+        ]  # fmt: skip
+        (folder / f"lowest_{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spec, tiny = tiny_spec(16), tiny_encoder(spec=tiny_spec(16))
+    preprocessing = Preprocessing(shortest_edge=SIDE, crop_size=(SIDE, SIDE), resample="nearest")
+    encoder = Encoder(tiny.model, preprocessing, tiny_tokenizer(), name="tiny", mesh=make_mesh(jax.devices()[:1]))
+    save_model(folder / "start", encoder)
+    of_id = {index: token for token, index in encoder.tokenizer.rust.get_vocab().items()}
+
+    def config_of(**settings):
+        config = default_config()
+        config.batch_size, config.seed = 4, 3
+        config.data.images, config.data.captions = str(folder / "images"), str(folder / "captions.json")
+        config.losses.sc.lexicon, config.losses.sc.influence = (
+            str(folder / "lexicon.json"), str(folder / "lowest_dog.jsonl"))  # fmt: skip
+        config.losses.sc.variants = "same_concept"
+        for key, value in settings.items():
+            *parents, last = key.split("__")
+            part = config
+            for parent in parents:
+                part = part[parent]
+            part[last] = value
+        return config
+
+    def making(**settings) -> Making:
+        config = config_of(**settings)
+        return Making(config, encoder, open_source(config), folder)
+
+    def take(count: int = 6, **settings) -> list:
+        batches = make_input(making(**settings))
+        taken = [next(batches) for _ in range(count)]
+        batches.close()
+        return taken
+
+    def text(ids: np.ndarray, mask: np.ndarray) -> str:
+        tokens = [of_id[int(each)] for each in ids[mask]]
+        assert tokens[0] == "<s>" and tokens[-1] == "</s>"
+        return " ".join(tokens[1:-1]).replace(" ##", "")
+
+    def texts(batches: list, field: str | None = None) -> list[str]:
+        """The texts of the pairs, or those of a field that count."""
+        found = []
+        for batch in batches:
+            of_field = batch.texts if field is None else batch.fields[field]
+            valid = np.ones(len(batch.image_id), bool) if field is None else batch.valid[field]
+            found += [text(*row) for row in zip(of_field.ids[valid], of_field.mask[valid], strict=True)]
+        return found
+
+    return SimpleNamespace(
+        folder=folder, encoder=encoder, spec=spec, config_of=config_of, making=making, take=take, texts=texts
+    )

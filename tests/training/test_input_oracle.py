@@ -1,0 +1,354 @@
+"""Every config key of the input: two values give two batches, each the expected one, from the files on.
+
+Draws of the order and of mixed images are restated from their definition; other draws are checked by what they may
+give, and that all of it occurs.
+"""
+
+import json
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.errors import InputError
+from rococo_jax.training.config import default_config, flat
+from rococo_jax.training.init import starting_encoder
+from rococo_jax.training.inputs import make_input
+from rococo_jax.training.inputs.feature_pool import FeatureInput
+from tests.support.input_world import (
+    ADJECTIVES,
+    COLUMNS,
+    IMAGES,
+    SIDE,
+    captions_of,
+    make_world,
+    order,
+    pixels_of,
+    resized,
+)
+from tests.support.step_cases import STEP_KEYS
+from tests.support.step_oracle import mix_row
+from tests.support.tiny import tiny_spec
+
+# The result is the same for all values, which other tests show.
+SAME_RESULT = {
+    "micro_batches": "the same gradients in parts: test_step_oracle, whose case has 2; test_step",
+    "remat": "the same gradients, computed again: test_step_oracle, whose case has it; test_step",
+    "fsdp": "the same losses on parts of the parameters: test_step",
+    "logits.strategy": "the same logits: similarity/test_sharded_logits",
+    "logits.block_rows": "the same logits: similarity/test_sharded_logits",
+    "data.workers": "the same batches: data/test_training_input",
+    "data.prefetch": "the same batches: data/test_training_input",
+    "log.every": "which steps are written",
+    "log.tensorboard": "whether curves are written",
+    "checkpoint.every": "which steps are saved",
+    "checkpoint.keep": "how many are kept",
+    "eval.every": "which steps are evaluated",
+    "eval.images": "what is evaluated",
+    "eval.annotations": "what is evaluated",
+    "eval.protocol": "how it is evaluated",
+    "eval.mixes": "what is evaluated",
+}
+INPUT_KEYS: dict[str, Callable] = {}
+
+
+def of(*keys: str) -> Callable:
+    """Registers the test of some keys."""
+
+    def register(test: Callable) -> Callable:
+        INPUT_KEYS.update(dict.fromkeys(keys, test))
+        return test
+
+    return register
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def pairs(batches: list) -> list[tuple[int, np.ndarray]]:
+    """Image number and pixels of every pair."""
+    return [pair for batch in batches for pair in zip(batch.image_id.tolist(), batch.images.pixels, strict=True)]
+
+
+def frozen(**settings) -> dict[str, object]:
+    return {"train__vision": "none", "train__text": "none", "data__cached_features": True, **settings}
+
+
+def test_processes_read_a_part_each_of_the_same_batch_of_features(world):
+    making = world.making(**frozen())
+    features = make_input(making).features
+    parts = [FeatureInput(features, making, process_index=index, process_count=2) for index in range(2)]
+    for batch in world.take(2, **frozen()):
+        halves = [next(part).images.features for part in parts]
+        np.testing.assert_array_equal(np.concatenate(halves), batch.images.features)
+
+
+@of("seed", "batch_size")
+def _(world):
+    for seed, size in ((3, 4), (4, 4), (3, 6)):
+        seen = [batch.image_id for batch in world.take(2, seed=seed, batch_size=size)]
+        np.testing.assert_array_equal(np.concatenate(seen), order(seed)[: 2 * size])
+
+
+@of("data.images", "data.captions")
+def _(world):
+    other = world.folder / "other"
+    other.mkdir()
+    for number in range(IMAGES):
+        Image.fromarray(pixels_of(number, np.arange(COLUMNS), lift=5)).save(other / f"{number:02}.png")
+    lines = [{"image": f"{n:02}.png", "caption": [f"a big cat {ADJECTIVES[n % 5]}"]} for n in range(IMAGES)]
+    (world.folder / "other.json").write_text(json.dumps(lines))
+    for number, pixels in pairs(world.take()):
+        np.testing.assert_array_equal(pixels, pixels_of(number))
+    for number, pixels in pairs(world.take(data__images=str(other))):
+        np.testing.assert_array_equal(pixels, pixels_of(number, lift=5))
+    batches = world.take(data__captions=str(world.folder / "other.json"))
+    numbers = [int(number) for batch in batches for number in batch.image_id]
+    assert world.texts(batches) == [f"a big cat {ADJECTIVES[number % 5]}" for number in numbers]
+
+
+@of("data.captions_per_image")
+def _(world):
+    def drawn(choice: str) -> list[tuple[int, str]]:
+        batches = world.take(9, data__captions_per_image=choice)
+        return list(
+            zip(np.concatenate([batch.image_id for batch in batches]).tolist(), world.texts(batches), strict=True)
+        )
+
+    every = sorted((number, caption) for number in range(IMAGES) for caption in captions_of(number))
+    assert sorted(drawn("all")) == every
+    assert set(drawn("one")) < set(every)
+
+
+@of("data.random_crop_min_scale")
+def _(world):
+    def areas(least: float) -> list[float]:
+        found, crops = [], {}
+        for number, pixels in pairs(world.take(9, data__random_crop_min_scale=least)):
+            assert (pixels[..., 2] == 10 * number).all()
+            crops.setdefault(number, set()).add(pixels.tobytes())
+            across, down = (np.ptp(pixels[..., axis]) / step * 32 / 31 for axis, step in ((0, 5), (1, 7)))
+            found.append(across * down / (COLUMNS * SIDE))
+        # Three epochs: an image has another crop in each.
+        assert all(len(each) == (3 if least else 1) for each in crops.values())
+        return found
+
+    assert min(areas(0.6)) > 0.55 and len({round(area, 3) for area in areas(0.6)}) > 9
+    assert min(areas(0.1)) < 0.3
+    assert np.allclose(areas(0.0), 2 / 3, atol=0.03)
+
+
+@of("data.flip")
+def _(world):
+    mirrored = []
+    for number, pixels in pairs(world.take(data__flip=True)):
+        mirrored.append(bool((pixels == pixels_of(number)[:, ::-1]).all()))
+        assert mirrored[-1] or (pixels == pixels_of(number)).all()
+    assert 4 < sum(mirrored) < 20
+
+
+@of("data.resize_prob")
+def _(world):
+    for probability, low, high in ((0.0, 0, 0), (0.5, 5, 19), (1.0, 24, 24)):
+        whole = 0
+        for number, pixels in pairs(world.take(data__resize_prob=probability)):
+            whole += bool((pixels == resized(number)).all())
+            assert (pixels == pixels_of(number)).all() or (pixels == resized(number)).all()
+        assert low <= whole <= high
+
+
+@of("data.on_decode_error")
+def _(world):
+    broken = world.folder / "broken"
+    broken.mkdir()
+    for number in range(IMAGES):
+        written = (world.folder / "images" / f"{number:02}.png").read_bytes()
+        (broken / f"{number:02}.png").write_bytes(written[: 100 if number == 7 else None])
+    batches = make_input(world.making(data__images=str(broken)))
+    numbers = np.concatenate([next(batches).image_id for _ in range(3)])
+    assert batches.skipped == 1 and 7 not in numbers
+    with pytest.raises(InputError, match=r"07\.png"):
+        world.take(3, data__images=str(broken), data__on_decode_error="raise")
+
+
+@of("data.text_length")
+def _(world):
+    whole, cut = (world.take(1, data__text_length=length)[0].texts for length in (0, 5))
+    assert whole.ids.shape == (4, 24) and cut.ids.shape == (4, 5)
+    np.testing.assert_array_equal(cut.ids, np.concatenate([whole.ids[:, :4], np.full((4, 1), 2)], 1))
+
+
+def altered(world, count: int = 6, **settings) -> list[tuple[str, str]]:
+    """What was replaced by what in every altered caption."""
+    batches = world.take(count, losses__sc__weight=1.0, **settings)
+    texts, found = world.texts(batches), []
+    for number, text in enumerate(world.texts(batches, "altered")):
+        own = texts[number // (len(world.texts(batches, "altered")) // len(texts))].split()
+        changed = [(old, new) for old, new in zip(own, text.split(), strict=True) if old != new]
+        assert len(changed) == 1
+        found += changed
+    return found
+
+
+ANIMALS, PLACES = {("dog", "cat"), ("dog", "owl")}, {("house", "boat"), ("house", "igloo")}
+
+
+@of("losses.sc.variants")
+def _(world):
+    assert set(altered(world)) == ANIMALS
+    assert set(altered(world, losses__sc__variants="diff_concept")) == {("dog", "boat"), ("dog", "igloo")}
+    assert set(altered(world, losses__sc__variants="danger")) == {("dog", "weapon")}
+    assert set(altered(world, losses__sc__variants="danger,same_concept")) == {("dog", "weapon"), *ANIMALS}
+    words = {new for _, new in altered(world, losses__sc__variants="rand_voca")}
+    assert len(words) > 5 and words < {"the", "two", "cat", "car", "man", "woman", "tree", "ball", "boat", *ADJECTIVES}
+
+
+@of("losses.sc.select", "losses.sc.influence")
+def _(world):
+    other = str(world.folder / "lowest_house.jsonl")
+    assert set(altered(world, losses__sc__select="highest")) == PLACES
+    assert set(altered(world, losses__sc__influence=other)) == PLACES
+    assert set(altered(world, losses__sc__influence=other, losses__sc__select="highest")) == ANIMALS
+    assert set(altered(world, losses__sc__select="random")) == ANIMALS | PLACES
+
+
+@of("losses.sc.lexicon", "losses.sc.fit_article")
+def _(world):
+    assert set(altered(world, losses__sc__lexicon=str(world.folder / "other_lexicon.json"))) == {("dog", "sheep")}
+    assert set(altered(world, losses__sc__fit_article=True)) == {("dog", "cat")}
+
+
+@of("losses.sc.count")
+def _(world):
+    for count in (1, 2):
+        (batch,) = world.take(1, losses__sc__weight=1.0, losses__sc__count=count)
+        assert batch.valid["altered"].shape == (4, count) and batch.valid["altered"].all()
+    assert {*altered(world, 1, losses__sc__count=2)[:2]} == ANIMALS
+
+
+@of("losses.hard_positives.negatives", "losses.hard_positives.positives", "losses.hard_positives.count")
+def _(world):
+    captions = [caption for number in range(IMAGES) for caption in captions_of(number)]
+    triples, false, true = [], [], []
+    for caption in captions:
+        for noun in ("cat", "man", "car"):
+            negative = caption.replace("dog", noun)
+            triples.append({"caption": caption, "hard_positive": f"the {caption}", "hard_negative": negative})
+            false.append({"true_caption": caption, "false_caption": negative})
+            true.append({"true_caption": f"two {caption}", "false_caption": negative})
+    for name, value in (("one.json", triples), ("false.json", false), ("true.json", true)):
+        (world.folder / name).write_text(json.dumps(value))
+    hard = {"losses__hard_positives__weight": 1.0, "losses__hard_positives__negatives": str(world.folder / "one.json")}
+    for count in (1, 2):
+        batches = world.take(losses__hard_positives__count=count, **hard)
+        own = world.texts(batches)
+        assert world.texts(batches, "positive") == [f"the {caption}" for caption in own]
+        negatives = world.texts(batches, "negative")
+        for number, caption in enumerate(own):
+            drawn = negatives[count * number : count * (number + 1)]
+            assert len(set(drawn)) == count
+            assert set(drawn) < {caption.replace("dog", noun) for noun in ("cat", "man", "car")}
+    published = {"negatives": "false.json", "positives": "true.json"}
+    hard |= {f"losses__hard_positives__{key}": str(world.folder / name) for key, name in published.items()}
+    batches = world.take(**hard)
+    assert world.texts(batches, "positive") == [f"two {caption}" for caption in world.texts(batches)]
+
+
+@of("data.cached_features", "data.feature_noise")
+def _(world):
+    def take(**settings) -> list:
+        return world.take(2, **frozen(**settings))
+
+    quiet, noisy = take(), take(data__feature_noise=0.5)
+    everything = world.encoder.image_features(np.stack([pixels_of(number) for number in range(IMAGES)]))
+    captions = [caption for number in range(IMAGES) for caption in captions_of(number)]
+    texts = world.encoder.text_features(captions)
+    for step, (batch, loud) in enumerate(zip(quiet, noisy, strict=True)):
+        assert batch.images.pixels is None and batch.texts.ids is None
+        np.testing.assert_array_equal(batch.image_id, order(3)[4 * step :][:4])
+        np.testing.assert_allclose(batch.images.features, everything[batch.image_id], atol=1e-5)
+        for number, row in zip(batch.image_id, batch.texts.features, strict=True):
+            assert np.abs(texts[3 * number : 3 * number + 3] - row).max(1).min() < 1e-5
+        random = np.random.default_rng([3, step, 3])
+        for found, still, every in (
+            (loud.images, batch.images, everything), (loud.texts, batch.texts, texts)):  # fmt: skip
+            noise = 0.5 * every.std(0) * random.standard_normal(still.features.shape, np.float32)
+            np.testing.assert_allclose(found.features - still.features, noise, atol=1e-4)
+
+
+@of("data.feature_pool.captions", "data.feature_pool.mixed", "data.feature_pool.views")
+def _(world):
+    pools = {"captions": 3, "mixed": 4, "views": 2}
+    settings = {f"data__feature_pool__{name}": size for name, size in pools.items()}
+    chosen = {"losses__sc__weight": 1.0, "losses__vc__weight": 1.0, "losses__vc__views": "crop,resize"}
+    made = make_input(world.making(**frozen(**settings, **chosen, losses__vc__ratio=0.6, data__flip=True)))
+    features = made.features
+    assert features.views.shape[1] == 2 and features.pools["altered"].valid.all()
+    possible = [[c.replace("dog", new) for new in ("cat", "owl")] for n in range(IMAGES) for c in captions_of(n)]
+    right = world.encoder.text_features([text for each in possible for text in each]).reshape(len(possible), 2, -1)
+    distance = np.abs(features.pools["altered"].features[:, :, None] - right[:, None]).max(-1)
+    assert distance.shape[1] == 3 and distance.min(-1).max() < 1e-5
+    which = distance.argmin(-1)
+    assert (which == which[:, :1]).all(1).mean() < 0.6  # draws of a pool differ
+    drawn = {"altered": set(), "mixed": set()}
+    for batch in (next(made) for _ in range(6)):
+        for row, number in enumerate(batch.image_id):
+            caption = int(np.abs(features.texts - batch.texts.features[row]).max(1).argmin())
+            assert features.first[number] <= caption < features.first[number + 1]
+            for field, item in (("altered", caption), ("mixed", number)):
+                (of_row,) = batch.fields[field].features[row]
+                (places,) = np.nonzero((features.pools[field].features[item] == of_row).all(1))
+                drawn[field] |= set(places.tolist())
+                assert len(places)
+    assert drawn == {"altered": {0, 1, 2}, "mixed": {0, 1, 2, 3}}
+    views = [np.stack([view(number) for number in range(IMAGES)]) for view in (pixels_of, resized)]
+    mixed = features.pools["mixed"].features
+    assert mixed.shape[1] == 4
+    for place in range(4):
+        images = views[place // 2]
+        shuffled = np.random.default_rng([0, place]).permutation(IMAGES)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), place), 0)
+        method = ("mixup", "cutmix")[place % 2]
+        rows = [mix_row(images[shuffled], row, key, method, 0.6, IMAGES)[0] for row in range(IMAGES)]
+        np.testing.assert_allclose(mixed[shuffled, place], world.encoder.image_features(np.stack(rows)), atol=1e-4)
+
+
+@of("init.model", "init.spec", "init.preprocessing", "init.tokenizer", "init.residual_head_width")
+def _(world):
+    start = str(world.folder / "start")
+    taken, right = starting_encoder(world.config_of(init__model=start)), parameters_of(world.encoder.model)
+    for path, array in parameters_of(taken.model).items():
+        np.testing.assert_array_equal(array, right[path])
+    preprocessing = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.1, 0.2, 0.3))
+    config = world.config_of(init__tokenizer=start)
+    config.init.spec, config.init.preprocessing = tiny_spec(8).to_json(), preprocessing.to_json()
+    made = starting_encoder(config)
+    assert (made.spec, made.preprocessing) == (tiny_spec(8), preprocessing) and made.spec != taken.spec
+    assert made.tokenizer.encode(["a red dog"]) == world.encoder.tokenizer.encode(["a red dog"])
+    grown = starting_encoder(world.config_of(init__model=start, init__residual_head_width=6))
+    added = parameters_of(grown.model).keys() - right.keys()
+    assert "vision_head.up.kernel" in added and parameters_of(grown.model)["vision_head.up.kernel"].shape == (16, 6)
+
+
+@pytest.mark.parametrize(
+    "test", {test: key for key, test in reversed(INPUT_KEYS.items())}.items(), ids=lambda each: each[1]
+)
+def test_two_values_give_two_inputs_each_the_expected_one(test, world):
+    test[0](world)
+
+
+@pytest.mark.parametrize("key", flat(default_config()))
+def test_every_key_has_a_test_that_tells_two_values_apart(key):
+    known = [key in STEP_KEYS, key in INPUT_KEYS, key in SAME_RESULT]
+    assert any(known), f"{key}: add a case to tests/support/step_cases.py, or a test to this file"
+    assert not (key in SAME_RESULT and sum(known) > 1)
+
+
+def test_no_test_is_of_a_key_that_does_not_exist():
+    assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT} <= flat(default_config()).keys()

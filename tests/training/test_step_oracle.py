@@ -1,0 +1,100 @@
+"""A whole training step against an independent one in torch, and every config key of a step told from another value.
+
+The package computes in float32, the oracle in float64. Errors are relative to the largest element of an array: a
+gradient of two blocks, heads and a softmax over logits of 15 has some hundred roundings of 6e-8.
+"""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the oracle of the step runs on torch")
+
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training.config import default_config, flat
+from rococo_jax.training.step import lower_step
+from tests.support.step_cases import (
+    CASES,
+    LOW,
+    PREPROCESSING,
+    STEP_KEYS,
+    TOKENS,
+    Case,
+    differences,
+    expect,
+    run,
+    spec_of,
+)
+
+TOLERANCE = 1e-5
+DEFAULTS = flat(default_config())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_steps_are_those_of_torch(name):
+    case = CASES[name]
+    errors = differences(run(case), expect(case))
+    wrong = {what: error for what, error in errors.items() if not error <= TOLERANCE}
+    assert len(errors) > 30 and not wrong
+
+
+@pytest.mark.thorough
+def test_a_step_in_bfloat16_is_nearer_to_the_oracle_in_bfloat16():
+    found = {1: run(LOW)[1]}
+    low, high = (differences(found, expect(LOW, {"dtype": dtype}, 1)) for dtype in ("bfloat16", "float32"))
+    assert max(low.values()) < 0.1 and low["1 loss"] < 0.02
+    assert np.mean(list(low.values())) < np.mean(list(high.values()))
+
+
+def told_apart(case: Case, key: str, value: object, last: int) -> bool:
+    """Whether the package's first `last` steps under `case` differ from the oracle's with another value of `key`."""
+    found = {number: state for number, state in run(case).items() if number <= last}
+    try:
+        errors = differences(found, expect(case, {key: value}, last))
+    except KeyError:  # the value asks for what the case lacks
+        return False
+    except AssertionError:  # other parts of the loss, or other parameters trained
+        return True
+    return max(errors.values()) > 20 * TOLERANCE
+
+
+@pytest.mark.parametrize("key", STEP_KEYS)
+def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
+    values = {name: case.leaves()[key] for name, case in CASES.items()}
+    assert len({*values.values(), LOW.leaves()[key]}) > 1, f"no case gives {key} a second value"
+    known = (DEFAULTS[key], *values.values(), LOW.leaves()[key])
+    others = dict.fromkeys((CASES[name], other) for name, value in values.items() for other in known if other != value)
+    # Most show after one step. A value that asks for what a case lacks (a bias) is of no use to it.
+    assert any(
+        told_apart(case, key, value, last)
+        for last in (1, 3) for case, value in others if value != "sigmoid" or case.bias
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[str, str]:
+    """A plain step, and one in bfloat16, in parts and with blocks computed again."""
+
+    def program(*settings: tuple[str, object]) -> str:
+        case = Case((("batch_size", 8), *settings))
+        mesh = make_mesh(jax.devices()[:1])
+        return lower_step(case.config(), spec_of(case), PREPROCESSING, mesh, TOKENS).as_text()
+
+    return program(), program(("remat", True), ("micro_batches", 2), ("dtype", "bfloat16"))
+
+
+def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
+    plain, other = programs
+    for sign in ("optimization_barrier", "tensor<2x4x", "xbf16>"):
+        assert sign in other and sign not in plain
+
+
+def test_products_of_float32_are_at_the_highest_precision(programs):
+    """All of a step in float32; of one in bfloat16 those of the heads and logits, which are no batched products."""
+    for program, batched in zip(programs, (True, False), strict=True):
+        lines = [line for line in program.splitlines() if "stablehlo.dot_general" in line]
+        full = [line for line in lines if re.search(r"\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\)", line)]
+        full = [line for line in full if batched or "batching_dims" not in line]
+        assert len(full) >= 8 and all("precision = [HIGHEST, HIGHEST]" in line for line in full)
