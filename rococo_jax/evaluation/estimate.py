@@ -207,7 +207,7 @@ def estimate_lines(costs: Sequence[Cost | None], done: int, work: Work, rate: fl
 def duration(seconds: float) -> str:
     """A time for people, in two places at most.
 
-    >>> duration(0.4), duration(42), duration(754), duration(7500)
+    >>> duration(0.4), duration(42.0), duration(754.0), duration(7500.0)
     ('under a second', '42 s', '13 min', '2 h 5 min')
     """
     if seconds < 1:
