@@ -12,7 +12,7 @@ import jax
 import jaxtyping
 import pytest
 
-from tests.support.paths import REAL_DATA
+from tests.support.paths import require_real_data
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -30,9 +30,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real images, captions and towers; a test that asks for it is marked `real_data`."""
-    if not REAL_DATA.is_dir():
-        pytest.skip(f"no real data at {REAL_DATA}; set ROCOCO_DATA to the folder that holds it")
-    return REAL_DATA
+    return require_real_data()
 
 
 @pytest.fixture
