@@ -1,9 +1,12 @@
 """Bootstrap intervals: against SciPy, against a plain loop, and what they must not depend on."""
 
+from statistics import mean, stdev
+
 import numpy as np
 import pytest
 import scipy.stats
 
+from rococo_jax.evaluation import across_seeds
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop
@@ -111,3 +114,34 @@ def test_the_same_seed_draws_the_same_images():
     np.testing.assert_array_equal(image_draws(IMAGES, 300, 7), first)
     assert (first.sum(axis=1) == IMAGES).all()
     assert (image_draws(IMAGES, 300, 8) != first).any()
+
+
+def counted_runs(count: int = 3) -> list[bootstrap.Counted]:
+    runs = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(count)]
+    return [count_retrieval(run, "published", np.arange(IMAGES)) for run in runs]
+
+
+def test_several_runs_have_their_mean_and_the_sample_standard_deviation():
+    runs = counted_runs()
+    found, each = bootstrap.mean_of_runs(runs), [run.values()["r1"] for run in runs]
+    assert found["r1"] == pytest.approx(mean(each)) and len(set(each)) == 3
+    assert found["r1_std"] == pytest.approx(stdev(each))
+    clean = count_retrieval(one_query_an_image(9, help_own=4.0), "published", np.arange(IMAGES))
+    dropped = bootstrap.mean_of_runs(runs, clean)
+    assert dropped["drop_points"] == pytest.approx(clean.values()["r1"] - found["r1"])
+    assert "r1_std" not in bootstrap.mean_of_runs(runs[:1])
+
+
+def test_the_interval_of_several_runs_is_that_of_their_mean_on_the_same_draws():
+    runs = counted_runs()
+    found = bootstrap.intervals(runs, resamples=200, seed=2)
+    first, own = (run.counts[:, run.columns.index("r1")] for run in (runs[0], runs[1]))
+    assert (first != own).any()
+    hits = np.mean([run.counts[:, run.columns.index("r1")] for run in runs], axis=0)
+    values = [100 * (draw @ hits) / draw.sum() for draw in image_draws(IMAGES, 200, 2).astype(float)]
+    assert found["r1"] == pytest.approx(list(np.percentile(values, [2.5, 97.5])), abs=1e-9)
+
+
+def test_the_spread_over_seeds_of_training_is_the_sample_standard_deviation():
+    assert across_seeds.spread(np.array([1.0, 2.0, 4.0])) == pytest.approx(stdev([1, 2, 4]))
+    assert across_seeds.spread(np.array([3.0])) is None

@@ -56,6 +56,27 @@ def test_awkward_captions_are_altered_in_one_word_or_left_alone(variant, caption
         assert each.caption == caption[: word.start] + each.new + caption[word.end :] != caption
 
 
+def test_words_of_nearly_equal_influence_tie_and_the_first_is_replaced():
+    caption = "a dog near a boat under a tree"
+
+    def replaced(dog: float, boat: float, select: str) -> str:
+        influence = np.array([0, dog, 0, 0, boat, 0, 0, 0.5 if select == "lowest" else 0.0])
+        return alterer("same_concept", select=select).alter(caption, [caption], influence)[0].old
+
+    for select in ("lowest", "highest"):
+        assert replaced(0.2, 0.2, select) == "dog"
+        # A difference of 1e-7 is rounding, on either side; one of 1e-4 is none.
+        assert replaced(0.2, 0.2000001, select) == replaced(0.2000001, 0.2, select) == "dog"
+    assert replaced(0.2001, 0.2, "lowest") == replaced(0.2, 0.2001, "highest") == "boat"
+
+
+def test_training_draws_other_replacements_for_the_same_caption():
+    samples = [{"caption": "a dog near a boat"}] * 30
+    transform = AlterCaptions([alterer("diff_concept", select="random")], None, count=1)
+    data = grain.MapDataset.source(samples).seed(7).random_map(transform)
+    assert len({data[i]["altered_captions"] for i in range(len(samples))}) > 20
+
+
 def test_the_word_of_lowest_or_highest_influence_is_replaced():
     caption = "a dog near a boat under a tree"
     influence = np.array([0, 0.3, 0, 0, 0.1, 0, 0, 0.9])

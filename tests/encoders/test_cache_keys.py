@@ -1,0 +1,177 @@
+"""Cache keys and fingerprints: every field of what decides a result changes them, and nothing else does."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.image_sets import CorruptedImages
+from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+from rococo_jax.checkpoints.parameters import build_model, parameters_of
+from rococo_jax.data.images import FileImages
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders import embedding as embedding_module
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import features_of_parts
+from rococo_jax.evaluation.results import make_fingerprint
+from rococo_jax.storage import hash_json
+from tests.support.tiny import tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder()
+
+
+def changed(encoder: Encoder, **parts) -> Encoder:
+    """The encoder with other parts, as if loaded from another directory."""
+    names = ("model", "preprocessing", "tokenizer", "provenance", "name", "mesh")
+    return Encoder(**{name: parts.get(name, getattr(encoder, name)) for name in names})
+
+
+def with_spec(encoder: Encoder, side: str, **fields) -> Encoder:
+    """Another spec of one tower, with the same parameters."""
+    spec = dataclasses.replace(encoder.spec, **{side: dataclasses.replace(getattr(encoder.spec, side), **fields)})
+    return changed(encoder, model=build_model(spec, parameters_of(encoder.model)))
+
+
+def with_parameters(encoder: Encoder, prefix: str) -> Encoder:
+    moved = {
+        path: array + 0.5 if path.startswith(prefix) else array for path, array in parameters_of(encoder.model).items()
+    }
+    return changed(encoder, model=build_model(encoder.spec, moved))
+
+
+OTHER_PREPROCESSING = {
+    "shortest_edge": {"shortest_edge": 40}, "crop_size": {"crop_size": (32, 24)}, "resample": {"resample": "nearest"},
+    "exact_size": {"exact_size": (32, 32), "shortest_edge": None}, "rescale_factor": {"rescale_factor": 1 / 127.5},
+    "mean": {"mean": (0.5, 0.4, 0.5)}, "std": {"std": (0.25, 0.25, 0.3)},
+}  # fmt: skip
+OTHER_TOKENIZER = {
+    "family": "bert", "cleaning": "lowercase", "context_length": 23, "pad_id": 3, "eos_id": 1, "fixed_length": 24,
+}  # fmt: skip
+
+
+def test_the_tables_name_every_field():
+    assert OTHER_PREPROCESSING.keys() == {field.name for field in dataclasses.fields(Preprocessing)}
+    tokenizer = tiny_encoder().tokenizer
+    assert OTHER_TOKENIZER.keys() == {field.name for field in dataclasses.fields(tokenizer.spec)}
+
+
+@pytest.mark.parametrize("field", OTHER_PREPROCESSING)
+def test_every_field_of_the_preprocessing_decides_image_features_alone(field, encoder):
+    other = changed(encoder, preprocessing=dataclasses.replace(encoder.preprocessing, **OTHER_PREPROCESSING[field]))
+    assert other.describe_tower("vision") != encoder.describe_tower("vision")
+    assert other.describe_tower("text") == encoder.describe_tower("text")
+    assert other.fingerprint() != encoder.fingerprint()
+
+
+@pytest.mark.parametrize("field", OTHER_TOKENIZER)
+def test_every_field_of_the_tokenizer_decides_text_features_alone(field, encoder):
+    spec = dataclasses.replace(encoder.tokenizer.spec, **{field: OTHER_TOKENIZER[field]})
+    other = changed(encoder, tokenizer=Tokenizer(encoder.tokenizer.rust, spec))
+    assert other.describe_tower("text") != encoder.describe_tower("text")
+    assert other.describe_tower("vision") == encoder.describe_tower("vision")
+    assert other.fingerprint() != encoder.fingerprint()
+
+
+@pytest.mark.parametrize(("side", "field", "value"), [
+    ("vision", "heads", 2), ("vision", "activation", "gelu"), ("vision", "norm_eps", 1e-6),
+    ("text", "heads", 2), ("text", "activation", "gelu"), ("text", "norm_eps", 1e-6), ("text", "eos_id", 3),
+    ("text", "pooling", "highest_id"),
+])  # fmt: skip
+def test_fields_of_a_spec_that_no_parameter_shows_decide_the_features_of_their_tower(side, field, value, encoder):
+    other, beside = with_spec(encoder, side, **{field: value}), {"vision": "text", "text": "vision"}[side]
+    assert other.describe_tower(side) != encoder.describe_tower(side)
+    assert other.describe_tower(beside) == encoder.describe_tower(beside)
+    assert other.fingerprint() != encoder.fingerprint()
+
+
+def test_weights_and_dtype_decide_features_and_heads_do_not(encoder):
+    for side, beside in (("vision", "text"), ("text", "vision")):
+        other = with_parameters(encoder, f"{side}.")
+        assert other.describe_tower(side) != encoder.describe_tower(side)
+        assert other.describe_tower(beside) == encoder.describe_tower(beside)
+        head = with_parameters(encoder, f"{side}_head.")
+        assert head.describe_tower(side) == encoder.describe_tower(side)
+        low = changed(encoder, model=build_model(encoder.spec, parameters_of(encoder.model), jax.numpy.bfloat16))
+        assert low.describe_tower(side) != encoder.describe_tower(side)
+    assert low.fingerprint() != encoder.fingerprint()
+    assert changed(encoder, name="other").fingerprint() == encoder.fingerprint()
+    assert changed(encoder, provenance={"weights_sha256": "other"}).fingerprint() != encoder.fingerprint()
+
+
+def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item_in_order(encoder, tmp_path, monkeypatch):
+    cache, made = EmbeddingCache(tmp_path), []
+
+    def computes(contents=(b"a", b"bc"), kind="captions", model=encoder) -> bool:
+        before = len(made)
+        encode = lambda part, advance: made.append(part) or np.zeros((len(part), 2), np.float32)  # noqa: E731
+        features_of_parts(model, kind, [list(contents)], [list(contents)], encode, cache)
+        return len(made) > before
+
+    assert computes() and not computes()
+    assert computes((b"bc", b"a")) and computes((b"ab", b"c")) and computes((b"a", b"bd")) and computes((b"a",))
+    assert computes(kind="images") and not computes(kind="images (fog_3)")
+    assert computes(model=with_spec(encoder, "text", eos_id=3))
+    for name in embedding_module.encoding_versions():
+        versions = {**embedding_module.encoding_versions(), name: "other"}
+        with monkeypatch.context() as patch:
+            patch.setattr(embedding_module, "encoding_versions", lambda versions=versions: versions)
+            assert computes() and not computes()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> FileImages:
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    for number in range(3):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.png")
+    (folder / "same.png").write_bytes((folder / "0.png").read_bytes())
+    names = ("0.png", "1.png", "2.png", "same.png")
+    return FileImages(names, tuple(folder / name for name in names))
+
+
+def test_every_field_of_a_corrupted_image_decides_its_key(files):
+    base = CorruptedImages(files, "fog", 3, 0)
+    keys = [base.content(0), CorruptedImages(files, "snow", 3, 0).content(0)]
+    keys += [CorruptedImages(files, "fog", 2, 0).content(0), CorruptedImages(files, "fog", 3, 1).content(0)]
+    keys += [CorruptedImages(files, None, 0, 0).content(0)]
+    # Another file, and the same file under a name of its own, which decides what is random.
+    keys += [base.content(1), base.content(3)]
+    assert len(set(keys)) == len(keys)
+    assert CorruptedImages(files, "fog", 3, 0).content(0) == base.content(0)
+    assert files.content(0) == files.content(3) != files.content(1)
+
+
+def test_every_field_of_a_mixed_image_decides_its_key(files):
+    plan = make_plan(files.names, "patch", 0.9, 1, "paper")
+    row, place = int(plan.first[0]), 0
+    boxes = plan.boxes.copy()
+    boxes[plan.batch[place]] += 1
+    partners = plan.partner.copy()
+    partners[place] = next(n for n in range(3) if n not in (row % 3, plan.partner[place] % 3))
+    others = [
+        {}, {"method": "mix"}, {"ratio": 0.8}, {"boxes": boxes}, {"partner": partners},
+        {"protocol": "strict"},
+    ]  # fmt: skip
+    keys = [MixedImages(files, dataclasses.replace(plan, **change)).content(row) for change in others]
+    assert len(set(keys)) == len(keys)
+    hashes = [files.hashes[row], files.hashes[plan.partner[place]]]
+    assert json.loads(keys[0])[:2] == hashes
+
+
+def test_results_are_comparable_where_all_but_the_model_agrees():
+    base = {"model": {"weights": "a"}, "data": {"images": "b"}, "protocol": "paper"}
+    comparable = make_fingerprint(**base)["comparable"]
+    assert make_fingerprint(**{**base, "model": {"weights": "z"}})["comparable"] == comparable
+    for change in ({"data": {"images": "z"}}, {"protocol": "strict"}):
+        assert make_fingerprint(**{**base, **change})["comparable"] != comparable
+    versions = make_fingerprint(**base)["versions"]
+    assert comparable == hash_json({"data": base["data"], "protocol": "paper", "versions": versions})
+    assert versions.keys() == {"rococo_jax", "jax", "numpy"}

@@ -1,0 +1,56 @@
+"""Similarities are products of float32 at the highest precision: the programs of ranks and losses say so.
+
+On CPU every product is one; an accelerator rounds factors to fewer bits unless a product asks for all of them.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax_contrastive
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity import ShardedLogits
+from rococo_jax.similarity.counting import GalleryTiles, Queries, compiled_step, no_counts
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def products(lowered: jax.stages.Lowered) -> list[str]:
+    """The lines of the compiled program that multiply matrices of float32."""
+    text = lowered.compile(QUICK).as_text()
+    found = [line for line in text.splitlines() if re.search(r"= f32\[[\d,]*\]\S* dot\(", line)]
+    assert found
+    return found
+
+
+def asks_for_all_bits(line: str) -> bool:
+    return "operand_precision={highest,highest}" in line
+
+
+def test_ranks_are_products_at_the_highest_precision():
+    mesh = make_mesh(jax.devices()[:1])
+    vectors, numbers = np.zeros((1, 128, 8), np.float32), np.zeros((1, 128), np.int32)
+    queries, filled = Queries(vectors, numbers), np.ones((1, 128), bool)
+    tiles = GalleryTiles(vectors, numbers, numbers, filled, np.zeros(1, bool))
+    lowered = compiled_step(mesh).lower(no_counts(1, 128), queries, tiles, np.zeros((1, 1), np.int32))
+    assert all(map(asks_for_all_bits, products(lowered)))
+
+
+@pytest.mark.parametrize("strategy", ["all_gather", "ring"])
+def test_losses_and_their_gradients_are_products_at_the_highest_precision(strategy):
+    logits = ShardedLogits(make_mesh(jax.devices()[:2]), strategy)
+    scale, bias = jnp.float32(10.0), jnp.float32(-5.0)
+
+    def total(images, texts, altered):
+        pairs = {"logit_scale": scale, "similarities": logits}
+        return (
+            softmax_contrastive(images, texts, **pairs)
+            + sigmoid_contrastive(images, texts, logit_bias=bias, **pairs)
+            + semantic_contrastive(images, texts, altered, **pairs)
+        )
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 8), (4, 8), (4, 2, 8))]
+    assert all(map(asks_for_all_bits, products(jax.jit(jax.grad(total, (0, 1, 2))).lower(*shapes))))

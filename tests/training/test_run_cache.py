@@ -1,0 +1,71 @@
+"""What runs of a sweep share: features are made anew where a key decides them, and shared where it does not."""
+
+import pytest
+
+from rococo_jax.training.config import default_config, flat
+from rococo_jax.training.inputs.feature_pool import Features
+from rococo_jax.training.run_cache import RunCache
+
+# By key another value: of those that decide the features of frozen towers or the pools that are drawn from.
+DECIDES = {
+    "dtype": "bfloat16", "init.model": "other", "init.tokenizer": "other", "init.residual_head_width": 8,
+    "data.images": "other", "data.captions": "other", "data.random_crop_min_scale": 0.5, "data.flip": True,
+    "data.resize_prob": 0.5, "data.on_decode_error": "raise", "data.feature_pool.captions": 5,
+    "data.feature_pool.mixed": 5, "data.feature_pool.views": 5, "losses.sc.weight": 0.0, "losses.vc.weight": 0.0,
+    "losses.sc.variants": "danger", "losses.sc.select": "random", "losses.sc.influence": "other.jsonl",
+    "losses.sc.lexicon": "other.json", "losses.sc.fit_article": True, "losses.vc.methods": "mixup",
+    "losses.vc.ratio": 0.5, "losses.vc.views": "resize",
+}  # fmt: skip
+# Of those that decide how features are trained on.
+SHARED = {
+    "seed": 7, "steps": 5, "batch_size": 64, "micro_batches": 2, "remat": True, "fsdp": 2, "ema": 0.9,
+    "data.workers": 3, "data.prefetch": 5, "data.feature_noise": 0.5, "losses.sc.weight": 0.5, "losses.sc.count": 3,
+    "losses.sc.scope": "local", "losses.vc.weight": 0.5, "losses.vc.scope": "local",
+    "losses.hard_positives.weight": 1.0, "optimizer.learning_rate": 1.0, "optimizer.b1": 0.5, "logits.strategy": "ring",
+    "log.every": 3, "checkpoint.every": 3, "checkpoint.keep": 5, "eval.every": 3,
+}  # fmt: skip
+
+
+def config_with(key: str = "", value: object = None):
+    config = default_config()
+    config.init.model, config.data.images = "model", "images"
+    config.losses.sc.weight = config.losses.vc.weight = 1.0
+    if key:
+        *parents, last = key.split(".")
+        part = config
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+    return config
+
+
+def is_made_anew(first, second) -> bool:
+    cache, made = RunCache(), []
+    for config in (first, second):
+        cache.features(config, lambda: made.append(1) or object.__new__(Features))
+    return len(made) == 2
+
+
+@pytest.mark.parametrize(("key", "value"), DECIDES.items())
+def test_features_are_made_anew_where_a_key_decides_them(key, value):
+    assert is_made_anew(config_with(), config_with(key, value))
+
+
+@pytest.mark.parametrize(("key", "value"), SHARED.items())
+def test_features_are_shared_where_a_key_decides_only_the_training_on_them(key, value):
+    assert not is_made_anew(config_with(), config_with(key, value))
+
+
+def test_features_of_random_towers_are_those_of_a_seed():
+    first, second = config_with("init.model", ""), config_with("init.model", "")
+    second.seed = 1
+    assert is_made_anew(first, second) and not is_made_anew(first, config_with("init.model", ""))
+
+
+def test_every_key_of_the_losses_and_the_data_is_in_one_of_the_tables():
+    """Others, new ones among them, count as deciding."""
+    left = {"data.cached_features", "data.captions_per_image", "data.text_length", "losses.vc.partner_group",
+            "losses.contrastive.kind", "losses.hard_positives.negative_weight", "losses.hard_positives.count",
+            "losses.hard_positives.positives", "losses.hard_positives.negatives"}  # fmt: skip
+    keys = {key for key in flat(default_config()) if key.startswith(("data.", "losses."))}
+    assert keys - left <= DECIDES.keys() | SHARED.keys()
