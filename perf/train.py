@@ -1,6 +1,6 @@
 """Time a training step with the defence and a plain one, and optionally open_clip's.
 
-    python perf/train.py [--model s32|b32] [--batch 32] [--rounds 5] [--open-clip]
+    python perf/train.py [--model s32|b32|b16|l14] [--batch 32] [--rounds 5] [--open-clip]
 
 The synthetic input lies on the device, so that only the step is timed. The defence (SC with one altered caption, VC
 with one mixed image) adds passes through the towers; `time ratio / FLOP ratio` is its cost relative to those passes.
@@ -32,7 +32,12 @@ from rococo_jax.training.throughput import step_flops
 
 TOKENS, VOCABULARY = 32, 8192
 # Width and layers of the image tower and of the text tower, patch size.
-SIZES = {"s32": (384, 6, 256, 6, 32), "b32": (768, 12, 512, 12, 32), "b16": (768, 12, 512, 12, 16)}
+SIZES = {
+    "s32": (384, 6, 256, 6, 32),
+    "b32": (768, 12, 512, 12, 32),
+    "b16": (768, 12, 512, 12, 16),
+    "l14": (1024, 24, 768, 12, 14),
+}
 
 
 def spec_of(size: str) -> ModelSpec:

@@ -33,7 +33,7 @@ BELOW = {
     "benchmarks": ("perturb", "metrics"),
     "evaluation": ("benchmarks",),
     "report": ("evaluation",),
-    "studies": ("report",),
+    "studies": ("report", "training"),
     "demo": ("report", "training"),
     "sweep": ("report", "training"),
     "cli": ("demo", "sweep", "studies"),

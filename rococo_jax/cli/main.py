@@ -30,6 +30,7 @@ COMMANDS = (
     "corrupt-images",
     "pack",
     "attention",
+    "bench",
 )
 
 
