@@ -21,6 +21,7 @@ COMMANDS = (
     "join",
     "train",
     "sweep",
+    "interpolate",
     "embed",
     "verify",
     "influence",

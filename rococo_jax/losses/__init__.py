@@ -6,14 +6,24 @@ not depend on how many devices hold the batch.
 
 from rococo_jax.losses.altered import semantic_contrastive, visual_contrastive
 from rococo_jax.losses.contrastive import sigmoid_contrastive, softmax_contrastive
+from rococo_jax.losses.distillation import similarity_distillation
+from rococo_jax.losses.grounding import blind_preference, grounding_contrastive
+from rococo_jax.losses.hard_negatives import adaptive_rank, focal_hard_negative, intra_modal, negclip_columns
 from rococo_jax.losses.hard_positives import hard_negative, hard_positive, hard_positive_training
 
 __all__ = [
+    "adaptive_rank",
+    "blind_preference",
+    "focal_hard_negative",
+    "grounding_contrastive",
     "hard_negative",
     "hard_positive",
     "hard_positive_training",
+    "intra_modal",
+    "negclip_columns",
     "semantic_contrastive",
     "sigmoid_contrastive",
+    "similarity_distillation",
     "softmax_contrastive",
     "visual_contrastive",
 ]

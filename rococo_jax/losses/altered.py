@@ -173,6 +173,9 @@ register(
             "lexicon": Key(""),
             # "a" and "an" before the altered word must fit the new one.
             "fit_article": Key(False),
+            # Captions that no scorer of texts alone tells from originals, made by these operations (replace, swap).
+            "balance": Key(False),
+            "operations": Key("replace"),
         },
         reads=(ALTERED,),
         order=1,

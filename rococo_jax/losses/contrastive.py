@@ -123,7 +123,9 @@ def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items
     return nll
 
 
-def mean_over_batch(values: Float[Array, "items"], counted: Bool[Array, "items"] | None) -> Float[Array, ""]:
+def mean_over_batch(
+    values: Float[Array, "items *several"], counted: Bool[Array, "items *several"] | None
+) -> Float[Array, ""]:
     """The mean over all items of the global batch that count; 0 where none does."""
     if counted is None:
         return values.mean()

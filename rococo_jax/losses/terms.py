@@ -71,6 +71,7 @@ class Embeddings:
         logit_scale: `tau` itself, not its logarithm.
         logit_bias: of models trained with the sigmoid loss.
         fields: what active terms read beside the pairs, by the field's name.
+        teacher: "images" and "texts" of the starting model, without a gradient, where an active term reads them.
     """
 
     images: Float[Array, "b d"]
@@ -79,6 +80,7 @@ class Embeddings:
     logit_scale: Float[Array, ""]
     logit_bias: Float[Array, ""] | None
     fields: dict[str, FieldEmbeddings]
+    teacher: dict[str, Float[Array, "b d"]] | None = None
 
     def __getitem__(self, field: Field) -> FieldEmbeddings:
         return self.fields[field.name]
@@ -131,6 +133,7 @@ class LossTerm:
             `settings` is its part of the config, `logits` the mesh and block strategy of pairwise logits.
         keys: its config keys. With a key `weight` the term is active where that is not 0, without one always.
         reads: fields of the batch that are made for it, and must be there where it is active.
+        teacher: whether it reads the embeddings of the starting model.
         order: place in the sum. Sums of floating-point numbers depend on their order.
     """
 
@@ -139,6 +142,7 @@ class LossTerm:
     keys: Mapping[str, Key]
     reads: tuple[Field, ...] = ()
     order: int = 100
+    teacher: bool = False
 
 
 _TERMS: dict[str, LossTerm] = {}

@@ -51,8 +51,9 @@ def default_config() -> ConfigDict:
                 # Width of the residual MLP that is added to both heads; 0 for none.
                 "residual_head_width": 0,
             },
-            # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none". Heads always are.
-            "train": {"vision": "all", "text": "all"},
+            # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none"; and which
+            # heads: "all", or that of "vision" or "text" alone.
+            "train": {"vision": "all", "text": "all", "heads": "all"},
             "data": {
                 "images": "",
                 "captions": "",
@@ -88,6 +89,8 @@ def default_config() -> ConfigDict:
                 "b2": 0.98,
                 "eps": 1e-8,
                 "weight_decay": 0.05,
+                # Decay towards the starting parameters.
+                "pull_to_start": 0.0,
                 "grad_clip_norm": 1.0,
                 # Factor from a block to the one below it; heads have the full rate.
                 "layer_decay": 1.0,
@@ -203,6 +206,8 @@ _CHECKS = {
     "ema": Check(lambda value: 0 <= value < 1, "a decay from 0 to 1 (excluded)"),
     "train.vision": _TRAINED,
     "train.text": _TRAINED,
+    "train.heads": one_of("all", "vision", "text"),
+    "optimizer.pull_to_start": NOT_NEGATIVE,
     "data.captions_per_image": one_of("one", "all"),
     "data.on_decode_error": one_of("skip", "raise"),
     "data.random_crop_min_scale": FRACTION,
@@ -264,7 +269,8 @@ def write_config(path: Path, config: ConfigDict) -> None:
 
 def refuse_other_config(path: Path, config: ConfigDict) -> None:
     """Raises InputError where the config kept in a working folder is not this one (`MAY_CHANGE` apart)."""
-    kept = current_leaves(read_json(path, "the config of a training run"))
+    # A run that was begun before a key existed has its default.
+    kept = {**flat(default_config()), **current_leaves(read_json(path, "the config of a training run"))}
     ours = json.loads(json.dumps(flat(config)))
     for key in sorted(kept.keys() | ours.keys()):
         if kept.get(key) != ours.get(key) and not key.startswith(MAY_CHANGE):

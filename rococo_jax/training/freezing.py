@@ -44,10 +44,13 @@ def split_parameters(
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """The trained and the frozen part; `join_parameters` is the inverse."""
     trained, frozen = {}, {}
+    heads = train.get("heads", "all")
     cuts = {side: frozen_layers(spec, side, train[side]) for side in SIDES}
     for path, array in parameters.items():
         side = path.partition(".")[0]
         what = train[side] if side in SIDES else "all"
+        if heads != "all" and side in ("vision_head", "text_head") and side != f"{heads}_head":
+            what = "none"
         if what == "all":
             trained[path] = array
         elif what == "none":
@@ -77,6 +80,21 @@ def join_parameters(trained: Mapping[str, _Any], frozen: Mapping[str, _Any]) -> 
     concatenate = np.concatenate if on_host else jnp.concatenate
     stacks = {path: concatenate([frozen[path], trained[path]]) for path in both}
     return {**frozen, **trained, **stacks}
+
+
+# Before the paths of the starting parameters among the frozen ones, where a loss reads the starting model.
+TEACHER = "start:"
+
+
+def without_teacher(frozen: Mapping[str, _Any]) -> tuple[dict[str, _Any], dict[str, _Any]]:
+    """The frozen parameters, and the trained ones as they were at the start."""
+    start = {path.removeprefix(TEACHER): array for path, array in frozen.items() if path.startswith(TEACHER)}
+    return {path: array for path, array in frozen.items() if not path.startswith(TEACHER)}, start
+
+
+def with_teacher(frozen: Mapping[str, _Any], trained: Mapping[str, _Any]) -> dict[str, _Any]:
+    """The frozen parameters with those that are trained, as they are now, beside them."""
+    return {**frozen, **{TEACHER + path: array for path, array in trained.items()}}
 
 
 def stop_at_frozen(model: DualEncoder, train: Mapping[str, str] | ConfigDict) -> None:

@@ -73,7 +73,12 @@ def _side_by_side(arrays: Mapping[str, Array], ndim: int):
 
 
 def total_loss(
-    vectors: Vectors, scales: Mapping[str, Array], batch: Batch, losses: ConfigDict, logits: ShardedLogits
+    vectors: Vectors,
+    scales: Mapping[str, Array],
+    batch: Batch,
+    losses: ConfigDict,
+    logits: ShardedLogits,
+    teacher: Vectors | None = None,
 ) -> tuple[Float[Array, ""], Parts]:
     """The loss, and its parts before their weights.
 
@@ -83,13 +88,14 @@ def total_loss(
         batch: ids and which items count.
         losses: the config's part of that name.
         logits: mesh and block strategy of the pairwise logits.
+        teacher: vectors of the pairs from the starting model, where an active term reads them.
     """
     fields = {
         field.name: FieldEmbeddings(vectors[field.name], batch.valid[field.name]) for field in active_fields(losses)
     }
     scale = jnp.exp(scales["logit_scale"])
     bias = scales.get("logit_bias")
-    embeddings = Embeddings(vectors["images"], vectors["texts"], batch.image_id, scale, bias, fields)
+    embeddings = Embeddings(vectors["images"], vectors["texts"], batch.image_id, scale, bias, fields, teacher)
     total, parts = None, {}
     for term in active_terms(losses):
         settings = losses[term.name]

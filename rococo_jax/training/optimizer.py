@@ -49,6 +49,7 @@ def make_optimizer(
         optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity(),
         optax.scale_by_adam(config.b1, config.b2, config.eps),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
+        *([pull_to_start(config.pull_to_start)] if config.pull_to_start else []),
         _scale_each(rates),
         optax.scale_by_learning_rate(make_schedule(config, steps)),
     )
@@ -59,6 +60,19 @@ def make_optimizer(
             return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
+
+
+def pull_to_start(rate: float) -> optax.GradientTransformation:
+    """Adds `rate * (p - p_0)` to the update: a decay towards the parameters of step 0 instead of towards zero.
+
+    L2-SP (arXiv 1802.01483), decoupled from the gradient's scale as in AdamW [ours].
+    """
+
+    def update(updates, start, params=None):
+        pulled = {path: value + rate * (params[path] - start[path]) for path, value in updates.items()}
+        return pulled, start
+
+    return optax.GradientTransformation(lambda params: jax.tree.map(jnp.array, dict(params)), update)
 
 
 def _is_matrix(path: str, array: Parameter) -> bool:

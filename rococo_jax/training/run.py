@@ -28,7 +28,7 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh
 from rococo_jax.training.config import flat, refuse_other_config, write_config
-from rococo_jax.training.freezing import join_parameters, split_parameters
+from rococo_jax.training.freezing import join_parameters, split_parameters, with_teacher
 from rococo_jax.training.init import trained_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import Making
@@ -37,7 +37,7 @@ from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, place_parameters
-from rococo_jax.training.step import check_batch, make_step
+from rococo_jax.training.step import check_batch, make_step, reads_teacher
 from rococo_jax.training.throughput import step_flops
 
 CONFIG, MODEL, CHECKPOINTS = "config.json", "model", "checkpoints"
@@ -99,6 +99,8 @@ def train(
     barrier("the starting state")
     state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
     frozen = place_parameters(frozen, mesh)
+    # Copies: the step uses up the state that it is given.
+    start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config) else {}
     if first_process and not kept.exists():
         write_config(kept, config)
     run = {"init": encoder.provenance.get("weights_sha256"), "spec": encoder.spec.to_json()}
@@ -123,7 +125,7 @@ def train(
             config,
             step,
             state,
-            frozen,
+            with_teacher(frozen, start),
             batches,
             mesh,
             checkpoints,

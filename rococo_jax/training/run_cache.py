@@ -21,9 +21,10 @@ from rococo_jax.training.inputs.feature_pool import Features
 # Keys that do not change features. All others count, so that a new key cannot be missed.
 _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer", "logits", "log",
                  "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
-                 "losses.contrastive", "losses.hard_positives",
+                 "train.heads", "losses.contrastive", "losses.hard_positives.count",
+                 "losses.hard_positives.negative_weight", "losses.ce_clip.intra", "losses.ce_clip.rank",
+                 "losses.ce_clip.upper", "losses.focal.gamma", "losses.focal.smoothing", "losses.distillation",
                  "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip
-_WEIGHTS = ("losses.sc.weight", "losses.vc.weight")
 
 
 class RunCache:
@@ -47,7 +48,7 @@ class RunCache:
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:
         """The result of `make`, or an earlier one for a config with the same features."""
         keys = {key: value for key, value in flat(config).items() if not key.startswith(_NOT_FEATURES)}
-        keys |= {key: bool(keys[key]) for key in _WEIGHTS}
+        keys |= {key: bool(keys[key]) for key in keys if key.endswith(".weight")}
         if config.init.model:
             # The towers are not the seed's, and pools are the same for all seeds.
             del keys["seed"]

@@ -6,6 +6,7 @@ tile; several pairs show the same image, some are padding, and some have no alte
 """
 
 import functools
+import inspect
 
 import jax
 import numpy as np
@@ -32,6 +33,8 @@ EMBEDDINGS = {
     "images": unit_vectors(PAIRS),
     "texts": unit_vectors(PAIRS),
     "altered_texts": unit_vectors(PAIRS, ALTERED),
+    "teacher_images": unit_vectors(PAIRS),
+    "teacher_texts": unit_vectors(PAIRS),
     "mixed_images": unit_vectors(PAIRS, 1),
     "positive_texts": unit_vectors(PAIRS),
     "negative_texts": unit_vectors(PAIRS, 1),
@@ -46,6 +49,7 @@ MASKS = {
     "positive_mask": RANDOM.random(PAIRS) < 0.7,
     "negative_mask": RANDOM.random((PAIRS, 1)) < 0.7,
 }
+_ALTERED = "images texts altered_texts logit_scale"
 # Name, embeddings, masks, settings.
 LOSSES = {
     "softmax": ("softmax_contrastive", "images texts logit_scale", "ids mask", {}),
@@ -60,6 +64,19 @@ LOSSES = {
         "ids mask positive_mask negative_mask",
         {"negative_weight": 0.7},
     ),
+    "distillation, local": (
+        "similarity_distillation",
+        "images texts teacher_images teacher_texts logit_scale",
+        "",
+        {},
+    ),
+    "blind, local": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
+    "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask mask", {}),
+    "NegCLIP": ("negclip_columns", _ALTERED, "ids altered_mask mask", {}),
+    "intra, local": ("intra_modal", _ALTERED, "altered_mask mask", {}),
+    "rank, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 9.0}),
+    "rank up to 1, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 1.0}),
+    "focal, local": ("focal_hard_negative", _ALTERED, "altered_mask mask", {"gamma": 2.0, "smoothing": 0.1}),
 }
 # The scope `local` sends nothing between devices: one strategy.
 ROADS = [
@@ -95,8 +112,11 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, 
     function, embeddings, masks, settings = case(name)
     similarities = ShardedLogits(make_mesh(jax.devices()[:device_count]), strategy, block_rows=2)
 
+    term = getattr(losses, function)
+    more = {"similarities": similarities} if "similarities" in inspect.signature(term).parameters else {}
+
     def loss(embeddings, masks):
-        return getattr(losses, function)(**embeddings, **masks, **settings, similarities=similarities)
+        return term(**embeddings, **masks, **settings, **more)
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(embeddings, masks)
     right, right_gradients = wanted(name)

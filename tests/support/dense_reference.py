@@ -103,6 +103,68 @@ def hard_positive_training(
     )
 
 
+def differences(images, texts, altered_texts):
+    """(wrong or own image, pair, altered): s(I_j, T_k) - s(I_j, T~_k)."""
+    return (images @ texts.T)[:, :, None] - np.einsum("jd,kad->jka", images, altered_texts)
+
+
+def blind_preference(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
+    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids, mask)
+    found = []
+    for k, a in zip(*np.nonzero(altered_mask & mask[:, None]), strict=True):
+        if others[:, k].any():
+            found.append((d[others[:, k], k, a].sum() / others[:, k].sum()) ** 2)
+    return sum(found) / len(found)
+
+
+def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
+    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids, mask)
+    found = [
+        np.log(1 + np.exp(d[others[:, k], k, a] - d[k, k, a]).sum())
+        for k, a in zip(*np.nonzero(altered_mask & mask[:, None]), strict=True)
+    ]
+    return sum(found) / len(found)
+
+
+def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
+    kwargs = {"ids": ids, "mask": mask}
+    with_columns = softmax_contrastive(
+        images, texts, logit_scale, negative_texts=altered_texts, negative_mask=altered_mask, **kwargs
+    )
+    return with_columns - softmax_contrastive(images, texts, logit_scale, **kwargs)
+
+
+def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask, mask):
+    allowed, found = altered_mask & mask[:, None], []
+    for i in np.flatnonzero(allowed.any(1)):
+        near = logit_scale * altered_texts[i, allowed[i]] @ texts[i]
+        found.append(-np.log(np.exp(logit_scale * images[i] @ texts[i]) / np.exp(near).sum()))
+    return sum(found) / len(found)
+
+
+def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, mask, upper):
+    own = (images * texts).sum(1)[:, None]
+    gaps = logit_scale * (own - np.einsum("id,iad->ia", images, altered_texts))[altered_mask & mask[:, None]]
+    margin = min(gaps.real.mean(), upper)
+    return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
+
+
+def focal_hard_negative(images, texts, altered_texts, logit_scale, *, altered_mask, mask, gamma, smoothing):
+    allowed, found = altered_mask & mask[:, None], []
+    for i in np.flatnonzero(allowed.any(1)):
+        every = np.concatenate([texts[i][None], altered_texts[i, allowed[i]]])
+        powers = np.exp(logit_scale * every @ images[i])
+        share = powers / powers.sum()
+        labels = np.full(len(share), smoothing / len(share))
+        labels[0] += 1 - smoothing
+        found.append(-((1 - share) ** gamma * labels * np.log(share)).sum())
+    return sum(found) / len(found)
+
+
+def similarity_distillation(images, texts, teacher_images, teacher_texts, logit_scale):
+    return ((logit_scale * (images @ texts.T - teacher_images @ teacher_texts.T)) ** 2).mean()
+
+
 def value_and_gradients(function, *inputs):
     """The value, and the derivative in every element of every input."""
     inputs = [np.asarray(array, np.complex128) for array in inputs]

@@ -323,7 +323,11 @@ def refusal(capsys, *arguments: str) -> str:
         ("init.model=", "init.model"),
         ("losses.contrastive.kind=sigmoid", "logit bias"),
         ("data.feature_noise=0.5", "0 without cached_features"),
-        ("losses.hard_positives.weight=1 data.cached_features=true train.vision=none train.text=none", "0.0 with"),
+        (
+            "losses.hard_positives.count=9 losses.hard_positives.weight=1 data.cached_features=true "
+            "train.vision=none train.text=none",
+            "of a pool of",
+        ),
         ("data.captions_per_image=all data.cached_features=true train.vision=none train.text=none", "'one' with"),
         ("data.images=", "data.images"),
     ],

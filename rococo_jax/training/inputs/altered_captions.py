@@ -5,6 +5,7 @@ with the starting model and kept in the working folder, where the config names n
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import jax
@@ -13,13 +14,15 @@ from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.encoders import Encoder
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
+from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
+from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier
 from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
@@ -45,11 +48,11 @@ class AlteredCaptions(LossInput):
             raise InputError(source, "config.losses.sc.count", f"{count} of a pool of {pool}", wanted)
 
     def transform(self, making: Making) -> AlterCaptions:
-        alterers = make_alterers(making.config, making.encoder)
+        alterers = make_alterers(making)
         return AlterCaptions(alterers, influence_of_words(making), making.config.losses.sc.count)
 
     def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
-        alterers, influence = make_alterers(making.config, making.encoder), influence_of_words(making)
+        alterers, influence = make_alterers(making), influence_of_words(making)
         size = making.config.data.feature_pool.captions
         texts = [
             _altered(caption, sample.captions, alterers, influence, size)
@@ -69,11 +72,24 @@ class AlteredCaptions(LossInput):
 register_input(AlteredCaptions())
 
 
-def make_alterers(config: ConfigDict, encoder: Encoder) -> list[CaptionAlterer]:
-    """One alterer for each of `losses.sc.variants`. Raises InputError for an unknown variant or a broken lexicon."""
+def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
+    """One alterer for each of `losses.sc.variants`, and balanced ones for each operation too.
+
+    Raises:
+        InputError: an unknown variant or operation, or a lexicon that cannot be read.
+    """
+    config, encoder = making.config, making.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     seed = POOL_SEED if config.data.cached_features else config.seed
+    if config.losses.sc.balance:
+        operations = config.losses.sc.operations.split(",")
+        if not set(operations) <= {"replace", "swap"}:
+            wanted = "'replace', 'swap' or both: the others alter the caption beside the altered one"
+            raise InputError("config", "losses.sc.operations", repr(config.losses.sc.operations), wanted)
+        reference = ReferenceCaptions(_captioned(making.source), lexicon)
+        kinds = [(variant, operation) for operation in operations for variant in variants]
+        return [balanced_alterer(variant, reference, operation, seed) for variant, operation in kinds]
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
     common["fit_article"] = config.losses.sc.fit_article
     words = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
@@ -85,28 +101,38 @@ def influence_of_words(making: Making) -> Influence | None:
     no table.
     """
     sc = making.config.losses.sc
-    if sc.select == "random":
+    if sc.select == "random" or sc.balance:
         return None
     path = Path(sc.influence or making.folder / INFLUENCE)
     if not sc.influence and not path.exists() and jax.process_index() == 0:
-        samples = (making.source[index] for index in range(len(making.source)))
-        images = [CaptionedImage(sample.name, tuple(sample.captions)) for sample in samples]
+        images = _captioned(making.source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
             write_influence_table(making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
     barrier("influence")
     return read_influence_table(path)
 
 
+def _captioned(source: PairSource) -> list[CaptionedImage]:
+    samples = (source[index] for index in range(len(source)))
+    return [CaptionedImage(sample.name, tuple(sample.captions)) for sample in samples]
+
+
 def _altered(
     caption: str,
     originals: Sequence[str],
-    alterers: Sequence[CaptionAlterer],
+    alterers: Sequence[CaptionAlterer | BalancedAlterer],
     influence: Influence | None,
     size: int,
 ) -> list[str | None]:
     """`size` altered captions, the alterers in turn; None where there is nothing to alter."""
     of_words = None if influence is None else influence[caption]
     texts: list[str | None] = []
+    if isinstance(alterers[0], BalancedAlterer):
+        # Several alterations from one set of proposals: the coin changes from one to the next.
+        share = -(-size // len(alterers))
+        made = [[each.caption for each in alterer.alter(caption, originals, count=share)] for alterer in alterers]
+        texts = [text for turn in zip_longest(*made) for text in turn if text is not None]
+        return [texts[place % len(texts)] if texts else None for place in range(size)]
     for place in range(size):
         alterer, draw = alterers[place % len(alterers)], place // len(alterers)
         altered = alterer.alter(caption, originals, of_words, count=1, draw=draw)

@@ -32,7 +32,15 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.progress import progress
 from rococo_jax.training.batch import Batch, Images, Texts
-from rococo_jax.training.inputs.loss_input import POOL_SEED, Making, Pixels, Pool, PoolMaterial, active_inputs
+from rococo_jax.training.inputs.loss_input import (
+    POOL_SEED,
+    Making,
+    Pixels,
+    Pool,
+    PoolMaterial,
+    active_inputs,
+    items_per_pair,
+)
 
 IMAGES_PER_PART = 256
 
@@ -79,7 +87,9 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     images = image_features(encoder, *views["crop"], cache, "images (as they are)")
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     material = PoolMaterial(samples, captions, views, cache)
-    pools = {each.fields[0].name: each.make_pool(making, material) for each in active_inputs(making.config)}
+    pools = {}
+    for each in active_inputs(making.config):
+        pools |= each.make_pools(making, material)
     del views, material
     augmented = None
     if augmentation.crop_scale or augmentation.flip:
@@ -145,6 +155,7 @@ class FeatureInput:
     def __init__(self, features: Features, making: Making, process_index: int = 0, process_count: int = 1):
         config = making.config
         self.features, self.config, self.inputs = features, config, active_inputs(config)
+        self.items = items_per_pair(config)
         noise = config.data.feature_noise
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
@@ -164,11 +175,11 @@ class FeatureInput:
         ).astype(np.int64)
         own = {"vision": features.images[images], "text": features.texts[captions]}
         drawn: dict[Field, tuple[np.ndarray, np.ndarray]] = {}
-        for each in self.inputs:
-            (field,) = each.fields
+        makers = [(each, field) for each in self.inputs for field in each.fields]
+        for made, field in makers:
             pool = features.pools[field.name]
             rows = (images if field.tower == "vision" else captions)[:, None]
-            chosen = each.draw((count, pool.valid.shape[1]), self.config, random)
+            chosen = made.draw_field(field, (count, pool.valid.shape[1]), self.config, random)
             drawn[field] = pool.features[rows, chosen], pool.valid[rows, chosen]
         # Each has a generator of its own, so that asking for it changes no other draw.
         if features.views is not None:
@@ -182,6 +193,8 @@ class FeatureInput:
         batch = Batch(Images(features=own["vision"]), Texts(features=own["text"]), images.astype(np.int32), {}, {})
         for field, (rows, valid) in drawn.items():
             rows = rows + noise[field.tower][:, None] if noise else rows
+            if not self.items[field]:
+                rows, valid = rows[:, 0], valid[:, 0]
             batch = batch.with_field(field, (Images if field.tower == "vision" else Texts)(features=rows), valid)
         self.next_step += 1
         return batch.rows(self.rows)

@@ -3,6 +3,7 @@
 A caption's hard positive says the same in other words, its hard negative something else in nearly the same words:
 "walking elephant", "strolling elephant", "jumping elephant". Read are
 
+- an annotation of `rococo alter-captions --balance`, with its rewordings as hard positives;
 - one file, JSON lines or a JSON list of `{"caption", "hard_positive", "hard_negative"}`, either partner null or absent;
 - NegCLIP's table of captions and hard negatives, TSV with the columns `title` and `neg_caption` (a list literal of
   Python), alone or beside hard positives as JSON lines of bare strings, one a row of the table, "None" for none;
@@ -24,14 +25,17 @@ from typing import Any
 
 import grain.python as grain
 import numpy as np
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import kind_of, read_jsonl
+from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
+from rococo_jax.losses.terms import Field
 from rococo_jax.storage import read_json
-from rococo_jax.training.inputs.loss_input import LossInput, Making, register_input
+from rococo_jax.training.inputs.loss_input import LossInput, Making, Pool, PoolMaterial, register_input
 
 _WANTED = "captions with hard positives and hard negatives"
 
@@ -134,6 +138,14 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
         entries: Iterable = ((f"line {number}", entry) for number, entry in read_jsonl(path, _WANTED))
     else:
         value = read_json(path, _WANTED)
+        if isinstance(value, dict) and isinstance(value.get("items"), list):
+            value = [
+                {"caption": caption, "hard_positive": positive, "hard_negative": negative}
+                for item in value["items"]
+                for caption, negative, positive in zip(
+                    *(item[key] for key in ("originals", "altered", "positives")), strict=True
+                )
+            ]
         if not isinstance(value, list):
             raise InputError(path, "captions", kind_of(value), "a list")
         entries = ((f"item {number}", entry) for number, entry in enumerate(value))
@@ -179,12 +191,53 @@ class HardPositives(LossInput):
     def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
         return {POSITIVES.name: (), NEGATIVES.name: (config.losses.hard_positives.count,)}
 
+    pooled = True
+
     def transform(self, making: Making) -> AddHardPositives:
+        return AddHardPositives(self.partners(making), making.config.losses.hard_positives.count)
+
+    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
+        """A caption's partners in file order, again from the first where it has fewer than the pool has places."""
+        size, none = making.config.data.feature_pool.captions, Partners((), ())
+        partners = self.partners(making)
+        own = [partners.get(caption, none) for caption in material.captions]
+        pools = {}
+        for field, texts in zip(
+            self.fields, ([each.positives for each in own], [each.negatives for each in own]), strict=True
+        ):
+            flat = [
+                each[place % len(each)] if each else caption
+                for each, caption in zip(texts, material.captions, strict=True)
+                for place in range(size)
+            ]
+            features = embed_texts(making.encoder, flat, material.cache, features=True)
+            valid = np.repeat([bool(each) for each in texts], size).reshape(-1, size)
+            pools[field.name] = Pool(features.reshape(*valid.shape, -1), valid)
+        return pools
+
+    def draw_field(
+        self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
+    ) -> Int[np.ndarray, "b k"]:
+        count = 1 if field == POSITIVES else config.losses.hard_positives.count
+        return np.argsort(random.random(shape), axis=1)[:, :count]
+
+    def check(self, source: object, config: ConfigDict) -> None:
+        count, pool = config.losses.hard_positives.count, config.data.feature_pool.captions
+        if config.data.cached_features and count > pool:
+            wanted = "at most config.data.feature_pool.captions"
+            raise InputError(source, "config.losses.hard_positives.count", f"{count} of a pool of {pool}", wanted)
+
+    def partners(self, making: Making) -> dict[str, Partners]:
+        """Caption -> its partners, from the files that the config names.
+
+        Raises:
+            InputError: it names none, or they cannot be read.
+        """
         hard = making.config.losses.hard_positives
         if not hard.negatives:
             wanted = "a file of captions with hard positives and hard negatives, or of the negatives beside `positives`"
             raise InputError("config", "losses.hard_positives.negatives", "''", wanted)
-        return AddHardPositives(read_hard_positives(hard.negatives, hard.positives or None), hard.count)
+        return read_hard_positives(hard.negatives, hard.positives or None)
 
 
 register_input(HardPositives())

@@ -108,12 +108,22 @@ class LossInput:
         return batch
 
     def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
-        """Features that training on cached features draws from. A pooled input has one field."""
+        """Features that training on cached features draws from, for an input of one field."""
         raise NotImplementedError
+
+    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
+        """The pool of every field, by its name."""
+        return {self.fields[0].name: self.make_pool(making, material)}
 
     def draw(self, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator) -> Int[np.ndarray, "b k"]:
         """Which places of the pool each row of a batch gets; `shape` is (rows, places)."""
         raise NotImplementedError
+
+    def draw_field(
+        self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
+    ) -> Int[np.ndarray, "b k"]:
+        """`draw` for one of several fields."""
+        return self.draw(shape, config, random)
 
 
 _INPUTS: dict[str, LossInput] = {}

@@ -1,0 +1,122 @@
+"""Losses by difference: what the images say about the change of a caption, and what the texts alone do [ours].
+
+For pair k, an altered caption T~ of T_k, and every image j: d_j = s(I_j, T_k) - s(I_j, T~) = I_j . D, D = T_k - T~.
+Wrong images W(k) are those with another id.
+
+    blind      1/n sum [ tau m ]^2,    m = mean of d_j over W(k) = mean wrong image . D
+    grounding  1/n sum -log e^{tau d_k} / (e^{tau d_k} + sum_{j in W(k)} e^{tau d_j})
+
+over the n altered captions of the batch. d_j = m + (d_j - m) parts the preference into what every wrong image shares,
+which the texts decide (m), and what image j adds. The metric `blind` is the share of d_j > 0 over wrong images: 50 %
+where they lie evenly around 0. The penalty moves their mean there and leaves d_k - m free, so that it costs no
+grounding; the squares of all d_j would forbid wrong images to differ, too. `grounding` is the cross entropy of the
+metric `difference_r1`: which image cares most for the change. A term of the texts alone adds to every d_j and cancels.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
+
+from rococo_jax.losses.altered import ALTERED
+from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll, valid_mask, without_masked
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, register
+from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+
+
+def blind_preference(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    altered_texts: Float[Array, "batch altered width"],
+    *,
+    logit_scale: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    altered_mask: Bool[Array, "batch altered"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+) -> Float[Array, ""]:
+    """The squared mean preference of wrong images for the caption over its altered ones.
+
+    A pair without wrong images in the batch does not count. Args as for `semantic_contrastive`; `ids` say which image
+    each pair shows.
+    """
+    images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
+    counted = jnp.ones(len(images), bool) if mask is None else mask
+    of_image, number = _sums_by_id(images, ids), _sums_by_id(counted.astype(jnp.float32), ids)
+    wrong = counted.sum().astype(jnp.float32) - number
+    mean_wrong = (images.sum(0)[None] - of_image) / jnp.maximum(wrong, 1.0)[:, None]
+    kept = valid_mask(altered_texts, altered_mask, counted) & (wrong > 0)[:, None]
+    preference = logit_scale * (mean_wrong[:, None] * _differences(texts, altered_texts, altered_mask, mask)).sum(-1)
+    return mean_over_batch(preference**2, kept)
+
+
+def grounding_contrastive(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    altered_texts: Float[Array, "batch altered width"],
+    *,
+    logit_scale: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    altered_mask: Bool[Array, "batch altered"] | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """The image of a pair among all images of the batch, asked by the difference of caption and altered caption.
+
+    Args as for `semantic_contrastive`; `ids` say which image each pair shows.
+    """
+    images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
+    differences = _differences(texts, altered_texts, altered_mask, mask)
+    count = altered_texts.shape[1]
+    kept = valid_mask(altered_texts, altered_mask, mask)
+    flat = differences.reshape(-1, differences.shape[-1])
+    queries = Items(flat, jnp.repeat(ids, count), None if kept is None else kept.reshape(-1))
+    wrong = similarities.log_sum_exp(queries, Items(images, ids, mask), logit_scale=logit_scale)
+    right = logit_scale * (images[:, None] * differences).sum(-1)
+    return mean_over_batch(softmax_nll(right.reshape(-1), wrong), queries.mask)
+
+
+def _sums_by_id(values: Float[Array, "batch *width"], ids: Int[Array, "batch"]) -> Float[Array, "batch *width"]:
+    """For each pair the sum over the pairs with its id, without a matrix of all pairs."""
+    order = jnp.argsort(ids)
+    sorted_ids = ids[order]
+    new = jnp.concatenate([jnp.zeros(1, bool), sorted_ids[1:] != sorted_ids[:-1]])
+    group = jnp.zeros_like(ids).at[order].set(jnp.cumsum(new).astype(ids.dtype))
+    return jax.ops.segment_sum(values, group, len(ids))[group]
+
+
+def _differences(texts: Array, altered: Array, altered_mask: Array | None, mask: Array | None) -> Array:
+    valid = valid_mask(altered, altered_mask, mask)
+    differences = texts.astype(jnp.float32)[:, None] - altered.astype(jnp.float32)
+    return differences if valid is None else jnp.where(valid[..., None], differences, 0.0)
+
+
+def _blind(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = blind_preference(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        ids=embeddings.image_id,
+        altered_mask=altered.valid,
+        logit_scale=embeddings.logit_scale,
+    )
+    return value, {"blind": value}
+
+
+def _grounding(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = grounding_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        ids=embeddings.image_id,
+        altered_mask=altered.valid,
+        logit_scale=embeddings.logit_scale,
+        similarities=logits,
+    )
+    return value, {"grounding": value}
+
+
+# Both read the altered captions that `losses.sc` describes.
+register(LossTerm("blind", _blind, keys={"weight": Key(0.0, NOT_NEGATIVE)}, reads=(ALTERED,), order=4))
+register(LossTerm("grounding", _grounding, keys={"weight": Key(0.0, NOT_NEGATIVE)}, reads=(ALTERED,), order=5))

@@ -1,0 +1,174 @@
+"""Other published ways to train against altered captions T~_1..T~_K of a pair, over the global batch.
+
+    negclip    what altered captions add to the contrastive loss as extra columns of every image (NegCLIP, arXiv
+               2210.01936), A = sum over all altered captions of the batch, N(i) as in `contrastive`:
+               1/2B sum_i [ -log e^z_ii / (e^z_ii + N(i) + A) + log e^z_ii / (e^z_ii + N(i)) ]
+    intra      CE-CLIP (arXiv 2306.08832), intra-modal: mean_i -log e^{tau s(I_i,T_i)} / sum_k e^{tau s(T_i,T~_ik)}
+    rank       CE-CLIP, cross-modal ranking: mean max(0, tau s(I_i,T~_ik) - tau s(I_i,T_i) + margin)
+               margin = min(mean of tau s(I,T) - tau s(I,T~), upper), without a gradient
+    focal      FSC-CLIP (arXiv 2410.05210), the global part: p = softmax of tau s(I_i, .) over T_i, T~_i1..K,
+               mean_i - sum_j (1 - p_j)^gamma y_j log p_j,   y = (1 - beta) onehot + beta / (1 + K)
+
+CE-CLIP's margin is the mean of the step before; here it is that of the batch [ours], so that a step needs no memory. A
+pair without altered captions adds to none of the last three; its share of K is left out of y.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
+
+from rococo_jax.losses.altered import ALTERED
+from rococo_jax.losses.contrastive import (
+    flattened,
+    mean_over_batch,
+    paired_cosines,
+    softmax_nll,
+    valid_mask,
+    without_masked,
+)
+from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, register
+from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+
+Vectors = Float[Array, "batch width"]
+Altered = Float[Array, "batch altered width"]
+Valid = Bool[Array, "batch altered"]
+
+
+def negclip_columns(
+    images: Vectors,
+    texts: Vectors,
+    altered_texts: Altered,
+    *,
+    logit_scale: Float[Array, ""],
+    ids: Int[Array, "batch"] | None = None,
+    altered_mask: Valid | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
+) -> Float[Array, ""]:
+    """What altered captions add to `softmax_contrastive` as its `negative_texts`; with weight 1 the sum is NegCLIP."""
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    ids = jnp.arange(len(images)) if ids is None else ids
+    others = similarities.log_sum_exp(Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale)
+    further = flattened(altered_texts, altered_mask, mask)
+    columns = similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale)
+    positive = logit_scale * paired_cosines(images, texts)
+    added = softmax_nll(positive, others, columns) - softmax_nll(positive, others)
+    return mean_over_batch(0.5 * added, mask)
+
+
+def intra_modal(
+    images: Vectors,
+    texts: Vectors,
+    altered_texts: Altered,
+    *,
+    logit_scale: Float[Array, ""],
+    altered_mask: Valid | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+) -> Float[Array, ""]:
+    """CE-CLIP's intra-modal term: a caption is nearer to its image than to its altered captions."""
+    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
+    near = jnp.where(valid, logit_scale * (texts[:, None] * altered).sum(-1), -jnp.inf)
+    counted = valid.any(1)
+    near = jnp.where(counted[:, None], near, 0.0)
+    losses = jax.nn.logsumexp(near, axis=1) - logit_scale * paired_cosines(images, texts)
+    return mean_over_batch(losses, counted)
+
+
+def adaptive_rank(
+    images: Vectors,
+    texts: Vectors,
+    altered_texts: Altered,
+    *,
+    logit_scale: Float[Array, ""],
+    upper: float = 10.0,
+    altered_mask: Valid | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+) -> Float[Array, ""]:
+    """CE-CLIP's cross-modal rank term, with a margin that grows with what the model tells apart, up to `upper`."""
+    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
+    gap = logit_scale * (paired_cosines(images, texts)[:, None] - (images[:, None] * altered).sum(-1))
+    margin = jnp.minimum(jax.lax.stop_gradient(mean_over_batch(gap, valid)), upper)
+    return mean_over_batch(jnp.maximum(margin - gap, 0.0), valid)
+
+
+def focal_hard_negative(
+    images: Vectors,
+    texts: Vectors,
+    altered_texts: Altered,
+    *,
+    logit_scale: Float[Array, ""],
+    gamma: float = 2.0,
+    smoothing: float = 0.02,
+    altered_mask: Valid | None = None,
+    mask: Bool[Array, "batch"] | None = None,
+) -> Float[Array, ""]:
+    """FSC-CLIP's global hard-negative loss: focal, with smoothed labels."""
+    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
+    own = paired_cosines(images, texts)[:, None]
+    logits = logit_scale * jnp.concatenate([own, (images[:, None] * altered).sum(-1)], 1)
+    counted = valid.any(1)
+    kept = jnp.concatenate([jnp.ones((len(valid), 1), bool), valid], 1)
+    log_share = jax.nn.log_softmax(jnp.where(kept, logits, -jnp.inf), axis=1)
+    log_share = jnp.where(kept, log_share, 0.0)
+    places = kept.sum(1, keepdims=True).astype(jnp.float32)
+    labels = jnp.where(kept, smoothing / places, 0.0).at[:, 0].add(1.0 - smoothing)
+    # 1 - p of what does not count is 0 to no power's harm: its label is 0.
+    focus = (-jnp.expm1(log_share)) ** gamma
+    return mean_over_batch(-(focus * labels * log_share).sum(1), counted)
+
+
+def _own(
+    images: Vectors, texts: Vectors, altered: Altered, altered_mask: Valid | None, mask: Bool[Array, "batch"] | None
+) -> tuple[Vectors, Vectors, Altered, Valid]:
+    """All in float32, with zeros where nothing counts, and which altered captions do."""
+    valid = valid_mask(altered, altered_mask, mask)
+    valid = jnp.ones(altered.shape[:2], bool) if valid is None else valid
+    return without_masked(images, mask), without_masked(texts, mask), without_masked(altered, valid), valid
+
+
+def _negclip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    more = {"ids": embeddings.image_id, "similarities": logits}
+    value = _applied(negclip_columns, embeddings, **more)
+    return value, {"negclip": value}
+
+
+def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    intra = _applied(intra_modal, embeddings)
+    rank = _applied(adaptive_rank, embeddings, upper=settings.upper)
+    return settings.intra * intra + settings.rank * rank, {"ce_clip_intra": intra, "ce_clip_rank": rank}
+
+
+def _focal(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    value = _applied(focal_hard_negative, embeddings, gamma=settings.gamma, smoothing=settings.smoothing)
+    return value, {"focal": value}
+
+
+def _applied(loss, embeddings: Embeddings, **more) -> Float[Array, ""]:
+    altered = embeddings[ALTERED]
+    more |= {"logit_scale": embeddings.logit_scale, "altered_mask": altered.valid}
+    return loss(embeddings.images, embeddings.texts, altered.vectors, **more)
+
+
+_WEIGHT = {"weight": Key(0.0, NOT_NEGATIVE)}
+# All read the altered captions that `losses.sc` describes.
+register(LossTerm("negclip", _negclip, keys=_WEIGHT, reads=(ALTERED,), order=6))
+register(
+    LossTerm(
+        "ce_clip",
+        _ce_clip,
+        # Weights of the two terms as in the paper; the highest margin, in logits.
+        keys={**_WEIGHT, "intra": Key(0.2, NOT_NEGATIVE), "rank": Key(0.4, NOT_NEGATIVE), "upper": Key(10.0)},
+        reads=(ALTERED,),
+        order=7,
+    )
+)
+register(
+    LossTerm(
+        "focal",
+        _focal,
+        keys={**_WEIGHT, "gamma": Key(2.0, NOT_NEGATIVE), "smoothing": Key(0.02, FRACTION)},
+        reads=(ALTERED,),
+        order=8,
+    )
+)

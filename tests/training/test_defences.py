@@ -1,0 +1,138 @@
+"""Every term against altered captions in one run, balanced captions, pools of hard positives, and what stays put."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.cli.main import main
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from rococo_jax.training import run
+from rococo_jax.training.config import check_config, default_config
+from rococo_jax.training.init import starting_encoder
+from rococo_jax.training.interpolate import interpolated
+from rococo_jax.training.optimizer import pull_to_start
+from tests.support.tiny import tiny_encoder
+
+CAPTIONS = (
+    "a red dog sits on the house",
+    "two men and a cat in a boat",
+    "the woman runs near a big tree",
+    "a blue car near the small house",
+    "a man and his dog on a ball",
+    "a dog near a car",
+    "a cat near a tree",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "images").mkdir()
+    rng = np.random.default_rng(0)
+    items = []
+    for number in range(16):
+        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / "images" / f"{number:02}.png")
+        items.append({"image": f"{number:02}.png", "caption": list(CAPTIONS[number % 5 :][:3])})
+    (folder / "captions.json").write_text(json.dumps(items))
+    save_model(folder / "start", tiny_encoder(name="start"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    config = default_config()
+    config.steps, config.batch_size = 3, 8
+    config.init.model, config.data.images = str(folder / "start"), str(folder / "images")
+    config.data.captions = str(folder / "captions.json")
+    config.train.vision = config.train.text = "none"
+    config.data.cached_features = True
+    config.log.every, config.log.tensorboard = 1, False
+    return config
+
+
+def changed(config, **values):
+    config = config.copy_and_resolve_references()
+    for key, value in values.items():
+        *path, last = key.split("__")
+        part = config
+        for name in path:
+            part = part[name]
+        part[last] = value
+    check_config(config)
+    return config
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, config, tmp_path):
+    out = tmp_path / "balanced.json"
+    captions = ["--captions", str(folder / "captions.json"), "--variant", "rand_voca", "--out", str(out)]
+    assert main(["alter-captions", "--balance", *captions]) == 0
+    weights = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0, "focal": 0.7}
+    weights |= {"hard_positives": 0.5, "distillation": 4.0}
+    config = changed(config, **{f"losses__{name}__weight": weight for name, weight in weights.items()})
+    config = changed(config, losses__sc__balance=True, losses__sc__variants="rand_voca", losses__sc__count=2)
+    config = changed(config, losses__hard_positives__negatives=str(out), train__heads="text")
+    done = run.train(config, tmp_path / "run")
+    first, *_, last = metrics_of(tmp_path / "run")
+    # The starting model is its own teacher; two programs round apart.
+    assert first["distillation"] < 1e-9 < last["distillation"]
+    ce_clip = 0.2 * first["ce_clip_intra"] + 0.4 * first["ce_clip_rank"]
+    hard = first["hard_positive"] + first["hard_negative"]
+    parts = {**first, "ce_clip": ce_clip, "hard_positives": hard}
+    total = first["contrastive"] + sum(weight * parts[name] for name, weight in weights.items())
+    np.testing.assert_allclose(first["loss"], total, rtol=1e-5)
+    # Of the heads the text's alone is trained, as LABCLIP does.
+    before, after = (parameters_of(load_model(path).model) for path in (folder / "start", done.model))
+    moved = {path.split(".")[0] for path, array in before.items() if not np.array_equal(array, after[path])}
+    assert moved == {"text_head", "logit_scale"}
+
+
+def test_a_decay_towards_the_start_halves_the_way():
+    start = {"w": np.float32([1.0, -2.0])}
+    transform = pull_to_start(0.5)
+    state = transform.init(jax.tree.map(np.copy, start))
+    now = {"w": np.float32([3.0, -2.0])}
+    updates, _ = transform.update({"w": np.zeros(2, np.float32)}, state, now)
+    np.testing.assert_allclose(now["w"] - updates["w"], [2.0, -2.0])
+
+
+def test_models_between_two_models(folder, config, tmp_path, capsys):
+    done = run.train(config, tmp_path / "run")
+    start = str(folder / "start")
+    assert (
+        main(["interpolate", start, str(done.model), "--weight", "0,0.25,1", "--out", str(tmp_path / "between")]) == 0
+    )
+    ends = [parameters_of(load_model(path).model) for path in (start, done.model)]
+    for weight in (0, 0.25, 1):
+        found = parameters_of(load_model(tmp_path / "between" / f"weight_{weight}").model)
+        for path, array in found.items():
+            np.testing.assert_array_equal(
+                array, np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
+            )
+    for wrong in ("0.5,0.5", "two", "1.5"):
+        arguments = ["interpolate", start, str(done.model), "--weight", wrong, "--out", str(tmp_path / "none")]
+        assert main(arguments) == 2 and not (tmp_path / "none").exists()
+        assert "--weight" in capsys.readouterr().err
+    grown = starting_encoder(changed(config, init__residual_head_width=4))
+    with pytest.raises(InputError, match="spec"):
+        interpolated(load_model(start), grown, 0.5)
+
+
+def test_terms_refuse_what_does_not_fit(folder, config, tmp_path):
+    sc = {"losses__sc__weight": 1.0, "losses__sc__balance": True}
+    for wrong, words in (
+        ({**sc, "losses__sc__operations": "add"}, "operations"),
+        ({"losses__distillation__weight": 1.0, "micro_batches": 2}, "micro_batches"),
+        ({"losses__hard_positives__weight": 1.0}, "negatives"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run.train(changed(config, **wrong), tmp_path / "refused")
