@@ -139,13 +139,7 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
     else:
         value = read_json(path, _WANTED)
         if isinstance(value, dict) and isinstance(value.get("items"), list):
-            value = [
-                {"caption": caption, "hard_positive": positive, "hard_negative": negative}
-                for item in value["items"]
-                for caption, negative, positive in zip(
-                    *(item[key] for key in ("originals", "altered", "positives")), strict=True
-                )
-            ]
+            value = [row for number, item in enumerate(value["items"]) for row in _annotated(item, number, path)]
         if not isinstance(value, list):
             raise InputError(path, "captions", kind_of(value), "a list")
         entries = ((f"item {number}", entry) for number, entry in enumerate(value))
@@ -153,6 +147,16 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
         if not isinstance(entry, dict):
             raise InputError(path, where, kind_of(entry), "an object")
         yield where, entry
+
+
+def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The entries of an item of a balanced annotation: originals, and beside them altered captions and rewordings."""
+    columns = [item.get(key) if isinstance(item, dict) else None for key in ("originals", "positives", "altered")]
+    if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
+        wanted = "originals, positives and altered of one length, as of alter-captions --balance"
+        raise InputError(path, f"item {number}", repr(item)[:60], wanted)
+    keys = ("caption", "hard_positive", "hard_negative")
+    return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str:
