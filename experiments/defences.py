@@ -185,7 +185,7 @@ class Material:
 
     def _joined(self) -> Encoder:
         """The heads of the model joined anew without the held-out images, with the same regularisation."""
-        from rococo_jax.training.cca import Regularisation, fit_heads
+        from rococo_jax.training.join import Regularisation, fit_heads
 
         fit = self.encoder.provenance["joined"]["fit"]
         regularisation = Regularisation(fit["image_ridge"], fit["text_ridge"], fit["power"])
