@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
-from rococo_jax.demo.scenes import draw_scene, make_scene
-from rococo_jax.demo.workers import map_in_processes
+from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_directory, write_json

@@ -14,8 +14,7 @@ from PIL import Image
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
-from rococo_jax.demo.scenes import draw_scene, make_scene
-from rococo_jax.demo.workers import map_in_processes
+from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.progress import progress

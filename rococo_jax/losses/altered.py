@@ -11,6 +11,9 @@ mean in the scope `local`.
 In the scope `local` nothing leaves a device: pair i and its altered captions are rows of the same shard.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
@@ -62,9 +65,17 @@ def semantic_contrastive(
         scope: "local" or "global"; else InputError.
         similarities: the mesh, and how the batch meets itself on it.
     """
-    return _nll_beside_altered(
-        images, texts, altered_texts, logit_scale, altered_mask, mask, scope, similarities, source="SC loss"
-    )
+    queries, positives = without_masked(images, mask), without_masked(texts, mask)
+    if scope == "local":
+        counted = valid_mask(altered_texts, altered_mask, mask)
+        losses = local_nll(queries, positives, altered_texts, logit_scale, counted)
+    elif scope == "global":
+        all_altered = flattened(altered_texts, altered_mask, mask)
+        negatives = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
+        losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
+    else:
+        raise InputError("loss", "scope", repr(scope), "'local' or 'global'")
+    return mean_over_batch(losses, mask)
 
 
 def visual_contrastive(
@@ -78,15 +89,13 @@ def visual_contrastive(
     scope: str = "global",
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """VC: the image against mixed images, asked by the caption. `semantic_contrastive` the other way round.
+    """VC: the image against mixed images, asked by the caption: `semantic_contrastive` the other way round.
 
-    Args:
-        mixed_images: K mixed images of each image, in which it is the larger part.
-        mixed_mask: False where there is none, for example where an image would be mixed with itself.
+    Each image has K `mixed_images`, in which it is the larger part; `mixed_mask` is False where there is none, for
+    example where an image would be mixed with itself. Other arguments as there.
     """
-    return _nll_beside_altered(
-        texts, images, mixed_images, logit_scale, mixed_mask, mask, scope, similarities, source="VC loss"
-    )
+    everywhere = {"logit_scale": logit_scale, "mask": mask, "scope": scope, "similarities": similarities}
+    return semantic_contrastive(texts, images, mixed_images, altered_mask=mixed_mask, **everywhere)
 
 
 def local_nll(
@@ -103,66 +112,28 @@ def local_nll(
     return softmax_nll(logit_scale * paired_cosines(queries, positives), *logits.T)
 
 
-def _nll_beside_altered(
-    queries: Float[Array, "batch width"],
-    positives: Float[Array, "batch width"],
-    altered: Float[Array, "batch altered width"],
-    logit_scale: Float[Array, ""],
-    altered_mask: Bool[Array, "batch altered"] | None,
-    mask: Bool[Array, "batch"] | None,
-    scope: str,
-    similarities: ShardedLogits,
-    source: str,
-) -> Float[Array, ""]:
-    queries, positives = without_masked(queries, mask), without_masked(positives, mask)
-    if scope == "local":
-        losses = local_nll(queries, positives, altered, logit_scale, valid_mask(altered, altered_mask, mask))
-    elif scope == "global":
-        all_altered = flattened(altered, altered_mask, mask)
-        negatives = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
-        losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
-    else:
-        raise InputError(source, "scope", repr(scope), "'local' or 'global'")
-    return mean_over_batch(losses, mask)
-
-
 ALTERED, MIXED = Field("altered", "text"), Field("mixed", "vision")
 
 
-def _semantic(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = semantic_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        altered_mask=altered.valid,
-        scope=settings.scope,
-        logit_scale=embeddings.logit_scale,
-        similarities=logits,
-    )
-    return value, {"sc": value}
+def _term(name: str, field: Field, loss: Callable[..., Float[Array, ""]], **stated: Any) -> LossTerm:
+    """The term of one of the two losses, which read a field beside the pairs."""
 
+    def function(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+        read, pairs = embeddings[field], (embeddings.images, embeddings.texts)
+        more = {f"{field.name}_mask": read.valid, "scope": settings.scope, "similarities": logits}
+        value = loss(*pairs, read.vectors, logit_scale=embeddings.logit_scale, **more)
+        return value, {name: value}
 
-def _visual(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    mixed = embeddings[MIXED]
-    value = visual_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        mixed.vectors,
-        mixed_mask=mixed.valid,
-        scope=settings.scope,
-        logit_scale=embeddings.logit_scale,
-        similarities=logits,
-    )
-    return value, {"vc": value}
+    return LossTerm(name, function, reads=(field,), **stated)
 
 
 _COMMON = {"weight": Key(0.0, NOT_NEGATIVE), "scope": Key("global", one_of("local", "global"))}
 
 register(
-    LossTerm(
+    _term(
         "sc",
-        _semantic,
+        ALTERED,
+        semantic_contrastive,
         keys={
             **_COMMON,
             "count": Key(1, POSITIVE),
@@ -177,14 +148,14 @@ register(
             "balance": Key(False),
             "operations": Key("replace"),
         },
-        reads=(ALTERED,),
         order=1,
     )
 )
 register(
-    LossTerm(
+    _term(
         "vc",
-        _visual,
+        MIXED,
+        visual_contrastive,
         keys={
             **_COMMON,
             "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
@@ -195,7 +166,6 @@ register(
             # Partners come from groups of so many consecutive rows; a device must hold whole groups.
             "partner_group": Key(8, at_least(2)),
         },
-        reads=(MIXED,),
         order=2,
     )
 )

@@ -301,14 +301,14 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_p
     script.write_text(
         "import sys\n"
         "print('started', sys.argv[1:])\n"
-        "from rococo_jax.demo import workers\n"
-        "workers._usable_cores = lambda: 2\n"
+        "from rococo_jax.demo import scenes\n"
+        "scenes._usable_cores = lambda: 2\n"
         "sys.argv[1:] = ['--changed']\n"
         "import rococo_jax\n"
         f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=100, seed=3)\n"
         "import functools\n"
-        "print('done', list(workers.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
-        "list(workers.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
+        "print('done', list(scenes.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
+        "list(scenes.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
     )
     ran = subprocess.run([sys.executable, str(script), "--once"], capture_output=True, text=True)
     assert ran.stdout.splitlines() == ["started ['--once']", "done True"], ran.stderr

@@ -161,5 +161,5 @@ def test_a_loss_of_embeddings_composes_with_the_gradient_of_a_tower_in_micro_bat
 
 def test_an_unknown_scope_is_refused():
     embeddings = jnp.eye(2)
-    with pytest.raises(InputError, match="SC loss: scope: found 'all'; wanted 'local' or 'global'"):
+    with pytest.raises(InputError, match="loss: scope: found 'all'; wanted 'local' or 'global'"):
         losses.semantic_contrastive(embeddings, embeddings, embeddings[:, None], logit_scale=SCALE, scope="all")
