@@ -34,7 +34,7 @@ from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.runtime import cache_folder, enable_compilation_cache, make_mesh
 from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import default_config
-from rococo_jax.training.freezing import join_parameters, split_parameters, with_teacher
+from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.init import trained_encoder, with_residual_heads
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features
 from rococo_jax.training.inputs.loss_input import Making, Pool
@@ -85,14 +85,15 @@ def config_of(settings: dict, seed: int, steps: int):
 class Material:
     """Features of images, captions and altered captions, made once and kept under `folder`."""
 
-    def __init__(self, model: str, data: Path, folder: Path, held: int):
+    def __init__(self, model: str, data: Path, folder: Path, held: int, limit: int = 0):
         self.folder, self.cache = folder, EmbeddingCache(cache_folder() / "embeddings")
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder, self.lexicon = load_model(model), shipped_lexicon()
         coco = data / "coco"
         every = read_captioned_images(str(coco / "images"), str(coco / "captions_train.json"), False)
-        self.source = every.items
+        self.source = every.items[: limit or None]
         images = self._kept("train_images", lambda: embed_images(self.encoder, every.paths, self.cache, features=True))
+        images = images[: limit or None]
         texts = self.texts("train_texts", captions_of(self.source))
         self.pools = {name: self._pool(name) for name in ("ordinary", "balanced")} | {"positive": self._positives()}
         kept = np.ones(len(images), bool)
@@ -233,7 +234,7 @@ def train_arm(material: Material, arm: str, seed: int, steps: int) -> Encoder:
         state, metrics = step(state, frozen, place_batch(next(batches), mesh))
     assert np.isfinite(float(metrics["loss"]))
     heads = {path: np.asarray(array) for path, array in state.parameters.items()}
-    return trained_encoder(encoder, join_parameters(heads, parameters_of(encoder.model)), {})
+    return trained_encoder(encoder, {**parameters_of(encoder.model), **heads}, {})
 
 
 def between(plain: Encoder, other: Encoder, weight: float) -> Encoder:
@@ -296,7 +297,7 @@ def per_image(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
 
 def run(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
-    material = Material(arguments.model, arguments.data, arguments.out / "features", arguments.held)
+    material = Material(arguments.model, arguments.data, arguments.out / "features", arguments.held, arguments.limit)
     (arguments.out / "runs").mkdir(exist_ok=True)
     save(arguments.out / "runs" / "joined_0.npz", lambda: evaluate(material, material.encoder))
     for seed in map(int, arguments.seeds.split(",")):
@@ -420,6 +421,7 @@ def main() -> None:
     runner.add_argument("--seeds", default="0,1,2")
     runner.add_argument("--steps", type=int, default=200)
     runner.add_argument("--held", type=int, default=0, help="training images to hold out and evaluate on instead")
+    runner.add_argument("--limit", type=int, default=0, help="use the first so many training images alone")
     runner.add_argument("--arms", default="", help="names, separated by semicolons (default: all)")
     runner.add_argument("--interpolate", action="store_true", help="also models between plain and each arm")
     shown = commands.add_parser("table")
