@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Note, Part, Tiles
 from rococo_jax.report.collection import Run, variants_of
+from rococo_jax.report.field import field_part
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.tables import extreme, has_any, interval_panels, leaderboard, tile
 
@@ -57,7 +58,7 @@ def choice_section(question: str, figures: tuple[str, ...]) -> TaskSection:
                 note = f"{metric.label}: {metric.definition}, in per cent. Whiskers span the 95 % interval."
                 title = "Accuracy by part" if name == main else f"{metric.label} by part"
                 made += [] if drawn is None else [Part(title, [Note(note), drawn])]
-        return made
+        return [*made, field_part(runs, task)]
 
     return TaskSection(
         lead=(MEAN, main),
