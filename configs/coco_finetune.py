@@ -19,7 +19,7 @@ def get_config():
     config.batch_size = 512
     config.micro_batches = 1
     config.dtype = "bfloat16"
-    config.remat = True
+    config.remat = "dots"
     config.ema = 0.999
     config.data.workers = 8
     config.data.random_crop_min_scale = 0.5

@@ -58,7 +58,7 @@ def config_of(batch: int, devices: int):
     from rococo_jax.training.config import default_config
 
     config = default_config()
-    config.batch_size, config.dtype, config.remat, config.fsdp = batch, "bfloat16", True, FSDP
+    config.batch_size, config.dtype, config.remat, config.fsdp = batch, "bfloat16", "full", FSDP
     config.micro_batches = max(1, batch // devices // ROWS_AT_A_TIME)
     config.losses.sc.weight = config.losses.vc.weight = 1.0
     return config

@@ -31,7 +31,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -232,6 +232,19 @@ def _coordination_state() -> Any | None:
     except ImportError:
         return None
     return global_state if hasattr(getattr(global_state, "client", None), "wait_at_barrier") else None
+
+
+class Coordination(NamedTuple):
+    """JAX's client of the coordination service, the number of this process, and of all processes."""
+
+    client: Any
+    number: int
+    count: int
+
+
+def coordination() -> Coordination | None:
+    """The coordination service of this group of processes, None where there is no group or no client."""
+    return None if _group is None else Coordination(_group.client, _group.number, _group.count)
 
 
 def _number(name: str, default: int | None = None) -> int:

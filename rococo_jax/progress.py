@@ -10,9 +10,9 @@ _LINE_EVERY_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Yields `advance(count)`, to be called with the number of items done, of `total` (None if unknown) `unit`s
-    ("images").
+def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[..., None]]:
+    """Yields `advance(count, note="")`, to be called with the number of items done, of `total` (None if unknown)
+    `unit`s ("images"), and what to show beside it.
     """
     shown = _Bar(description, total) if sys.stderr.isatty() else _Lines(description, total, unit)
     try:
@@ -26,12 +26,13 @@ class _Bar:
         self.description, self.total, self.done = description, total, 0
         self.start, self.bar = time.monotonic(), None
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, note: str = "") -> None:
         self.done += count
         if self.bar is None and time.monotonic() - self.start > _QUIET_SECONDS:
             self._open()
         elif self.bar is not None:
-            self.bar.update(self.task, completed=self.done)
+            shown = f"{self.description}, {note}" if note else self.description
+            self.bar.update(self.task, completed=self.done, description=shown)
 
     def _open(self) -> None:
         from rich.console import Console
@@ -53,14 +54,15 @@ class _Lines:
         self.start = time.monotonic()
         self.last = self.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, note: str = "") -> None:
         self.done += count
         now = time.monotonic()
         if now - self.last > _LINE_EVERY_SECONDS:
             self.last = now
             of = "" if self.total is None else f" of {self.total}"
             rate = self.done / max(now - self.start, 1e-9)
-            print(f"{self.description}: {self.done}{of} {self.unit} ({rate:.1f}/s)", file=sys.stderr, flush=True)
+            told = f"{self.description}: {self.done}{of} {self.unit} ({rate:.1f}/s)"
+            print(f"{told}, {note}" if note else told, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         pass

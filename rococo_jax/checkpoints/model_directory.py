@@ -51,14 +51,7 @@ def write_model(
     `parts` have the preprocessing and the tokenizer; the hash of the weights is added to the provenance.
     """
     path = Path(path)
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "spec": spec.to_json(),
-        "preprocessing": None if parts.preprocessing is None else parts.preprocessing.to_json(),
-        "tokenizer": None if parts.tokenizer is None else parts.tokenizer.spec.to_json(),
-        "provenance": {**provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__},
-    }
+    provenance = {**provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
     with atomic_directory(path) as folder:
@@ -73,9 +66,22 @@ def write_model(
             checkpointer.save((folder / PARAMETERS).absolute(), dict(parameters))
         # It names the temporary folder; the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
-        if parts.tokenizer is not None:
-            parts.tokenizer.save(folder / TOKENIZER_FILE)
-        write_json(folder / MODEL_FILE, description)
+        write_description(folder, spec, parts, provenance)
+
+
+def write_description(folder: Path, spec: ModelSpec, parts: HasInputParts, provenance: dict[str, Any]) -> None:
+    """Write all of a model directory but the parameters. Arguments as for `write_model`."""
+    if parts.tokenizer is not None:
+        parts.tokenizer.save(folder / TOKENIZER_FILE)
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "spec": spec.to_json(),
+        "preprocessing": None if parts.preprocessing is None else parts.preprocessing.to_json(),
+        "tokenizer": None if parts.tokenizer is None else parts.tokenizer.spec.to_json(),
+        "provenance": provenance,
+    }
+    write_json(folder / MODEL_FILE, description)
 
 
 def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:

@@ -56,13 +56,18 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.checkpoints import convert, save_model
-    from rococo_jax.encoders import Encoder
+    from rococo_jax.encoders import Encoder, load_model
+    from rococo_jax.encoders.run_checkpoints import find_checkpoint
     from rococo_jax.runtime import make_mesh
 
-    parts = convert(arguments.source, **source_options(arguments))
-    encoder = Encoder(*parts, name=Path(arguments.source).name, mesh=make_mesh(_first_device()))
+    mesh = make_mesh(_first_device())
+    if find_checkpoint(arguments.source) is not None:
+        encoder = load_model(arguments.source, mesh=mesh)
+    else:
+        parts = convert(arguments.source, **source_options(arguments))
+        encoder = Encoder(*parts, name=Path(arguments.source).name, mesh=mesh)
     save_model(arguments.out, encoder)
-    print(f"{arguments.out}: {encoder.provenance['model_type']} from {arguments.source}")
+    print(f"{arguments.out}: {encoder.provenance.get('model_type', encoder.name)} from {arguments.source}")
     for line in describe(encoder):
         print(f"  {line}")
 

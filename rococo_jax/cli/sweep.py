@@ -126,9 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         failed = run_points(plan, workdir, evaluation, train_one)
-    except Stopped:
+    except Stopped as stopped:
         print("stopped, with everything saved; the same command goes on", file=sys.stderr)
-        return 0
+        return 130 if "SIGINT" in stopped.args else 0
     return _write(plan, workdir, failed, evaluation is not None)
 
 

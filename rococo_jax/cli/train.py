@@ -10,6 +10,8 @@ EXAMPLES = """\
       --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5
 The same command resumes a run that was stopped.
 """
+# Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
+DIVERGED = 3
 # Arguments that the parser does not know are overrides of the config.
 TAKES_OVERRIDES = True
 
@@ -54,11 +56,12 @@ def _run(config, arguments: argparse.Namespace) -> int:
         done = train(config, workdir, evaluate=evaluate)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
-        return 1
+        return DIVERGED
     if done.resumed_from:
         print(f"went on from step {done.resumed_from}", file=sys.stderr)
     if done.model is None:
-        print(f"stopped after step {done.step}; the same command goes on", file=sys.stderr)
+        print(f"stopped after step {done.step}, which is saved; the same command goes on", file=sys.stderr)
+        return 130 if done.stopped == "SIGINT" else 0
     else:
         print(f"model: {done.model}")
     return 0

@@ -28,6 +28,7 @@ from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.fsdp import merge_gathered, shard_model
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
@@ -46,7 +47,7 @@ class Encoder:
         tokenizer: how strings become token ids; None for an image tower.
         provenance: where the weights came from, and their hash.
         name: what reports call it.
-        mesh: the devices it runs on.
+        mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
         training_images: what it was trained on; None where that is not known.
     """
 
@@ -65,8 +66,12 @@ class Encoder:
         self.provenance, self.name = dict(provenance or {}), name
         self.mesh = make_mesh() if mesh is None else mesh
         use_fused_attention(model, self.mesh, model.dtype)
-        self._graph, state = nnx.split(model)
-        self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+        if self.mesh.shape["fsdp"] > 1 or self.mesh.is_multi_process:
+            self._graph, self._state = shard_model(model, self.mesh)
+            self.model = nnx.merge(self._graph, self._state)
+        else:
+            self._graph, state = nnx.split(model)
+            self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         self._image_rows = _CPU_IMAGES if on_cpu else _ACCELERATOR_IMAGES
         self._tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
@@ -312,23 +317,23 @@ class Encoder:
 @partial(jax.jit, static_argnums=(0, 1))
 def _image_features(graph, preprocessing: Preprocessing | None, state, images) -> jax.Array:
     pixels = preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
-    return nnx.merge(graph, state).image_features(pixels)
+    return merge_gathered(graph, state).image_features(pixels)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _image_tokens(graph, preprocessing: Preprocessing | None, state, images) -> jax.Array:
     pixels = preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
-    return nnx.merge(graph, state).vision.tokens(pixels)
+    return merge_gathered(graph, state).vision.tokens(pixels)
 
 
 @partial(jax.jit, static_argnums=0)
 def _text_features(graph, state, ids, mask) -> jax.Array:
-    return nnx.merge(graph, state).text_features(ids, mask)
+    return merge_gathered(graph, state).text_features(ids, mask)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _projected(graph, method: str, state, features) -> jax.Array:
-    return getattr(nnx.merge(graph, state), method)(features)
+    return getattr(merge_gathered(graph, state), method)(features)
 
 
 def _fetch(output: tuple[jax.Array, int], on_progress: OnProgress | None) -> np.ndarray:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
@@ -16,12 +17,14 @@ from rococo_jax.checkpoints.model_directory import (
     read_description,
     restore_parameters,
 )
-from rococo_jax.checkpoints.parameters import build_model, with_image_size
+from rococo_jax.checkpoints.parameters import build_model, parameter_shapes, parameters_of, with_image_size
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
+from rococo_jax.encoders.run_checkpoints import find_checkpoint, read_checkpoint
+from rococo_jax.models.fsdp import partition_of
 from rococo_jax.runtime import make_mesh
 
 
@@ -57,8 +60,9 @@ def load_model(
     """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
 
     Args:
-        source: where the model is; `demo:plain` is the small one that comes with the package.
-        mesh: the devices to put it on; all of them by default, each with a whole copy.
+        source: where the model is; `demo:plain` is the small one that comes with the package, `RUN@best` and
+            `RUN/checkpoints/STEP` are checkpoints of a training run.
+        mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
         source_format, pooling, activation, tokenizer: for checkpoints of other projects; see `sources.convert`.
@@ -69,6 +73,8 @@ def load_model(
     folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)
+    if (checkpoint := find_checkpoint(folder)) is not None:
+        return _load_checkpoint(checkpoint, mesh, dtype, image_size)
     from rococo_jax.checkpoints.formats import convert
 
     parts = convert(
@@ -85,15 +91,39 @@ def load_model(
 
 def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
     spec, description = read_description(folder)
+    parts = mesh.shape["fsdp"]
+    partitions = {name: partition_of(name, shape, parts) for name, shape in parameter_shapes(spec).items()}
+    parameters = restore_parameters(folder, spec, mesh, partitions)
+    name = folder.resolve().name
+    return _described(folder, description["provenance"], parameters, name, mesh, dtype, image_size)
+
+
+def _load_checkpoint(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
+    origin, provenance, parameters = read_checkpoint(
+        folder, mesh, lambda start: parameters_of(load_model(start, mesh=mesh).model)
+    )
+    name = f"{folder.resolve().parent.parent.name}@{folder.name}"
+    return _described(origin, provenance, parameters, name, mesh, dtype, image_size)
+
+
+def _described(
+    folder: Path,
+    provenance: dict[str, Any],
+    parameters: dict[str, jax.Array],
+    name: str,
+    mesh: Mesh,
+    dtype: DTypeLike,
+    image_size: int | None,
+) -> Encoder:
+    """The encoder of some parameters and the description in a folder."""
+    spec, description = read_description(folder)
     path = folder / MODEL_FILE
     preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
     preprocessing = preprocessing and Preprocessing.from_json(preprocessing, path)
     tokenizer = tokenizer and Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
-    parameters = restore_parameters(folder, spec, mesh)
     if image_size is not None and spec.vision is not None and image_size != spec.vision.image_size:
         spec = with_image_size(spec, image_size)
         preprocessing = preprocessing and preprocessing.with_image_size(image_size)
-    model = build_model(spec, parameters, dtype)
-    encoder = Encoder(model, preprocessing, tokenizer, description["provenance"], folder.resolve().name, mesh)
+    encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
     return encoder

@@ -6,6 +6,7 @@ checkpoints/*.pt
 demo:plain                       a model that comes with the package
 my_models.py:make_clip           a function that returns an encoder of any framework
 runs/*/model                     of `rococo train`: named after the run's folder
+runs/sc-vc@best                  a checkpoint: RUN@best, RUN@latest, RUN@STEP, or RUN/checkpoints/STEP
 ours=runs/sc-vc/model            the name in tables and of the results' folder
 """
 
@@ -20,7 +21,7 @@ from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
 
 # What `rococo train` leaves in its working folder; the model's name in tables is the folder's.
-_OF_A_RUN, _ALONGSIDE = "model", "metrics.jsonl"
+_OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,8 @@ def _named(source: str) -> NamedModel:
     resolved = path.resolve() if path.exists() else path
     if resolved.name == _OF_A_RUN and (resolved.parent / _ALONGSIDE).is_file():
         return NamedModel(source, resolved.parent.name, renamed=True)
+    if resolved.parent.name == _CHECKPOINTS and resolved.name.isdecimal():
+        return NamedModel(source, f"{resolved.parent.parent.name}@{resolved.name}")
     return NamedModel(source, resolved.name)
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
@@ -166,7 +167,7 @@ class SelfAttention(nnx.Module):
             mixed = self.fused(query, key, value, mask)
         else:
             mixed, _ = attend(query, key, value, mask)
-        return self.out(mixed.reshape(x.shape))
+        return checkpoint_name(self.out(mixed.reshape(x.shape)), "out")
 
     def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
@@ -177,5 +178,5 @@ class SelfAttention(nnx.Module):
 
     def _project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
         batch, tokens, width = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
+        qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
         return [qkv[:, :, part] for part in range(3)]

@@ -10,6 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -34,10 +35,12 @@ class DualEncoder(nnx.Module):
         logit_scale: logarithm of the factor on cosines, shape ().
         logit_bias: what is added to scaled cosines, shape (), or None.
         matching: the head that scores pairs, None in most models.
+        sharded_over: the mesh where parameters are sharded and gathered on use (`models.fsdp`), or None.
     """
 
     def __init__(self, spec: ModelSpec, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
         self.spec, self.dtype = spec, dtype
+        self.sharded_over: Mesh | None = None
         self.vision = None if spec.vision is None else _vision(spec.vision, dtype, rngs)
         self.text = None if spec.text is None else TextTower(spec.text, dtype=dtype, rngs=rngs)
         self.vision_head = None if spec.vision is None else _head(spec.vision_head, spec.vision.features, rngs)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -26,7 +27,7 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         activation = ACTIVATIONS[self.activation]
-        hidden = self.up(x)
+        hidden = checkpoint_name(self.up(x), "up")
         if not self.gated:
             return self.down(activation(hidden))
         gate, value = jnp.split(hidden, 2, axis=-1)
@@ -77,16 +78,25 @@ def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Arra
     return x if scale is None else x * along_last_axis(scale[...].astype(x.dtype), x)
 
 
+# What the backward pass finds of a block beside its input, and does not compute again: everything, the products of
+# matrices with parameters (by the names they are given in `attention` and here), nothing.
+REMATERIALISE = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names("qkv", "out", "up"),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
 class Blocks(nnx.Module):
     """A stack of blocks; every parameter has a leading layer axis.
 
-    `rematerialise` (off): the backward pass computes each block again instead of keeping its activations.
+    `rematerialise` ("none"): what the backward pass computes again instead of keeping it, a key of `REMATERIALISE`.
     `frozen_layers` (0): no gradient goes through this many first blocks.
     `prepare_layer` (None): applied to the parameters of a block just before use; FSDP all-gathers them there.
     """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.layers, self.rematerialise, self.frozen_layers = spec.layers, False, 0
+        self.layers, self.rematerialise, self.frozen_layers = spec.layers, "none", 0
         self.prepare_layer: Callable[[Any], Any] | None = None
 
         @nnx.split_rngs(splits=spec.layers)
@@ -119,4 +129,7 @@ class Blocks(nnx.Module):
             x, parameters = jax.lax.stop_gradient(x), jax.tree.map(lambda stack: stack[frozen:], parameters)
             if frozen == self.layers:
                 return x
-        return jax.lax.scan(jax.checkpoint(step) if self.rematerialise else step, x, parameters)[0]
+        if self.rematerialise != "none":
+            # A loop's body is compiled apart from its backward pass: the compiler cannot merge the two computations.
+            step = jax.checkpoint(step, policy=REMATERIALISE[self.rematerialise], prevent_cse=False)
+        return jax.lax.scan(step, x, parameters)[0]

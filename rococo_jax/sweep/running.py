@@ -119,8 +119,9 @@ def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) ->
         evaluate = make_evaluation(asked.images, asked.annotations, asked.protocol, asked.mixes, keep=frozen)
     beside = workdir / "influence" / _words_hash(point)
     kept = {"run_cache": run_cache, "influence_folder": beside}
-    if train(config, plan.folder(workdir, point), evaluate=evaluate, **kept).model is None:
-        raise Stopped
+    done = train(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
+    if done.model is None:
+        raise Stopped(done.stopped)
 
 
 def printed_commands(plan: Plan, workdir: Path) -> list[str]:

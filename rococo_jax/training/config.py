@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
 from rococo_jax.storage import read_json, write_json
 from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
 
-# What may change when a run goes on: nothing of it touches the parameters.
-MAY_CHANGE = ("log.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp")
+# What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
+# written. `steps` may grow.
+MAY_CHANGE = ("log.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches", "remat",
+              "logits.", "optimizer.skip_nonfinite")  # fmt: skip
 
 
 def default_config() -> ConfigDict:
@@ -37,7 +39,9 @@ def default_config() -> ConfigDict:
             # The contrastive batch goes through the towers in so many parts (gradient cache).
             "micro_batches": 1,
             "dtype": "float32",
-            "remat": False,
+            # What the backward pass of a block computes again instead of keeping it: "none", "dots" (all but products
+            # with parameters) or "full". Takes the former True and False, too.
+            "remat": FieldReference("none", field_type=object),
             # Devices that share a copy of the parameters.
             "fsdp": 1,
             # Decay of the moving average of parameters that is saved instead of them; 0 for none.
@@ -92,6 +96,8 @@ def default_config() -> ConfigDict:
                 # Decay towards the starting parameters.
                 "pull_to_start": 0.0,
                 "grad_clip_norm": 1.0,
+                # So many updates of a run may have no finite loss or gradient; they are left out and counted.
+                "skip_nonfinite": 0,
                 # Factor from a block to the one below it; heads have the full rate.
                 "layer_decay": 1.0,
                 "tower_lr_scale": 1.0,
@@ -102,7 +108,9 @@ def default_config() -> ConfigDict:
             # Takes the former `similarities.route` and `similarities.tile_rows`.
             "similarities": {},
             "log": {"every": 10, "tensorboard": True},
-            "checkpoint": {"every": 200, "keep": 2},
+            # Saved every so many steps, and minutes (0: not by time). Kept: the last few, the best, and those of every
+            # `keep_every`-th step (0: none).
+            "checkpoint": {"every": 200, "minutes": 0.0, "keep": 2, "keep_every": 0},
             "eval": {"every": 0, "images": "", "annotations": "", "protocol": "paper", "mixes": "none"},
         }
     )
@@ -202,6 +210,7 @@ _CHECKS = {
     "batch_size": at_least(2),
     "micro_batches": POSITIVE,
     "dtype": one_of("float32", "bfloat16"),
+    "remat": one_of("none", "dots", "full"),
     "fsdp": POSITIVE,
     "ema": Check(lambda value: 0 <= value < 1, "a decay from 0 to 1 (excluded)"),
     "train.vision": _TRAINED,
@@ -221,7 +230,10 @@ _CHECKS = {
     "optimizer.layer_decay": FRACTION,
     "log.every": POSITIVE,
     "checkpoint.every": POSITIVE,
+    "checkpoint.minutes": NOT_NEGATIVE,
     "checkpoint.keep": POSITIVE,
+    "checkpoint.keep_every": NOT_NEGATIVE,
+    "optimizer.skip_nonfinite": NOT_NEGATIVE,
     "eval.every": NOT_NEGATIVE,
     "logits.strategy": one_of("auto", "all_gather", "ring"),
 }
@@ -267,12 +279,21 @@ def write_config(path: Path, config: ConfigDict) -> None:
     write_json(path, flat(config))
 
 
-def refuse_other_config(path: Path, config: ConfigDict) -> None:
-    """Raises InputError where the config kept in a working folder is not this one (`MAY_CHANGE` apart)."""
-    # A run that was begun before a key existed has its default.
-    kept = {**flat(default_config()), **current_leaves(read_json(path, "the config of a training run"))}
+def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
+    """The config kept in a working folder.
+
+    Raises:
+        InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.
+    """
+    kept = current_leaves(read_json(path, "the config of a training run"))
+    # Keys that are younger than the folder have their defaults there.
+    kept = {**flat(default_config()), **kept}
     ours = json.loads(json.dumps(flat(config)))
     for key in sorted(kept.keys() | ours.keys()):
         if kept.get(key) != ours.get(key) and not key.startswith(MAY_CHANGE):
-            wanted = f"{kept.get(key)!r}, with which this folder was begun, or another --workdir"
-            raise InputError(path.parent, f"config.{key}", repr(ours.get(key)), wanted)
+            begun = f"{kept.get(key)!r}, with which this folder was begun"
+            if key != "steps":
+                raise InputError(path.parent, f"config.{key}", repr(ours.get(key)), f"{begun}, or another --workdir")
+            if ours[key] < kept[key]:
+                raise InputError(path.parent, "config.steps", ours[key], f"{begun}, or more, or another --workdir")
+    return kept

@@ -39,6 +39,7 @@ VALUES = {
     "losses.vc.scope": _SCOPES,
     "losses.vc.methods": {"mix": "mixup", "patch": "cutmix"},
     "losses.vc.views": {"cropped": "crop", "squashed": "resize"},
+    "remat": {False: "none", True: "full"},
 }
 
 
@@ -51,9 +52,12 @@ def current_key(key: str) -> str:
 
 def current_value(key: str, value: Any) -> Any:
     """The present name of a value of a present key."""
-    if key not in VALUES or not isinstance(value, str):
+    if key not in VALUES or not isinstance(value, str | bool):
         return value
-    present = _renamed(VALUES[key], value)
+    names = VALUES[key]
+    if True in names and str(value).lower() in ("true", "false"):  # an override's word
+        value = str(value).lower() == "true"
+    present = _renamed(names, value)
     if present != value:
         _tell(f"config value {key}={value!r} is now {present!r}")
     return present
@@ -110,7 +114,9 @@ def _set(source: object, config: ConfigDict, key: str, value: Any) -> None:
         raise InputError(source, f"config.{key}", repr(value), wanted) from None
 
 
-def _renamed(names: Mapping[str, str], value: str) -> str:
+def _renamed(names: Mapping[Any, Any], value: Any) -> Any:
+    if value in names or not isinstance(value, str):
+        return names.get(value, value)
     return ",".join(names.get(part, part) for part in value.split(","))
 
 

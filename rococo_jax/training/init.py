@@ -1,12 +1,15 @@
 """The model that training starts from: any that `load_model` reads, or one from a spec with random parameters."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of, without_matching
@@ -94,8 +97,35 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     return Encoder(grown, encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
 
 
-def trained_encoder(encoder: Encoder, parameters: dict[str, jax.Array | np.ndarray], record: dict) -> Encoder:
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A starting model without its parameters: what every model of the run has in common with it."""
+
+    spec: ModelSpec
+    preprocessing: Preprocessing | None
+    tokenizer: Tokenizer | None
+    provenance: dict[str, Any]
+    name: str
+    dtype: DTypeLike
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> "Origin":
+        """That of an encoder."""
+        rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
+        return cls(encoder.spec, *rest, encoder.model.dtype)
+
+    def trained(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The provenance of a model that was trained from it."""
+        return {"trained": record, "started_from": self.provenance}
+
+    def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
+        """The encoder with trained parameters."""
+        model = build_model(self.spec, parameters, self.dtype)
+        return Encoder(model, self.preprocessing, self.tokenizer, self.trained(record), self.name, mesh)
+
+
+def trained_encoder(
+    encoder: Encoder, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]
+) -> Encoder:
     """The encoder with trained parameters, and a record of the training in its provenance."""
-    model = build_model(encoder.spec, parameters, encoder.model.dtype)
-    provenance = {"trained": record, "started_from": encoder.provenance}
-    return Encoder(model, encoder.preprocessing, encoder.tokenizer, provenance, encoder.name, encoder.mesh)
+    return Origin.of(encoder).encoder(parameters, record, encoder.mesh)

@@ -1,12 +1,12 @@
-"""The loop: feed, step, log one step late, evaluate, save, stop on SIGTERM.
+"""The loop: feed, step, log one step late, evaluate, save, stop on SIGTERM and Ctrl-C.
 
 Metrics of a step are fetched while the next one runs, so the device never waits for the host. `transfer_guard` forbids
-implicit transfers between host and device. A state is saved only after its loss was found to be finite. SIGTERM ends
-the run after the current step, with everything saved; the same command resumes it.
+implicit transfers between host and device. A state is saved only after its loss was found to be finite. SIGTERM and
+Ctrl-C end the run after the current step, with everything saved; the same command resumes it.
 """
 
 import math
-import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -16,15 +16,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.progress import progress
-from rococo_jax.runtime import barrier, on_any_process
+from rococo_jax.runtime import barrier
 from rococo_jax.training.batch import Batch, place_batch
+from rococo_jax.training.requests import SAVE, STOPS, Requests, stop_signals
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from rococo_jax.training.step import Step
 from rococo_jax.training.throughput import Meter, step_bytes
-
-# Steps between two exchanges of whether a process received SIGTERM.
-_ASK_EVERY = 10
 
 Evaluate = Callable[[TrainState], Mapping[str, float]]
 
@@ -44,10 +42,10 @@ class Input(Protocol):
 
 
 class Outcome(NamedTuple):
-    """The last state, and whether the run was stopped before its end."""
+    """The last state, and the signal that stopped the run before its end, or None."""
 
     state: TrainState
-    stopped: bool
+    stopped: str | None
 
 
 def run_loop(
@@ -62,6 +60,7 @@ def run_loop(
     evaluate: Evaluate | None = None,
     flops: float | None = None,
     on_step: Callable[[int, TrainState], None] = lambda done, state: None,
+    compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled] = lambda lowered: lowered.compile(),
 ) -> Outcome:
     """Trains from the step of `state` to `config.steps`.
 
@@ -69,86 +68,110 @@ def run_loop(
         evaluate: called every `config.eval.every` steps and at the end; its `score`, if any, picks the best checkpoint.
         flops: of a step on one device, for the share of the chip's peak.
         on_step: called after every step, for tests and launchers.
+        compile_step: compiles the step before the first one.
 
     Raises:
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
     """
     first = int(state.step)
-    with _stop_signal() as stop, progress("training", config.steps, "steps") as advance:
+    with Requests(first) as requests, stop_signals(requests), progress("training", config.steps, "steps") as advance:
         advance(first)
-        compiled, meter = None, None
-        pending: tuple[int, Mapping[str, jax.Array], int] | None = None
+        compiled, meter, saved_at = None, None, time.monotonic()
+        settler = _Settler(config, log, checkpoints)
         for number in range(first, config.steps):
-            placed = place_batch(next(batches), mesh)
+            try:
+                batch = next(batches)
+            except Exception:
+                # Ctrl-C in a terminal ends the processes that decode images, too.
+                if requests.wanted not in STOPS or jax.process_count() > 1 or compiled is None:
+                    raise
+                settler.settle()
+                checkpoints.save(number, state, batches.get_state(), settler.skipped_updates)
+                return Outcome(state, requests.wanted)
+            placed = place_batch(batch, mesh)
             if compiled is None:
-                compiled = step.lower(state, frozen, placed).compile()
+                compiled = compile_step(step.lower(state, frozen, placed))
                 # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
                 # faster than others.
                 barrier("the first step")
-                meter = Meter(config.batch_size, flops, step_bytes(compiled))
+                meter = settler.meter = Meter(config.batch_size, flops, step_bytes(compiled))
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled(state, frozen, placed)
             meter.count()
-            if pending is not None:
-                _settle(*pending, meter, log, config, checkpoints)
-            pending = number + 1, metrics, batches.skipped
-            advance(1)
+            settler.settle()
+            settler.pending = number + 1, metrics, batches.skipped
+            advance(1, settler.loss)
             on_step(number + 1, state)
             done, last = number + 1, number + 1 == config.steps
-            asked = (done % _ASK_EVERY == 0 or jax.process_count() == 1) and on_any_process(stop.asked)
-            saves = done % config.checkpoint.every == 0 or last or asked
+            if 0 < 60 * config.checkpoint.minutes < time.monotonic() - saved_at and jax.process_index() == 0:
+                requests.ask(SAVE)
+            asked = requests.due(done)
+            saves = last or asked is not None or done % config.checkpoint.every == 0
+            saves = saves or (config.checkpoint.keep_every and done % config.checkpoint.keep_every == 0)
             evaluates = evaluate is not None and (last or (config.eval.every and done % config.eval.every == 0))
             if saves or evaluates:
-                _settle(*pending, meter, log, config, checkpoints)
-                pending, start = None, time.perf_counter()
-                score = _evaluated(evaluate, state, done, log) if evaluates and not asked else None
-                checkpoints.save(done, state, batches.get_state(), score)
+                settler.settle()
+                start = time.perf_counter()
+                score = _evaluated(evaluate, state, done, log) if evaluates and asked not in STOPS else None
+                checkpoints.save(done, state, batches.get_state(), settler.skipped_updates, score)
                 meter.pause(time.perf_counter() - start)
-            if asked and not last:
-                return Outcome(state, stopped=True)
-    return Outcome(state, stopped=False)
+                saved_at = time.monotonic()
+            if (last or asked in STOPS) and jax.process_index() == 0:
+                print(f"step {done} of {config.steps}: {settler.loss}", file=sys.stderr, flush=True)
+            if asked in STOPS and not last:
+                return Outcome(state, asked)
+    return Outcome(state, None)
 
 
-def _settle(
-    done: int,
-    metrics: Mapping[str, jax.Array],
-    skipped: int,
-    meter: Meter,
-    log: RunLog,
-    config: ConfigDict,
-    checkpoints: TrainingCheckpoints,
-) -> None:
-    """Fetches the metrics of a step that is done, stops the run where they are not finite, and writes the line."""
-    values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-    if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
-        checkpoints.wait()
-        good = checkpoints.latest()
+class _Settler:
+    """Fetches the metrics of a step once it is done, stops the run where they are not finite, and writes the line.
+
+    Attributes:
+        pending: step, metrics and images skipped of the step that was begun last, or None.
+        skipped_updates: how many updates of the run were left out because they were not finite.
+        loss: that of the last settled step, in words.
+    """
+
+    def __init__(self, config: ConfigDict, log: RunLog, checkpoints: TrainingCheckpoints):
+        self.config, self.log, self.checkpoints = config, log, checkpoints
+        self.meter: Meter | None = None
+        self.pending: tuple[int, Mapping[str, jax.Array], int] | None = None
+        self.skipped_updates, self.loss = checkpoints.skipped_updates, ""
+
+    def settle(self) -> None:
+        """Does this for the pending step.
+
+        Raises:
+            Diverged: not finite, and `optimizer.skip_nonfinite` such updates were left out before.
+        """
+        if self.pending is None:
+            return
+        (done, metrics, skipped), self.pending = self.pending, None
+        values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+        self.loss = f"loss {values['loss']:.4f}"
+        finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
+        if not finite:
+            self._skip_or_stop(done, f"loss {values['loss']}, gradient norm {values['gradient_norm']}")
+        if done % self.config.log.every == 0 or done in (1, self.config.steps) or not finite:
+            counts = {"skipped_images": skipped}
+            if self.config.optimizer.skip_nonfinite:
+                counts["skipped_updates"] = self.skipped_updates
+            self.log.write(METRICS, done, {**values, **self.meter.read(), **counts})
+
+    def _skip_or_stop(self, done: int, found: str) -> None:
+        allowed = self.config.optimizer.skip_nonfinite
+        if self.skipped_updates < allowed:
+            self.skipped_updates += 1
+            told = f"rococo: step {done}: {found}; update skipped, {self.skipped_updates} of at most {allowed}"
+            print(told, file=sys.stderr, flush=True)
+            return
+        self.checkpoints.wait()
+        good = self.checkpoints.latest()
         where = f"the checkpoint of step {good} is good" if good is not None else "no checkpoint was written before"
-        raise Diverged(f"step {done}: loss {values['loss']}, gradient norm {values['gradient_norm']}; {where}")
-    if done % config.log.every == 0 or done == config.steps or done == 1:
-        log.write(METRICS, done, {**values, **meter.read(), "skipped_images": skipped})
+        raise Diverged(f"step {done}: {found}; {where}")
 
 
 def _evaluated(evaluate: Evaluate, state: TrainState, done: int, log: RunLog) -> float | None:
     figures = dict(evaluate(state))
     log.write(EVALUATIONS, done, figures)
     return figures.get("score")
-
-
-class _stop_signal:
-    """Within the block SIGTERM sets `asked`, instead of ending the process."""
-
-    def __enter__(self) -> "_stop_signal":
-        self.asked = False
-        try:
-            self.before = signal.signal(signal.SIGTERM, self._ask)
-        except ValueError:  # not the main thread: the caller handles signals
-            self.before = None
-        return self
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)

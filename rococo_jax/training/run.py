@@ -4,53 +4,61 @@ WORKDIR/config.json          the resolved config; another config is refused
 WORKDIR/metrics.jsonl        one line a logged step
 WORKDIR/evaluations.jsonl    one line an evaluation
 WORKDIR/tensorboard/         the same curves
-WORKDIR/checkpoints/         the last few states, and the best
+WORKDIR/checkpoints/         the last few states, and the best; each is a model, too
+WORKDIR/origin/              what these have in common: spec, preprocessing, tokenizer
 WORKDIR/influence.jsonl      influence of the captions' words, for the SC loss
 WORKDIR/model/               at the end: a model directory
 """
 
+import contextlib
+import gc
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.model_directory import write_model
+from rococo_jax.checkpoints.model_directory import write_description, write_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.run_checkpoints import CHECKPOINTS, ORIGIN
+from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.runtime import barrier, make_mesh
+from rococo_jax.runtime import barrier, make_mesh, on_any_process
+from rococo_jax.storage import atomic_directory, hold
 from rococo_jax.training.config import flat, refuse_other_config, write_config
-from rococo_jax.training.freezing import join_parameters, split_parameters, with_teacher
-from rococo_jax.training.init import trained_encoder
+from rococo_jax.training.freezing import split_parameters, with_teacher
+from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
-from rococo_jax.training.inputs.loss_input import Making
+from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.loop import run_loop
+from rococo_jax.training.memory import Estimate, compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
+from rococo_jax.training.placement import gather_to_host, parameters_of_this_process
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog
-from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, place_parameters
+from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
 from rococo_jax.training.step import check_batch, make_step, reads_teacher
 from rococo_jax.training.throughput import step_flops
 
-CONFIG, MODEL, CHECKPOINTS = "config.json", "model", "checkpoints"
+CONFIG, MODEL = "config.json", "model"
 
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
 class Run(NamedTuple):
-    """How a call ended: the step reached, the model directory where the run is done, and the step it resumed from."""
+    """How a call ended: the step reached, the model directory where the run is done, the step it resumed from, and the
+    signal that stopped it, if any."""
 
     step: int
     model: Path | None
     resumed_from: int
+    stopped: str | None = None
 
 
 def train(
@@ -63,7 +71,7 @@ def train(
     run_cache: RunCache | None = None,
     influence_folder: Path | None = None,
 ) -> Run:
-    """Trains until `config.steps`, or until SIGTERM.
+    """Trains until `config.steps`, or until SIGTERM or Ctrl-C.
 
     Args:
         config: from `read_config`.
@@ -79,46 +87,83 @@ def train(
         InputError: anything in the config, the data, the starting model or the working folder that does not fit.
         Diverged: the loss or its gradient is not finite.
     """
-    workdir, first_process = Path(workdir), jax.process_index() == 0
-    kept = workdir / CONFIG
-    if kept.exists():
-        refuse_other_config(kept, config)
-    if (workdir / MODEL).exists():
+    workdir = Path(workdir)
+    kept = refuse_other_config(workdir / CONFIG, config) if (workdir / CONFIG).exists() else None
+    if (workdir / MODEL).exists() and (kept is None or kept["steps"] == config.steps):
         return Run(config.steps, workdir / MODEL, config.steps)
+    with contextlib.ExitStack() as while_held:
+        broadcast_from_process_0("the working folder", lambda: _hold_folder(while_held, workdir))
+        return _train(config, workdir, kept, mesh, evaluate, on_step, run_cache, influence_folder)
+
+
+def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
+    """Makes the working folder and holds it, until the stack is closed; one that stays empty is removed."""
+    made = not workdir.exists()
+    workdir.mkdir(parents=True, exist_ok=True)
+    if made:
+        while_held.callback(lambda: None if any(workdir.iterdir()) else workdir.rmdir())
+    while_held.enter_context(hold(workdir))
+
+
+def _train(
+    config: ConfigDict,
+    workdir: Path,
+    kept: Mapping[str, Any] | None,
+    mesh: Mesh | None,
+    evaluate: EvaluateModel | None,
+    on_step: Callable[[int, TrainState], None],
+    run_cache: RunCache | None,
+    influence_folder: Path | None,
+) -> Run:
+    """As `train`, in a folder that was begun with the config `kept`, if any."""
+    first_process = jax.process_index() == 0
+    check_batch(config, jax.device_count() if mesh is None else mesh.size)
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
-    check_batch(config, mesh.size)
-    run_cache = RunCache() if run_cache is None else run_cache
+    owned, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config)
-    # Influence and features are computed beforehand by every process on its own devices.
-    encoder = run_cache.encoder(config, make_mesh(jax.local_devices()) if jax.process_count() > 1 else mesh)
+    encoder = run_cache.encoder(config, mesh)
+    origin, trained_before = Origin.of(encoder), encoder.training_images
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
-    workdir.mkdir(parents=True, exist_ok=True)
-    batches = make_input(Making(config, encoder, source, influence_folder or workdir), run_cache.features)
+    folder = influence_folder or workdir
+    whole = _on_own_devices(config, encoder, folder)
+    batches = make_input(Making(config, whole, source, folder), run_cache.features)
+    tokens = text_length(config, encoder)
     barrier("the starting state")
-    state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
+    # From here on the parameters are the state's: no other copy stays on the devices.
+    del encoder, whole
+    run_cache = None if owned else run_cache
     frozen = place_parameters(frozen, mesh)
     # Copies: the step uses up the state that it is given.
     start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config) else {}
-    if first_process and not kept.exists():
-        write_config(kept, config)
-    run = {"init": encoder.provenance.get("weights_sha256"), "spec": encoder.spec.to_json()}
-    checkpoints = TrainingCheckpoints(workdir / CHECKPOINTS, config.checkpoint.keep, run)
+    gc.collect()  # modules refer to themselves in circles
+    if first_process:
+        _begin_folder(workdir, kept, config, origin)
+    run = {"init": origin.provenance.get("weights_sha256"), "spec": origin.spec.to_json()}
+    checkpoints = TrainingCheckpoints(
+        workdir / CHECKPOINTS, config.checkpoint.keep, run, keep_every=config.checkpoint.keep_every
+    )
     resumed_from = checkpoints.latest() or 0
+    averaged = config.ema > 0
     if resumed_from:
-        state, input_state = checkpoints.restore(resumed_from, state)
+        like = state_shapes(trained, optimizer, mesh, averaged=averaged)
+        del trained
+        state, input_state = checkpoints.restore(resumed_from, like)
         batches.set_state(input_state)
+    else:
+        state = make_state(trained, optimizer, mesh, averaged=averaged, donate=owned)
+        del trained
     log = RunLog(workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard)
 
-    def whole_parameters(state: TrainState, keep: bool = True) -> dict:
-        trained = gather_to_host(state.average or state.parameters, keep=keep)
-        return join_parameters(trained, gather_to_host(frozen, keep=keep))
-
     def current(state: TrainState) -> Encoder:
-        return trained_encoder(encoder, whole_parameters(state), _record(config, int(state.step)))
+        parameters, own_mesh = parameters_of_this_process(state.average or state.parameters, frozen, mesh)
+        return origin.encoder(parameters, _record(config, int(state.step)), own_mesh)
 
-    flops = step_flops(config, encoder.spec, text_length(config, encoder)) / mesh.size
+    flops = step_flops(config, origin.spec, tokens) / mesh.size
+    bytes_in_parts = Estimate(
+        config, origin.spec, origin.preprocessing, tokens, state, with_teacher(frozen, start), mesh
+    )
     callback = None if evaluate is None else lambda state: evaluate(current(state))
     try:
         outcome = run_loop(
@@ -133,6 +178,7 @@ def train(
             evaluate=callback,
             flops=flops,
             on_step=on_step,
+            compile_step=lambda lowered: compile_within_memory(lowered, config, mesh, bytes_in_parts),
         )
     finally:
         checkpoints.close()
@@ -140,41 +186,47 @@ def train(
         log.close()
     done = int(outcome.state.step)
     if outcome.stopped:
-        return Run(done, None, resumed_from)
-    parameters = whole_parameters(outcome.state, keep=first_process)
+        return Run(done, None, resumed_from, outcome.stopped)
+    last = outcome.state
+    parameters = gather_to_host(last.average or last.parameters, frozen, keep=first_process)
 
     def write() -> None:
-        provenance = {"trained": _record(config, done), "started_from": encoder.provenance}
-        write_model(workdir / MODEL, encoder.spec, parameters, encoder, provenance)
-        write_training_images(workdir / MODEL, _training_images(source, encoder))
+        write_model(workdir / MODEL, origin.spec, parameters, origin, origin.trained(_record(config, done)))
+        write_training_images(workdir / MODEL, _training_images(source, trained_before))
 
     broadcast_from_process_0("the model", write)
     return Run(done, workdir / MODEL, resumed_from)
 
 
-def gather_to_host(parameters: Mapping[str, jax.Array], *, keep: bool = True) -> dict[str, np.ndarray]:
-    """Gathers parameters that are sharded over devices and processes, one after another. All processes must call it.
-
-    Args:
-        keep: False where this process only takes part; it gets nothing.
-    """
-    gathered = {}
-    for path in sorted(parameters):
-        array = parameters[path]
-        local = array.is_fully_addressable or array.is_fully_replicated
-        if not local or keep:
-            whole = jax.device_get(array) if local else multihost_utils.process_allgather(array, tiled=True)
-            if keep:
-                gathered[path] = whole
-    return gathered
+def _begin_folder(workdir: Path, kept: Mapping[str, Any] | None, config: ConfigDict, origin: Origin) -> None:
+    """Writes the config and what checkpoints need to be models. A model of fewer steps moves to `model-STEPS`."""
+    if kept is not None and (workdir / MODEL).exists():
+        (workdir / MODEL).rename(workdir / f"{MODEL}-{kept['steps']}")
+    if not (workdir / ORIGIN).exists():
+        with atomic_directory(workdir / ORIGIN) as folder:
+            write_description(folder, origin.spec, origin, origin.trained(_record(config, 0)))
+    if kept != flat(config):
+        write_config(workdir / CONFIG, config)
 
 
-def _training_images(source: PairSource, encoder: Encoder) -> TrainingImages | None:
+def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encoder:
+    """The encoder that computes influence and features beforehand: whole, on this process's devices."""
+    alone = jax.process_count() == 1
+    if alone and encoder.mesh.shape["fsdp"] == 1:
+        return encoder
+    computes = config.data.cached_features or any(each.computes(config, folder) for each in active_inputs(config))
+    # All processes read the model, or none does.
+    if not on_any_process(computes):
+        return encoder
+    return starting_encoder(config, make_mesh(list(encoder.mesh.devices.flat) if alone else jax.local_devices()))
+
+
+def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
     """Those of the run and of the model that it started from; None for sources without files."""
     names, paths = getattr(source, "names", None), getattr(source, "paths", None)
     if names is None or paths is None:
         return None
-    return training_images(names, map(Path, paths)) | encoder.training_images
+    return training_images(names, map(Path, paths)) | before
 
 
 def _record(config: ConfigDict, step: int) -> dict:

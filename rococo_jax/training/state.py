@@ -1,17 +1,17 @@
 """The training state, its place on the mesh, and its checkpoints (Orbax).
 
-Parameters are replicated, or sharded over `fsdp` along their longest axis that divides (layer axes excepted); moments
-and averages lie where their parameter lies.
+Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and averages lie where their parameter lies.
 
 CHECKPOINTS/STEP/state     TrainState: trained parameters, moments, average
 CHECKPOINTS/STEP/input     the step of the input, and what decides its order
-CHECKPOINTS/STEP/run       the frozen parameters that belong to it
+CHECKPOINTS/STEP/run       the starting model that it belongs to, and updates skipped
 
 Checkpoints are written while training goes on, and appear whole or not at all; the last few and the best are kept. A
 state is restored to the sharding of the asking state, so the number of devices and of processes may change.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,7 @@ from orbax.checkpoint import checkpoint_managers as managers
 
 from rococo_jax.checkpoints.model_directory import quiet_orbax
 from rococo_jax.errors import InputError, first_line
-
-# Smaller parameters are not sharded.
-_LEAST_CUT = 2**14
+from rococo_jax.models.fsdp import partition_of, place_parameters
 
 
 class TrainState(NamedTuple):
@@ -36,23 +34,6 @@ class TrainState(NamedTuple):
     parameters: dict[str, jax.Array]
     moments: Any
     average: dict[str, jax.Array]
-
-
-def partition_of(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """The sharding of a parameter over the axis `fsdp`.
-
-    >>> tuple(partition_of("text.blocks.block.mlp.up.kernel", (12, 512, 2048), 4))
-    (None, None, 'fsdp')
-    """
-    first = 1 if ".blocks." in path else 0
-    size = 1
-    for length in shape:
-        size *= length
-    axes = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
-    if parts == 1 or size < _LEAST_CUT or not axes:
-        return PartitionSpec()
-    longest = max(axes, key=lambda axis: shape[axis])
-    return PartitionSpec(*(None,) * longest, "fsdp")
 
 
 def sharding_of_tree(tree: Any, mesh: Mesh) -> Any:
@@ -67,34 +48,51 @@ def sharding_of_tree(tree: Any, mesh: Mesh) -> Any:
 
 
 def make_state(
+    parameters: dict[str, jax.Array],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    averaged: bool,
+    donate: bool = False,
+) -> TrainState:
+    """The state before the first step, placed on the mesh.
+
+    Args:
+        donate: use up `parameters` where they lie on the mesh already, instead of copying them.
+    """
+    placed = place_parameters(parameters, mesh)
+    # What was copied here is nobody else's.
+    owned = {path: array for path, array in placed.items() if donate or array is not parameters[path]}
+    shared = {path: array for path, array in placed.items() if path not in owned}
+
+    def make(owned: dict[str, jax.Array], shared: dict[str, jax.Array]) -> TrainState:
+        copies = {path: jnp.copy(array) for path, array in shared.items()}
+        return _initial({**owned, **copies}, optimizer, averaged)
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state_shapes(parameters, optimizer, mesh, averaged=averaged))
+    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(owned, shared)
+
+
+def state_shapes(
     parameters: dict[str, jax.Array], optimizer: optax.GradientTransformation, mesh: Mesh, *, averaged: bool
 ) -> TrainState:
-    """The state before the first step, placed on the mesh."""
-
-    def initial(parameters: dict[str, jax.Array]) -> TrainState:
-        # Copies: donated buffers must not be shared between the fields.
-        average = {path: jnp.copy(array) for path, array in parameters.items()} if averaged else {}
-        return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
-
-    shardings = sharding_of_tree(jax.eval_shape(initial, parameters), mesh)
-    parameters = place_parameters(parameters, mesh)
-    return jax.jit(initial, out_shardings=shardings)(parameters)
+    """Shapes, dtypes and shardings of what `make_state` makes."""
+    shapes = jax.eval_shape(lambda parameters: _initial(parameters, optimizer, averaged), parameters)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        sharding_of_tree(shapes, mesh),
+    )
 
 
-def place_parameters(parameters: dict[str, jax.Array], mesh: Mesh) -> dict[str, jax.Array]:
-    """Copies of the parameters, placed on the mesh; every process passes all of them and keeps its part."""
-    host = jax.device_get(parameters)
-    shardings = sharding_of_tree(parameters, mesh)
-
-    def place(path: str) -> jax.Array:
-        return jax.make_array_from_callback(host[path].shape, shardings[path], lambda index: host[path][index])
-
-    return {path: place(path) for path in parameters}
+def _initial(parameters: dict[str, jax.Array], optimizer: optax.GradientTransformation, averaged: bool) -> TrainState:
+    # Copies: donated buffers must not be shared between the fields.
+    average = {path: jnp.copy(array) for path, array in parameters.items()} if averaged else {}
+    return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
 
 
-def abstract_state(state: TrainState) -> TrainState:
-    """Shapes, dtypes and shardings of a state, for restoring a checkpoint."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state)
+def _score(metrics: Mapping[str, float]) -> float:
+    return metrics["score"]
 
 
 class TrainingCheckpoints:
@@ -104,13 +102,24 @@ class TrainingCheckpoints:
         folder: made where it does not exist.
         keep: how many of the latest are kept, beside the one with the best evaluation.
         run: JSON values that identify the run.
+        keep_every: checkpoints of these steps are kept for good; 0 for none.
+
+    Attributes:
+        skipped_updates: updates that were left out before the step that was restored.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int, run: dict[str, Any]):
-        self.folder, self.run = Path(folder).absolute(), run
-        best = managers.BestN(get_metric_fn=lambda metrics: metrics["score"], reverse=False, n=1)
-        policy = managers.AnyPreservationPolicy([managers.LatestN(keep), best])
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=True)
+    def __init__(self, folder: str | os.PathLike, keep: int, run: dict[str, Any], keep_every: int = 0):
+        self.folder, self.run, self.skipped_updates = Path(folder).absolute(), run, 0
+        # By default those without a score would all be kept.
+        best = managers.BestN(get_metric_fn=_score, reverse=False, n=1, keep_checkpoints_without_metrics=False)
+        policies = [managers.LatestN(keep), best]
+        if keep_every:
+            policies.append(managers.EveryNSteps(keep_every))
+        policy = managers.AnyPreservationPolicy(policies)
+        # `best_fn` makes Orbax write scores, so that the best is known when a run goes on.
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=True
+        )
         with quiet_orbax():
             self.manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -118,21 +127,28 @@ class TrainingCheckpoints:
         """The step of the last complete checkpoint."""
         return self.manager.latest_step()
 
-    def save(self, step: int, state: TrainState, input_state: dict[str, Any], score: float | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        input_state: dict[str, Any],
+        skipped_updates: int = 0,
+        score: float | None = None,
+    ) -> None:
         """Starts writing in the background. A step that is there already is not written again."""
         if step == self.manager.latest_step():
             return
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
-            "run": ocp.args.JsonSave(self.run),
+            "run": ocp.args.JsonSave({**self.run, "skipped_updates": skipped_updates}),
         }
         with quiet_orbax():
             metrics = None if score is None else {"score": score}
             self.manager.save(step, args=ocp.args.Composite(**items), metrics=metrics)
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """State and input state of a checkpoint, placed as `like` is.
+        """State and input state of a checkpoint, of the shapes and shardings of `like`.
 
         Raises:
             InputError: it belongs to another model, or its parameters differ in name or shape.
@@ -144,12 +160,12 @@ class TrainingCheckpoints:
             for name, value in self.run.items():
                 if read["run"].get(name) != value:
                     raise InputError(path, name, read["run"].get(name), f"{value}, which this run starts from")
-            wanted = abstract_state(like)._asdict()
             try:
-                args = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
+                args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
                 state = self.manager.restore(step, args=args)["state"]
             except (ValueError, KeyError, FileNotFoundError) as error:
                 raise InputError(path, "state", first_line(error), "the state of this model") from None
+        self.skipped_updates = read["run"].get("skipped_updates", 0)
         return TrainState(**state), read["input"]
 
     def wait(self) -> None:

@@ -6,6 +6,7 @@ compiled on a laptop before it is started.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field, active_fields, active_terms
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
@@ -33,7 +35,6 @@ from rococo_jax.training.freezing import (
     with_teacher,
     without_teacher,
 )
-from rococo_jax.training.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
@@ -60,20 +61,13 @@ def make_step(
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
     fields, inputs = active_fields(config.losses), active_inputs(config)
+    embed_all = make_embed(config, spec, preprocessing, mesh)
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
         frozen, start = without_teacher(frozen)
 
         def embed(trained: Parameters, rows: Batch, fields: Sequence[Field] = fields) -> Vectors:
-            parameters = gather_parameters(join_parameters(trained, frozen), mesh)
-            model = build_model(spec, parameters, jnp.dtype(config.dtype))
-            stop_at_frozen(model, config.train)
-            gather_blocks_on_use(model, mesh)
-            use_fused_attention(model, mesh, config.dtype)
-            for side in SIDES:
-                if hasattr(getattr(model, side), "blocks"):
-                    getattr(model, side).blocks.rematerialise = config.remat
-            return embed_batch(model, preprocessing, rows, fields)
+            return embed_all(trained, frozen, rows, fields)
 
         for each in inputs:
             batch = each.on_device(batch, config, state.step, mesh)
@@ -89,10 +83,15 @@ def make_step(
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
         average = moving_average(state.average, parameters, config.ema) if state.average else {}
+        norm = optax.global_norm(gradients)
+        if config.optimizer.skip_nonfinite:
+            before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)
+            finite = jnp.isfinite(value) & jnp.isfinite(norm)
+            parameters, moments, average = jax.tree.map(partial(jnp.where, finite), after, before)
         metrics = {
             "loss": value,
             **parts,
-            "gradient_norm": optax.global_norm(gradients),
+            "gradient_norm": norm,
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
@@ -106,9 +105,30 @@ def make_step(
     return jax.jit(placed, donate_argnums=0)
 
 
+def make_embed(
+    config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh
+) -> Callable[[Parameters, Parameters, Batch, Sequence[Field]], Vectors]:
+    """What the towers make of rows of a batch and of fields of it, from trained and frozen parameters."""
+
+    def embed(trained: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
+        parameters = gather_parameters(join_parameters(trained, frozen), mesh)
+        model = build_model(spec, parameters, jnp.dtype(config.dtype))
+        stop_at_frozen(model, config.train)
+        gather_blocks_on_use(model, mesh)
+        use_fused_attention(model, mesh, config.dtype)
+        for side in SIDES:
+            if hasattr(getattr(model, side), "blocks"):
+                getattr(model, side).blocks.rematerialise = config.remat
+        return embed_batch(model, preprocessing, rows, fields)
+
+    return embed
+
+
 def check_batch(config: ConfigDict, devices: int) -> None:
-    """Raises InputError unless `batch_size` splits over devices, parts and groups."""
+    """Raises InputError unless `batch_size` splits over devices, parts and groups, and the devices over `fsdp`."""
     size = config.batch_size
+    if devices % config.fsdp:
+        raise InputError("config", "fsdp", f"{config.fsdp} on {devices} devices", f"a divisor of {devices}")
     if size % devices:
         near = max(devices, size - size % devices)
         raise InputError("config", "batch_size", f"{size} on {devices} devices", f"a multiple of {devices}, as {near}")
@@ -154,9 +174,16 @@ def lower_step(
     )
 
 
-def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int) -> Batch:
-    """The shapes of a global batch, as `training.inputs` makes it."""
-    rows, cached = config.batch_size, config.data.cached_features
+def batch_shapes(
+    config: ConfigDict, spec: ModelSpec, text_length: int, *, rows: int | None = None, for_towers: bool = False
+) -> Batch:
+    """The shapes of a batch, as `training.inputs` makes it.
+
+    Args:
+        rows: pairs, those of a global batch by default.
+        for_towers: with what the step makes on the device, too.
+    """
+    rows, cached = config.batch_size if rows is None else rows, config.data.cached_features
 
     def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.broadcast_to(np.zeros((), dtype), (rows, *shape))  # takes no memory
@@ -176,7 +203,7 @@ def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int) -> Batch
     if not cached and any(each.resized_view(config) for each in active_inputs(config)):
         batch = dataclasses.replace(batch, images=Images(images().pixels, resized=images().pixels))
     for field, items in items_per_pair(config).items():
-        if cached or field.tower == "text":  # images are mixed in the step
+        if cached or for_towers or field.tower == "text":  # images are mixed in the step
             made = images(*items) if field.tower == "vision" else texts(*items)
             batch = batch.with_field(field, made, array(items, np.bool_))
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)

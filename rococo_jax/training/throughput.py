@@ -8,7 +8,7 @@ where a batch has more pairs than a tower has parameters. For each row of a towe
 
     a pass forward        image_flops or text_flops
     a pass backward       twice that, through what is trained
-    rematerialised        one pass forward more through what is trained
+    remat "full"          one pass forward more through what is trained ("dots": some percent, not counted)
     in parts              one pass forward more through everything (gradient cache)
 
 Peaks are the vendors' dense bfloat16 figures.
@@ -125,7 +125,7 @@ def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> float:
     if what.startswith("last:") and not isinstance(tower, ResNetSpec):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
     again = float(config.micro_batches > 1)
-    return 1 + again + share * (2 + config.remat)
+    return 1 + again + share * (2 + (config.remat == "full"))
 
 
 def _head_flops(head, features: int) -> float:

@@ -87,26 +87,35 @@ import numpy as np
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import state
+from rococo_jax.models import fsdp
 from rococo_jax.training.config import default_config
 from rococo_jax.training.run import train
 import jax
 
-state._LEAST_CUT = 256
+fsdp.LEAST_SHARDED = 256
 folder = {folder!r}
 config = default_config()
 config.init.model, config.data.images = folder + "/start", folder + "/images"
 config.data.captions, config.log.tensorboard = folder + "/captions.json", False
 # Frozen towers, so that little is compiled; both parts of the parameters are sharded.
 config.train.vision = config.train.text = "none"
-config.steps, config.batch_size, config.fsdp, config.log.every = 2, 8, 2, 1
+config.steps, config.batch_size, config.fsdp, config.log.every = 9, 8, 2, 1
 scores, states = [], []
 
 def evaluate(encoder):
     scores.append(encoder.encode_text(["a red dog"]))
     return {{"score": 1.0}}
 
-done = train(config, folder + "/sharded", evaluate=evaluate, on_step=lambda done, state: states.append(state))
+def on_step(done, state):
+    states.append(state)
+    if me == 1 and len(states) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+config.checkpoint.every = 100
+stopped = train(config, folder + "/sharded", on_step=on_step)
+assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
+done = train(config, folder + "/sharded", evaluate=evaluate, on_step=on_step)
+assert done.resumed_from == stopped.step
 written = load_model(done.model, mesh=make_mesh(jax.local_devices()))
 np.testing.assert_array_equal(scores[-1], written.encode_text(["a red dog"]))
 written, trained = parameters_of(written.model), states[-1].parameters
@@ -118,7 +127,7 @@ for path, array in trained.items():
 """
 
 
-def test_parameters_sharded_over_two_processes_end_in_a_model(data):
+def test_parameters_sharded_over_two_processes_stop_together_resume_and_end_in_a_model(data):
     for code, said in run_lines(SHARDED.format(folder=str(data)), 2, timeout=60):
         assert code == 0, said
     started, trained = (parameters_of(load_model(data / name).model) for name in ("start", "sharded/model"))

@@ -1,8 +1,12 @@
 """`rococo train` from config to model: what it writes, and that a run stopped in any way ends as if it had not been."""
 
+import functools
+import gc
 import json
+import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +29,7 @@ from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.inputs.loss_input import Making
 from rococo_jax.training.loop import Diverged
+from rococo_jax.training.memory import _advice
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
@@ -149,27 +154,79 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run
     assert [line["loss"] for line in lines(tmp_path / "run")] == [line["loss"] for line in lines(expected)]
 
 
-def test_another_number_of_devices_goes_on_with_the_same_losses(data, whole_run, tmp_path):
+def device_bytes(tree=None) -> int:
+    """Bytes on all devices together: of the arrays of a tree, or of all that live."""
+    gc.collect()
+    arrays = jax.live_arrays() if tree is None else jax.tree.leaves(tree)
+
+    # To ask for the shards' data would make arrays of them, which live on.
+    def size(array) -> int:
+        shard = math.prod(array.sharding.shard_shape(array.shape))
+        return shard * array.dtype.itemsize * len(array.sharding.device_set)
+
+    return sum(map(size, arrays))
+
+
+def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_the_state(
+    data, whole_run, tmp_path, monkeypatch
+):
     for devices, step in ((4, 2), (2, 4)):
         with pytest.raises(Stopped):
             train(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
-    train(config_of(data, "fsdp=2"), tmp_path / "run", mesh=make_mesh(jax.devices()[:4], fsdp=2))
+    monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
+    before, beside, texts = device_bytes(), [], ["a red dog", "a cat"]
+
+    def measure(done, state):
+        measure.state = device_bytes(state)
+        sharded = [not leaf.is_fully_replicated for leaf in state.parameters.values()]
+        assert sum(sharded) > 8
+        beside.append(device_bytes() - before)
+
+    def evaluate(encoder):
+        encoder.encode_image(np.zeros((4, 32, 32, 3), np.uint8))
+        measure.vectors = encoder.encode_text(texts)
+        beside.append(device_bytes() - before)
+        return {"score": 1.0}
+
+    # Neither micro-batches nor rematerialisation change a gradient. Nothing is saved while bytes are counted.
+    config = config_of(data, "fsdp=4", "micro_batches=2", "remat=dots", "checkpoint.every=100")
+    mesh = make_mesh(jax.devices()[:8], fsdp=4)
+    done = train(config, tmp_path / "run", mesh=mesh, on_step=measure, evaluate=evaluate)
+    best = load_model(f"{tmp_path / 'run'}@best", mesh=mesh_of(8))
+    assert best.name == f"run@{STEPS}"
+    np.testing.assert_array_equal(best.encode_text(texts), measure.vectors)
+    # Beside the state there is a batch, and nothing of the model, during evaluation too.
+    assert len(beside) == 4 and max(beside) < 1.1 * measure.state
+    np.testing.assert_array_equal(measure.vectors, load_model(done.model, mesh=mesh_of(8)).encode_text(texts))
     found, expected = ([line["loss"] for line in lines(run)] for run in (tmp_path / "run", whole_run))
     # Adam divides by the root of a second moment: rounding of 1e-7 in tiny gradients grows to 1e-4 in a few steps.
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
-def test_sigterm_saves_and_the_run_goes_on_with_the_same_bits(data, whole_run, tmp_path):
-    config = config_of(data, "checkpoint.every=100")
+def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
+    config, workdir = config_of(data, "checkpoint.every=100"), tmp_path / "run"
 
     def terminate(done, state):
         if done == 3:
             os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(InputError, match="run: lock: found in use by this process"):
+                train(config, workdir, mesh=mesh_of(1))
 
-    stopped = train(config, tmp_path / "run", mesh=mesh_of(1), on_step=terminate)
-    assert (stopped.step, stopped.model) == (3, None)
-    done = train(config, tmp_path / "run", mesh=mesh_of(1))
-    assert done.resumed_from == 3
+    stopped = train(config, workdir, mesh=mesh_of(1), on_step=terminate)
+    assert (stopped.step, stopped.model, stopped.stopped) == (3, None, "SIGTERM")
+
+    def interrupt(done, state):
+        if done == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    on_one_device = functools.partial(train, mesh=mesh_of(1), on_step=interrupt)
+    monkeypatch.setattr("rococo_jax.training.run.train", on_one_device)
+    command = ["train", "--config", str(data / "config.py"), "--workdir", str(workdir)]
+    assert main([*command, "--config.checkpoint.every=100"]) == 130
+    told = capfd.readouterr().err
+    assert "Ctrl-C: saving after this step" in told and "stopped after step 5, which is saved" in told
+    done = train(config, workdir, mesh=mesh_of(1))
+    assert done.resumed_from == 5
     found = parameters(tmp_path / "run")
     for path, array in parameters(whole_run).items():
         np.testing.assert_array_equal(found[path], array, err_msg=path)
@@ -200,12 +257,23 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
     assert [line["loss"] for line in lines(killed)] == [line["loss"] for line in lines(tmp_path / "whole")]
 
 
-def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(data, tmp_path):
-    config = config_of(data, "optimizer.learning_rate=1e30", "optimizer.warmup_fraction=0.4")
-    with pytest.raises(Diverged, match=r"step \d+: loss nan.*the checkpoint of step \d+ is good"):
-        train(config, tmp_path / "run", mesh=mesh_of(1))
-    assert not (tmp_path / "run" / "model").exists()
-    assert all(np.isfinite(line["loss"]) for line in lines(tmp_path / "run"))
+def test_a_loss_that_is_no_number_is_skipped_as_often_as_allowed_and_then_stops(data, tmp_path, monkeypatch, capsys):
+    config = config_of(
+        data, "optimizer.learning_rate=1e30", "optimizer.warmup_fraction=0.4", "optimizer.skip_nonfinite=1"
+    )
+    workdir = tmp_path / "run"
+    monkeypatch.setattr("rococo_jax.training.run.train", functools.partial(train, mesh=mesh_of(1)))
+    monkeypatch.setattr("rococo_jax.training.config.read_config", lambda *_: config)
+    assert main(["train", "--config", str(data / "config.py"), "--workdir", str(workdir)]) == 3
+    told = capsys.readouterr().err
+    assert re.search(r"step \d+: loss nan, gradient norm nan; update skipped, 1 of at most 1\n", told)
+    assert re.search(r"step \d+: loss nan, gradient norm nan; the checkpoint of step \d+ is good\n", told)
+    assert not (workdir / "model").exists()
+    written = lines(workdir)
+    assert [line["loss"] for line in written if line["skipped_updates"]] == ["nan"]
+    # The state after a skipped update is the one before, and its checkpoint keeps the count.
+    with pytest.raises(Diverged, match="the checkpoint of step"):
+        train(config, workdir, mesh=mesh_of(1))
 
 
 def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
@@ -221,6 +289,24 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
         if path.startswith(("vision.", "text.")):
             np.testing.assert_array_equal(trained[path], array, err_msg=path)
     assert np.abs(trained["vision_head.down.kernel"]).max() > 0
+    # A checkpoint is a model too, its frozen towers those of the start.
+    of_checkpoint = load_model(tmp_path / "cached" / "checkpoints" / "60")
+    assert of_checkpoint.name == "cached@60"
+    for path, array in parameters_of(of_checkpoint.model).items():
+        np.testing.assert_array_equal(array, trained[path], err_msg=path)
+    assert of_checkpoint.fingerprint() == load_model(tmp_path / "cached" / "model").fingerprint()
+    with pytest.raises(InputError, match=r"found '7'; wanted one of latest, \d+, 60"):
+        load_model(f"{tmp_path / 'cached'}@7")
+    # More steps go on from there; fewer are refused.
+    with pytest.raises(
+        InputError, match=r"config\.steps: found 50; wanted 60, with which this folder was begun, or more"
+    ):
+        train(config_of(data, *overrides, "steps=50"), tmp_path / "cached", mesh=mesh_of(2))
+    cached.steps = 62
+    more = train(cached, tmp_path / "cached", mesh=mesh_of(2))
+    assert (more.step, more.resumed_from) == (62, 60)
+    before = parameters_of(load_model(tmp_path / "cached" / "model-60").model)
+    np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])
 
 
 def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, monkeypatch):
@@ -330,6 +416,7 @@ def refusal(capsys, *arguments: str) -> str:
         ),
         ("data.captions_per_image=all data.cached_features=true train.vision=none train.text=none", "'one' with"),
         ("data.images=", "data.images"),
+        ("fsdp=3", "a divisor of 8"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(override, named, data, tmp_path, capsys):
@@ -355,6 +442,27 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
             path.unlink() if path.is_file() else path.rmdir()
         (data / "start").rmdir()
         moved.rename(data / "start")
+
+
+def test_checkpoints_are_saved_by_time_and_some_are_kept_for_good(data, tmp_path):
+    by_time = config_of(data, "checkpoint.every=100", "checkpoint.minutes=1e-9")
+    with pytest.raises(Stopped):
+        train(by_time, tmp_path / "run", mesh=mesh_of(1), on_step=stop_after(3))
+    kept = config_of(data, "checkpoint.every=100", "checkpoint.keep=1", "checkpoint.keep_every=4")
+    assert train(kept, tmp_path / "run", mesh=mesh_of(1)).resumed_from == 2
+    folders = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert {name for name in folders if name.isdecimal()} == {"4", str(STEPS)}
+
+
+def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rococo_jax.training.memory.memory_of", lambda device: 10_000)
+    refused = r"micro_batches: found 1, with which a step takes 0\.0\d GB of a device's 0\.00 GB; wanted more devices"
+    with pytest.raises(InputError, match=refused):
+        train(config_of(data), tmp_path / "run", mesh=mesh_of(1))
+    assert not (tmp_path / "run" / "metrics.jsonl").read_text()
+    told, fits = _advice(config_of(data), 1, 1000 * 10**9, lambda parts: (100 + 1600 // parts) * 10**9, 2000 * 10**9)
+    assert fits == 4  # 100 and 1600 / 4, and 300 that only the compiler counts; 800 of the 920 that may be used
+    assert "takes 2000.00 GB of a device, which has 1000.00 GB; micro_batches=4 is the least that fits" in told
 
 
 def test_an_empty_data_set_and_a_file_that_is_no_config_are_refused(data, tmp_path, capsys):

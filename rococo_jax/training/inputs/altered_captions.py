@@ -47,6 +47,10 @@ class AlteredCaptions(LossInput):
             wanted = "at most config.data.feature_pool.captions"
             raise InputError(source, "config.losses.sc.count", f"{count} of a pool of {pool}", wanted)
 
+    def computes(self, config: ConfigDict, folder: Path) -> bool:
+        sc = config.losses.sc
+        return sc.select != "random" and not sc.influence and not (folder / INFLUENCE).exists()
+
     def transform(self, making: Making) -> AlterCaptions:
         alterers = make_alterers(making)
         return AlterCaptions(alterers, influence_of_words(making), making.config.losses.sc.count)

@@ -33,7 +33,7 @@ class Making:
     """What inputs are made from.
 
     Attributes:
-        encoder: with the parameters of step 0.
+        encoder: with the parameters of step 0; gone when the input is made.
         source: the pairs.
         folder: where files are kept that later runs of the same data read again.
     """
@@ -97,6 +97,10 @@ class LossInput:
 
     def resized_view(self, config: ConfigDict) -> bool:
         """Whether every image is needed resized whole, too."""
+        return False
+
+    def computes(self, config: ConfigDict, folder: Path) -> bool:
+        """Whether `transform` runs the encoder. `folder` is that of `Making`."""
         return False
 
     def transform(self, making: Making) -> Any | None:
