@@ -23,6 +23,7 @@ COMMANDS = (
     "sweep",
     "interpolate",
     "embed",
+    "baselines",
     "verify",
     "influence",
     "lexicon",
