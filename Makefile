@@ -2,6 +2,8 @@
 #   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
 #   make test                      install with the test tools, lint, run the tests
 #   make test-thorough          those that take minutes too
+#   make fuzz EXAMPLES=20000       readers on random damage, about an hour each
+#   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
 
 PYTHON ?= python3
@@ -11,7 +13,7 @@ TESTS ?= tests
 EXTRAS ?= dev,reference
 PIP = $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-thorough test-quick lint clean
+.PHONY: demo test test-thorough test-quick fuzz kills lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
@@ -24,6 +26,15 @@ test-thorough:
 
 test-quick: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not real_data" $(TESTS)
+
+EXAMPLES ?= 20000
+fuzz: $(VENV)/.installed-dev
+	ROCOCO_FUZZ=$(EXAMPLES) $(VENV)/bin/python -m pytest -n $(WORKERS) tests/faults/test_fuzz.py
+
+KILLS ?= 20
+kills: $(VENV)/.installed-dev
+	rm -rf build/kills
+	$(VENV)/bin/python experiments/kill_every_writer.py --out build/kills --kills $(KILLS)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .

@@ -105,7 +105,7 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         name=command.name,
         hash=scalar(command.hash),
         short_hash=scalar(command.hash[:12]),
-        config=block(command.config.read_text(encoding="utf-8"), 4),
+        config=block(read_config_text(command.config), 4),
         until_stopped=block((HERE / "until_stopped.sh").read_text(encoding="utf-8"), 4),
         # A slice is one node pool, and all its hosts belong to one job.
         exclusive=mapping({"alpha.jobset.sigs.k8s.io/exclusive-topology": NODE + "nodepool"} if asked.tpu else {}, 4),
@@ -183,6 +183,24 @@ def sequence(items: Sequence[object], indent: int) -> str:
 
 def mapping(items: Mapping[str, str], indent: int) -> str:
     return "".join(f"\n{' ' * indent}{key}: {scalar(value)}" for key, value in items.items())
+
+
+def read_config_text(path: Path) -> str:
+    """A config file as it can stand in a YAML block.
+
+    Raises:
+        InputError: it is not UTF-8, or has characters that YAML knows as line ends or not at all.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "a text file") from None
+    text = text.replace("\r\n", "\n")
+    for place, letter in enumerate(text):
+        if letter in "\x7f\x85\u2028\u2029\ufeff" or (letter < " " and letter not in "\t\n"):
+            found = f"the character U+{ord(letter):04X} at offset {place}"
+            raise InputError(path, "text", found, "printable characters, tabs and line feeds")
+    return text
 
 
 def block(text: str, indent: int) -> str:

@@ -84,7 +84,7 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
 
 def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[str, list[list[Path]]]:
     """Variant -> for each seed the files of the mixed images, ordered by their first image."""
-    from rococo_jax.benchmarks.rococo.mixed_galleries import file_names, squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.mixed_galleries import file_names, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 
     folders: dict[str, list[list[Path]]] = {}
@@ -92,7 +92,7 @@ def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[
         for seed in SEEDS:
             plan = make_plan(names, method, 0.9, seed, "paper")
             out = work / f"{method}-{seed}"
-            write_mixed(plan, squash_files(paths, names), out)
+            write_mixed(plan, paths, out)
             by_first = dict(zip(plan.first.tolist(), file_names(plan), strict=True))
             folders.setdefault(f"{method}_0.9", []).append([out / by_first[place] for place in range(len(names))])
     return folders

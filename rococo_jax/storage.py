@@ -62,17 +62,18 @@ _held: set[Path] = set()
 
 
 @contextlib.contextmanager
-def hold(path: str | os.PathLike) -> Iterator[None]:
+def hold(path: str | os.PathLike, beside: bool = False) -> Iterator[None]:
     """Keeps a folder, or a file that is yet to be written, for this process while the block runs.
 
-    The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file. It ends with the process, however that ends.
+    The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file; `beside` it for a folder too, which may not be
+    there yet. It ends with the process, however that ends.
     Where the file system has no locks there is none.
 
     Raises:
         InputError: another command holds it.
     """
     path = Path(path).absolute()
-    lock = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
     if lock in _held:
         raise _in_use(path, "this process")
     file = _lock_file(path, lock)
@@ -172,6 +173,14 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
         raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None
     except ValueError as error:  # a number of more digits than Python converts
         raise InputError(path, "JSON", f"a number that is too long ({error})"[:80], wanted) from None
+
+
+def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
+    """As `read_json`; also raises InputError where the value is no object."""
+    value = read_json(path, wanted)
+    if not isinstance(value, dict):
+        raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {wanted}")
+    return value
 
 
 def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wanted: str) -> Path:

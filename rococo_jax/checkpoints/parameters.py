@@ -6,7 +6,9 @@ A model is made from its spec without initialising anything: shapes are evaluate
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -27,6 +29,9 @@ class HasInputParts(Protocol):
 
     preprocessing: Any
     tokenizer: Any
+
+
+_MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
 
 
 @runtime_checkable
@@ -90,11 +95,52 @@ def without_matching(model: DualEncoder) -> DualEncoder:
 
 def hash_parameters(parameters: Mapping[str, Any]) -> str:
     """SHA-256 of names, shapes and float32 values; the same however the arrays are laid out over devices."""
-    parts = []
-    for path in sorted(parameters):
-        array = np.asarray(parameters[path], dtype="<f4")
-        parts += [path.encode(), repr(array.shape).encode(), hashlib.sha256(array.tobytes()).digest()]
-    return hash_bytes(*parts)
+
+    def parts(path: str) -> tuple[bytes, bytes, bytes]:
+        array = np.ascontiguousarray(np.asarray(parameters[path], dtype="<f4"))
+        shape = np.shape(parameters[path])
+        return path.encode(), repr(shape).encode(), hashlib.sha256(array.data).digest()
+
+    # Hashing releases the GIL: a model of 600 MB takes as long as its loading from memory.
+    with ThreadPoolExecutor() as pool:
+        return hash_bytes(*itertools.chain.from_iterable(pool.map(parts, sorted(parameters))))
+
+
+def check_parameters(parameters: Mapping[str, Any], source: object, recorded: str | None = None) -> None:
+    """Raises InputError where a parameter is NaN or infinite, the kernel of a head has zeros alone, or the hash of all
+    is not the `recorded` one. Parameters that are sharded over processes are taken as they are."""
+    arrays = [array for array in parameters.values() if isinstance(array, jax.Array)]
+    if not all(array.is_fully_addressable or array.is_fully_replicated for array in arrays):
+        return
+    for path, array in parameters.items():
+        values = np.asarray(array)
+        # A sum is finite only where every value is, unless it overflows; float64 does not.
+        if not np.isfinite(values.sum(dtype=np.float64)):
+            count = int((~np.isfinite(values)).sum())
+            raise InputError(source, path, f"{count} NaN or infinite values of {values.size}", "finite numbers")
+        if path in _MAPS_OF_HEADS and not values.any():
+            raise InputError(source, path, "zeros alone", "a map that gives vectors a direction")
+    # Model directories of early releases lack the hash.
+    if recorded is not None and (found := hash_parameters(parameters)) != recorded:
+        wanted = f"{recorded[:12]}..., as the model's description has it: they are damaged, or another model's"
+        raise InputError(source, "weights", f"SHA-256 {found[:12]}...", wanted)
+
+
+def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
+    """Raises InputError where the tokenizer makes ids that the text tower has no vector for, or never ends a text with
+    the id that it is pooled at."""
+    if spec.text is None or tokenizer is None:
+        return
+    size = spec.text.vocabulary_size
+    word, number = max(tokenizer.rust.get_vocab().items(), key=lambda entry: entry[1])
+    if number >= size:
+        found = f"token ids up to {number} ({word!r})"
+        raise InputError(source, "tokenizer", found, f"ids below {size}, the rows of the text tower's table")
+    if not 0 <= tokenizer.spec.pad_id < size:
+        raise InputError(source, "tokenizer.pad_id", tokenizer.spec.pad_id, f"an id from 0 to {size - 1}")
+    if spec.text.pooling == "first_eos" and spec.text.eos_id not in tokenizer.encode(["a"])[0]:
+        found = f"{spec.text.eos_id}, which the tokenizer puts into no text (it ends one with {tokenizer.spec.eos_id})"
+        raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
 def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
@@ -121,6 +167,9 @@ def assemble_parts(
     image_size: int | None,
 ) -> ModelParts:
     """The last steps of every conversion: hash the weights, change the image size if asked, build the module."""
+    source = provenance.get("source", "model")
+    check_parameters(parameters, source)
+    check_tokenizer(tokenizer, spec, source)
     provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
     if spec.vision is not None and image_size not in (None, spec.vision.image_size):
         spec = with_image_size(spec, image_size)

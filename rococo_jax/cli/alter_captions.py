@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 
 from rococo_jax.cli.influence import add_influence_arguments
+from rococo_jax.cli.outputs import output_file
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import OPERATIONS, VARIANTS
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
     parser.add_argument("--variant", required=True, choices=VARIANTS, help="what a noun is replaced by")
-    parser.add_argument("--out", required=True, metavar="F.json", help="where the annotation goes")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.json", help="where the annotation goes")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the replacements (default: 0)")
     parser.add_argument(
         "--select", choices=("lowest", "highest", "random"), default="lowest", help="which noun, by influence"

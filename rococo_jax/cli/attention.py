@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Show where an image tower looks, before and after another image is mixed in, as one page."
 EXAMPLES = """\
   rococo attention models/clip-b32 --images coco/images --out attention.html
@@ -13,7 +15,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of images")
-    parser.add_argument("--out", required=True, metavar="F.html", help="the page")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.html", help="the page")
     parser.add_argument("--captions", metavar="FILE", help="its images that are present, in its order, which decides "
                         "the pairs (default: all images of the folder)")  # fmt: skip
     parser.add_argument("--method", choices=("mix", "patch"), default="patch", help="blend or paste (default: patch)")

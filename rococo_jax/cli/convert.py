@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Convert a checkpoint of another project into a model directory."
 EXAMPLES = """\
   rococo convert openai/clip-vit-base-patch32 models/clip_b32
@@ -14,7 +16,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="checkpoint file (.pt, .npz), folder, or hub name")
-    parser.add_argument("out", metavar="OUT", help="the new model directory")
+    parser.add_argument("out", type=output_folder, metavar="OUT", help="the new model directory")
     add_source_arguments(parser)
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Corrupt every image of a folder (the 19 kinds and 5 severities of ImageNet-C), with a manifest."
 EXAMPLES = """\
   rococo corrupt-images --images coco/images --corruption gaussian_noise --severity 3 --out noisy
@@ -14,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, metavar="DIR", help="every image below this folder")
     parser.add_argument("--corruption", required=True, metavar="NAME", help="gaussian_noise, fog, pixelate, ...")
     parser.add_argument("--severity", required=True, type=int, metavar="1..5", help="1 is mild, 5 is strong")
-    parser.add_argument("--out", required=True, metavar="DIR", help="images and manifest.json; one folder a run")
+    parser.add_argument(
+        "--out", type=output_folder, required=True, metavar="DIR", help="images and manifest.json; one folder a run"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all random draws (default: 0)")
     parser.add_argument(
         "--size",

@@ -2,18 +2,19 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Run the whole benchmark offline on drawn scenes and the small models that come with it; under a minute."
 EXAMPLES = """\
   rococo demo
   rococo demo --out /tmp/demo --scenes 400 --seed 7
 """
 
-# Training scenes whose captions the baselines without images are counted on.
-_CAPTIONED_SCENES = 2000
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="demo-out", metavar="DIR", help="where it writes (default: demo-out)")
+    parser.add_argument(
+        "--out", type=output_folder, default="demo-out", metavar="DIR", help="where it writes (default: demo-out)"
+    )
     parser.add_argument("--scenes", type=int, default=250, metavar="N", help="how many scenes (default 250)")
     parser.add_argument("--seed", type=int, default=1, help="which scenes (default 1)")
     parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
@@ -26,9 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
-    from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.baselines import training_captions
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.runner import evaluate_all
     from rococo_jax.evaluation.summary import print_summary
@@ -45,8 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = out / run_name(arguments.scenes, arguments.seed) / arguments.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
-    training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
-    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training=training)
+    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache)
     print_summary(all_results)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Write a model's image and caption embeddings to one .npz file."
 EXAMPLES = """\
   rococo embed models/clip-b32 --images coco/images --captions coco/captions_test.json --out clip-b32.npz
@@ -12,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
-    parser.add_argument("--out", required=True, metavar="F.npz", help="where the embeddings go")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.npz", help="where the embeddings go")
     parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
     add_embedding_arguments(parser)
 

@@ -3,6 +3,7 @@
 import argparse
 
 from rococo_jax.cli.convert import add_source_arguments, source_options
+from rococo_jax.cli.outputs import output_folder
 
 HELP = "Write a model as a Hugging Face or open_clip folder."
 EXAMPLES = """\
@@ -13,7 +14,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, checkpoint, or hub name")
-    parser.add_argument("out", metavar="OUT", help="the new folder")
+    parser.add_argument("out", type=output_folder, metavar="OUT", help="the new folder")
     parser.add_argument(
         "--format",
         choices=("huggingface", "open_clip"),

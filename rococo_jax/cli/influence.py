@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Write the embedding influence of every word of every caption, one JSON line a caption."
 EXAMPLES = """\
   rococo influence models/clip-b32 --captions coco/captions_test.json --out influence.jsonl
@@ -13,7 +15,7 @@ _METHOD = "how a word is ablated: removed, masked (BERT), or its embeddings repl
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
-    parser.add_argument("--out", required=True, metavar="F.jsonl", help="output file")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.jsonl", help="output file")
     add_influence_arguments(parser)
 
 

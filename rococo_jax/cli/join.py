@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = (
     "Make a dual encoder from an image tower and a text tower: heads fitted in closed form (CCA) on captioned images."
 )
@@ -16,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("vision", metavar="VISION", help="model with the image tower: directory, folder, or hub name")
     parser.add_argument("text", metavar="TEXT", help="model with the text tower")
-    parser.add_argument("out", metavar="OUT", help="the new model directory")
+    parser.add_argument("out", type=output_folder, metavar="OUT", help="the new model directory")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
     parser.add_argument("--dim", type=int, default=256, help="length of the joint embedding (default 256)")

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Write a lexicon of concept groups: the shipped one, or one recovered from published altered captions."
 EXAMPLES = """\
   rococo lexicon --out nouns.json
@@ -13,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-annotations", metavar="DIR", help="folder with same_concept.json, and diff_concept.json and danger.json"
     )
-    parser.add_argument("--out", required=True, metavar="F.json", help="output file")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.json", help="output file")
 
 
 def run(arguments: argparse.Namespace) -> None:

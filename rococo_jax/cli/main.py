@@ -1,11 +1,17 @@
 """The entry point of the command line: finds the command, runs it, and reports bad input in one line, exit code 2."""
 
 import argparse
+import contextlib
 import importlib
+import os
+import signal
 import sys
-from types import ModuleType
+import threading
+from collections.abc import Iterator
+from types import FrameType, ModuleType
 
-from rococo_jax.errors import report_in_one_line
+from rococo_jax.cli.outputs import hold_output, refuse_overwriting
+from rococo_jax.errors import InputError, report_in_one_line
 from rococo_jax.version import __version__
 
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
@@ -23,7 +29,6 @@ COMMANDS = (
     "sweep",
     "interpolate",
     "embed",
-    "baselines",
     "verify",
     "influence",
     "lexicon",
@@ -65,16 +70,50 @@ def main(arguments: list[str] | None = None) -> int:
     for name in only:
         words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
     parser = build_parser(*only)
-    parsed, parsed.overrides = parser.parse_known_args(words)
-    if parsed.overrides and not parsed.takes_overrides:
-        parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
+    with _interrupts() as interrupted:
+        try:
+            parsed, parsed.overrides = parser.parse_known_args(words)
+            if parsed.overrides and not parsed.takes_overrides:
+                parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
+            refuse_overwriting(parsed)
+            _refuse_float64()
+            with hold_output(parsed):
+                code = parsed.run(parsed) or 0
+            if interrupted:
+                raise KeyboardInterrupt
+            return code
+        except BaseException as error:
+            # Libraries turn an interruption while they are imported into errors of their own.
+            code = report_in_one_line(KeyboardInterrupt() if interrupted else error)
+            if code is None:
+                raise
+            return code
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Within the block SIGINT raises KeyboardInterrupt as usual, and is noted in the list."""
+    noted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_usual or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        return parsed.run(parsed) or 0
-    except BaseException as error:
-        code = report_in_one_line(error)
-        if code is None:
-            raise
-        return code
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _refuse_float64() -> None:
+    """Everything here is float32, by name or by default; JAX's switch for float64 would mix the two."""
+    if os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "yes", "on"):
+        raise InputError("JAX_ENABLE_X64", "environment", os.environ["JAX_ENABLE_X64"], "0, or nothing: float32")
 
 
 def _module_of(name: str) -> ModuleType:

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Mix another image into every image, as the benchmark does or stricter; writes the images and manifest.json."
 EXAMPLES = """\
   rococo mix-images --images coco/images --captions captions_test.json --method mix --ratio 0.9 --seed 1 --out mixed/1
@@ -13,7 +15,9 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images that the captions name")
     parser.add_argument("--captions", required=True, metavar="FILE", help="its order decides who meets whom")
-    parser.add_argument("--out", required=True, metavar="DIR", help="images and manifest.json; one folder a run")
+    parser.add_argument(
+        "--out", type=output_folder, required=True, metavar="DIR", help="images and manifest.json; one folder a run"
+    )
     parser.add_argument("--method", choices=("mix", "patch"), default="mix", help="blend or paste a box (default: mix)")
     parser.add_argument(
         "--ratio", type=float, default=0.9, metavar="R", help="share of own content, 0 to 1 (default: 0.9)"
@@ -28,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rococo_jax.benchmarks.rococo.mixed_galleries import squash_files, write_mixed
+    from rococo_jax.benchmarks.rococo.mixed_galleries import write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
     from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
@@ -43,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = f"{len(files)} of {len(names)} images; {missing[0]!r} is missing"
         raise InputError(arguments.images, "images", found, f"every image that {arguments.captions} names")
     enable_compilation_cache()
-    written = write_mixed(plan, squash_files(files, plan.images), arguments.out)
+    written = write_mixed(plan, files, arguments.out)
     print(
         f"{written} images written, {len(names) - written} already there; {plan.variant}, seed {plan.seed}, "
         f"{plan.protocol}: {plan.self_mixed} mixed with themselves, own share {plan.true_ratio.mean():.4f}; "

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Pack images and captions into ArrayRecord shards, which training reads faster than many small files."
 EXAMPLES = """\
   rococo pack --images coco/images --captions captions_train.json --out shards
@@ -17,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--captions", default="", metavar="FILES", help="captions files or .jsonl, separated by commas, for the folders"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the shards and manifest.json go")
+    parser.add_argument(
+        "--out", type=output_folder, required=True, metavar="DIR", help="where the shards and manifest.json go"
+    )
     parser.add_argument("--shards", type=int, default=16, metavar="N", help="how many files (default: 16)")
     parser.add_argument(
         "--image-size", type=int, metavar="S", help="shorter side in pixels of larger images, written as JPEG"

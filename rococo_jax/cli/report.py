@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Write one self-contained page (leaderboard, differences, charts, examples), a CSV and a Markdown file."
 EXAMPLES = """\
   rococo report results/ --out report.html
@@ -14,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results", nargs="+", metavar="RESULTS", help="results.json files, or folders that contain them"
     )
-    parser.add_argument("--out", required=True, metavar="F.html", help="the page; .csv and .md go beside it")
+    parser.add_argument(
+        "--out", type=output_file, required=True, metavar="F.html", help="the page; .csv and .md go beside it"
+    )
     parser.add_argument(
         "--reference", metavar="NAME", help="the model to compare the others with (default: the best of each task)"
     )

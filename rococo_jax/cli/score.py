@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Score similarities or embeddings that any model made, against one annotation file."
 EXAMPLES = """\
   rococo score --similarities S.npy --annotation rococo/annotations/same_concept.json --out same_concept.json
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotation", required=True, metavar="FILE", help="published form, our own, or plain captions"
     )
-    parser.add_argument("--out", required=True, metavar="F.json", help="where the results go")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.json", help="where the results go")
     parser.add_argument(
         "--protocol",
         choices=("paper", "strict", "control"),
@@ -31,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name", help="what to call the model; default: the name of the first file, without its ending"
     )
     parser.add_argument(
-        "--per-query", metavar="F.parquet", help="also write one row a query: its ranks, who came first"
+        "--per-query",
+        type=output_file,
+        metavar="F.parquet",
+        help="also write one row a query: its ranks, who came first",
     )
 
 
@@ -40,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     _check_inputs(arguments)
 
     from rococo_jax.benchmarks.settings import settings_from
-    from rococo_jax.evaluation.results import write_per_query
+    from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.evaluation.scoring import score_embeddings, score_similarities
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.runtime import enable_compilation_cache, make_mesh
@@ -64,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if arguments.per_query:
         write_per_query(arguments.per_query, table)
-    write_json(arguments.out, results)
+    write_json(arguments.out, with_checksum(results))
     print_summary([results])
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Train and evaluate a model for every value of a setting: an ablation as one table and one figure."
 EXAMPLES = """\
   rococo sweep --config configs/ablations/batch_size.py --workdir runs/batch --seeds 0,1,2 \\
@@ -23,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--config", required=True, metavar="FILE", help="config of `rococo train`; its get_sweep(), if "
                         "any, says what is swept by default")  # fmt: skip
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="points/NAME for each run; sweep.json, .csv, "
+    parser.add_argument("--workdir", type=output_folder, required=True, metavar="DIR",
+                        help="points/NAME for each run; sweep.json, .csv, "
                         ".md, .svg and .html; journal.jsonl")  # fmt: skip
     parser.add_argument("--over", action="append", default=[], metavar="KEY=V,V", help="what is swept; several make a "
                         "grid; KEY+KEY=V,V gives several keys the same value; values with commas stand between ';'"

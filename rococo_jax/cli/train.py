@@ -2,6 +2,8 @@
 
 import argparse
 
+from rococo_jax.cli.outputs import output_folder
+
 HELP = "Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives."
 EXAMPLES = """\
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny
@@ -18,7 +20,13 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="Python file with get_config()")
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="checkpoints, logs, and at the end the model")
+    parser.add_argument(
+        "--workdir",
+        type=output_folder,
+        required=True,
+        metavar="DIR",
+        help="checkpoints, logs, and at the end the model",
+    )
     parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
                         help="override a key of the config, as --config.batch_size=512")  # fmt: skip
 

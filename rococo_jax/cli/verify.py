@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rococo_jax.cli.outputs import output_file
+
 HELP = "Count, hash and check benchmark annotations, compare two sets, or check results against published figures."
 OLD_OPTIONS = {"--golden": "--published"}
 EXAMPLES = """\
@@ -29,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--published, a checkpoint such as 'ViT-B-32 openai', to compare with its published figures",
     )
     parser.add_argument("--lexicon", metavar="F", help="which nouns are of one concept (default: the shipped lexicon)")
-    parser.add_argument("--out", metavar="FILE", help="write the whole report, with examples, as JSON")
+    parser.add_argument(
+        "--out", type=output_file, metavar="FILE", help="write the whole report, with examples, as JSON"
+    )
     published = "results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ"
     parser.add_argument("--published", metavar="RESULTS", help=published)
 

@@ -13,6 +13,7 @@ Shards hold consecutive pairs, evenly divided, so the number of shards does not 
 rename; until all are there, `.packing.json` holds the plan and the finished shards, and an interrupted run resumes.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -27,9 +28,9 @@ import grain.python as grain
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
-from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource, content_hash
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_file, hash_json, read_json, write_json
 
 FORMAT, VERSION, MANIFEST = "rococo_jax.pairs", 1, "manifest.json"
@@ -165,8 +166,10 @@ def pack_pairs(
         raise InputError("packing", "shards", shards, f"1 to {len(source)}, the number of images")
     if image_size is not None and image_size < 1:
         raise InputError("packing", "image_size", image_size, "pixels, 1 or more")
-    plan = {"data": source.hash(), "image_size": image_size, "shards": shards, "leave_out_broken": leave_out_broken}
-    done = _shards_left(folder, hash_json(plan))
+    early = {"data": source.hash(), "image_size": image_size, "shards": shards, "leave_out_broken": leave_out_broken}
+    plan = {**early, "images": content_hash(source)}
+    # Folders of early releases know nothing of the images' bytes.
+    done = _shards_left(folder, (hash_json(plan), hash_json(early)))
     written = 0
     for number in range(shards):
         start, end = number * len(source) // shards, (number + 1) * len(source) // shards
@@ -183,7 +186,7 @@ def pack_pairs(
     return _finish(folder, plan, done, written)
 
 
-def _shards_left(folder: Path, plan: str) -> dict[str, dict[str, Any]]:
+def _shards_left(folder: Path, plans: tuple[str, str]) -> dict[str, dict[str, Any]]:
     """The shards that an earlier run of the same plan has written: file name -> manifest entry."""
     unfinished, manifest = folder / _UNFINISHED, folder / MANIFEST
     state = {}
@@ -191,7 +194,7 @@ def _shards_left(folder: Path, plan: str) -> dict[str, dict[str, Any]]:
         state = read_json(unfinished, "the state of a packing")
     elif manifest.is_file():
         state = read_json(manifest, "a manifest of packed pairs")
-    if not isinstance(state, dict) or (state and state.get("plan") != plan):
+    if not isinstance(state, dict) or (state and state.get("plan") not in plans):
         raise InputError(folder, "output folder", "shards of other pairs or settings", "a new or empty folder")
     if not state and folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir()):
         raise InputError(folder, "output folder", "something already there", "a new or empty folder")
@@ -227,8 +230,7 @@ def _write_shard(
     on_progress: Callable[[int], None],
 ) -> dict[str, Any]:
     images, captions, left_out = 0, 0, []
-    writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
-    try:
+    with _named_errors(path), contextlib.closing(ArrayRecordWriter(str(path), _WRITER_OPTIONS)) as writer:
         for sample, data in _in_order(source, numbers, image_size):
             if isinstance(data, InputError):
                 if not leave_out_broken:
@@ -238,9 +240,16 @@ def _write_shard(
                 writer.write(encode_record(sample, data))
                 images, captions = images + 1, captions + len(sample.captions)
             on_progress(1)
-    finally:
-        writer.close()
     return {"images": images, "captions": captions, "sha256": hash_file(path), "left_out": left_out}
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """The library raises RuntimeError for a full disk and whatever else the system refuses."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(path.parent, "shard", first_line(error), "a disk with room for it") from None
 
 
 def _in_order(

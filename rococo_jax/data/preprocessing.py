@@ -35,6 +35,7 @@ RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box",
 
 # A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
+_LARGEST_SIDE = 2**14
 # Of the longer side to the shorter: no photograph is a line, and a square crop of one shows nothing.
 _MOST_ELONGATED = 1000
 
@@ -114,7 +115,7 @@ class Preprocessing:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], source: object = "preprocessing") -> "Preprocessing":
+    def from_json(cls, value: Any, source: object = "preprocessing") -> "Preprocessing":
         """Reads the output of `to_json`. Raises InputError, which names `source`, for unknown keys and impossible
         values.
         """
@@ -127,9 +128,7 @@ class Preprocessing:
         return cls(**values)
 
     @classmethod
-    def from_huggingface(
-        cls, config: Mapping[str, Any], source: object = "preprocessor_config.json"
-    ) -> "Preprocessing":
+    def from_huggingface(cls, config: Any, source: object = "preprocessor_config.json") -> "Preprocessing":
         """Reads a `preprocessor_config.json` (or the `image_processor` part of a `processor_config.json`).
 
         Raises InputError, which names `source`, where the processor is of an unknown kind, or takes an unknown step.
@@ -164,6 +163,8 @@ def _check(values: Mapping[str, Any], source: object) -> None:
     are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
     if not are_pairs or not all(type(side) is int and side > 0 for side in itertools.chain(edges, *pairs)):
         raise InputError(source, "size", in_words, "whole numbers of pixels, 1 or more")
+    if any(side > _LARGEST_SIDE for side in itertools.chain(edges, *pairs)):
+        raise InputError(source, "size", in_words, f"at most {_LARGEST_SIDE} pixels a side")
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
     if not _is_number(values["rescale_factor"]):
@@ -226,9 +227,11 @@ _BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor"}
 _KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
 
-def _read_preprocessor_config(config: Mapping[str, Any], source: object) -> dict[str, Any]:
+def _read_preprocessor_config(config: Any, source: object) -> dict[str, Any]:
     """The values of a `Preprocessing` in its JSON form, not yet checked."""
-    config = config.get("image_processor", config)
+    config = config.get("image_processor", config) if isinstance(config, Mapping) else config
+    if not isinstance(config, Mapping):
+        raise InputError(source, "image processor", f"a JSON {type(config).__name__}", "an object")
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     kind = kind.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
     if kind not in _DEFAULTS:
@@ -239,7 +242,8 @@ def _read_preprocessor_config(config: Mapping[str, Any], source: object) -> dict
     if config.get("do_resize") is False:
         raise InputError(source, "do_resize", "false", "a processor that resizes")
     config = _DEFAULTS[kind] | {key: value for key, value in config.items() if value is not None}
-    resample = RESAMPLING.get(config["resample"])
+    number = config["resample"]
+    resample = RESAMPLING.get(number) if isinstance(number, int) else None
     if resample is None:
         raise InputError(source, "resample", config["resample"], f"one of {sorted(RESAMPLING)}")
 

@@ -14,7 +14,6 @@ with mojibake or entities and agree on plain ones.
 """
 
 import dataclasses
-import json
 import os
 import re
 import string
@@ -28,7 +27,7 @@ import tokenizers
 from jaxtyping import Bool, Int
 
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import atomic_write, hash_json, hub_snapshot, read_json
+from rococo_jax.storage import atomic_write, hash_json, hub_snapshot, read_json_object
 
 CLEANINGS = ("none", "lowercase", "siglip")
 # Sentencepiece's mark for the space before a word.
@@ -69,12 +68,19 @@ class TokenizerSpec:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], source: object = "tokenizer") -> "TokenizerSpec":
+    def from_json(cls, value: Any, source: object = "tokenizer") -> "TokenizerSpec":
         """Reads the output of `to_json`. Raises InputError, which names `source`, for missing and unknown keys."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not names - {"fixed_length"} <= set(value) <= names:
             found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise InputError(source, "tokenizer", found, f"the keys {sorted(names)}")
+        for name, least in (("context_length", 1), ("pad_id", 0), ("eos_id", 0), ("fixed_length", 1)):
+            number = value.get(name)
+            if (type(number) is not int and (name, number) != ("fixed_length", None)) or (number or least) < least:
+                raise InputError(source, f"tokenizer.{name}", repr(number), f"a whole number, {least} or more")
+        for name in ("family", "cleaning"):
+            if not isinstance(value[name], str):
+                raise InputError(source, f"tokenizer.{name}", repr(value[name]), "a string")
         return cls(**value)
 
 
@@ -208,7 +214,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            settings.update({k: v for k, v in read_json(folder / name, "tokenizer settings").items() if v is not None})
+            read = read_json_object(folder / name, "tokenizer settings")
+            settings.update({key: value for key, value in read.items() if value is not None})
     return settings
 
 
@@ -273,7 +280,7 @@ def _cleaning(folder: Path, family: str) -> str:
         return "none"
     if (folder / "spiece.model").is_file():
         return "siglip"
-    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["type"]
+    model = read_json_object(folder / "tokenizer.json", "a tokenizer.json").get("model", {}).get("type")
     # SigLIP 2 reads Gemma's BPE vocabulary, lower-cased and with its punctuation.
     return "lowercase" if model == "BPE" else "siglip"
 
@@ -284,14 +291,18 @@ def _context_length(folder: Path, family: str, config: Mapping[str, Any], own: M
     if family == "bert":
         limits.append(own.get("model_max_length", limits[0]))
         if (folder / "sentence_bert_config.json").is_file():
-            settings = read_json(folder / "sentence_bert_config.json", "sentence-transformers settings")
+            settings = read_json_object(folder / "sentence_bert_config.json", "sentence-transformers settings")
             limits.append(settings.get("max_seq_length") or limits[0])
+    if not all(isinstance(limit, int | float) and limit >= 1 for limit in limits):
+        raise InputError(folder, "tokenizer", f"lengths {limits}", "numbers of tokens, 1 or more")
     return int(min(limits))
 
 
 def _token_id(rust: tokenizers.Tokenizer, folder: Path, own: Mapping[str, Any], field: str, default: str) -> int:
     token = own.get(field, default)
-    token = token["content"] if isinstance(token, Mapping) else token
+    token = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(token, str):
+        raise InputError(folder, field, repr(token), "a token of the vocabulary")
     number = rust.token_to_id(token)
     if number is None:
         raise InputError(folder, field, f"{token!r}, which is not in the vocabulary", "a token of the vocabulary")

@@ -11,7 +11,9 @@ number of either, from the start and resumed: the state of a run is its step. Wo
 """
 
 import copy
+import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -195,8 +197,15 @@ def _check_text_length(length: int | None, tokenizer: Tokenizer) -> int:
     return length
 
 
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it has gone, however that ended."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def _start_worker(worker: int, count: int) -> None:
     """Keeps a worker process off accelerators, and from tokenising in as many threads as there are cores."""
+    threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -1,20 +1,25 @@
 """A cache of embeddings by content: the key covers everything that decides them.
 
-A part is one `.npy` file named by its key, written by rename. A part that cannot be read is computed again. Images
-enter the key by the hash of their bytes and captions by their text, never by a file's name or date.
+A part is one file named by its key, written by rename: a `.npy`, and after it the SHA-256 of its name and content. A
+part that is damaged, or another part's, is computed again. Images enter the key by the hash of their bytes and captions
+by their text, never by a file's name or date. Where nothing can be written, nothing is kept.
 
 Beside the parts an index names their items, so that another part computes only what no part has: `index/ABOUT/KEY.npy`
 holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower.
 """
 
 import hashlib
+import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from rococo_jax.storage import atomic_write, hash_bytes
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class EmbeddingCache:
@@ -23,13 +28,14 @@ class EmbeddingCache:
     def __init__(self, folder: str | os.PathLike | None):
         self.folder = None if folder is None else Path(folder)
         self.computed = self.read = 0
+        self.writes = True
 
     def key(self, about: dict, items: list[bytes]) -> str:
         """The key of the embeddings of `items` under everything named in `about`."""
         return hash_bytes(json.dumps(about, sort_keys=True).encode(), *items)
 
     def get(self, key: str) -> np.ndarray | None:
-        """The part, or None where it is not there or cannot be read."""
+        """The part, or None where it is not there or is not what was put there."""
         if self.folder is None:
             return None
         part = self._load(self._path(key))
@@ -38,9 +44,30 @@ class EmbeddingCache:
 
     def _load(self, path: Path) -> np.ndarray | None:
         try:
-            return np.load(path, allow_pickle=False)
+            content = path.read_bytes()
+            if self._digest(path, content[:-_DIGEST_BYTES]) != content[-_DIGEST_BYTES:]:
+                return None
+            return np.load(io.BytesIO(content), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
+
+    def _save(self, path: Path, array: np.ndarray) -> None:
+        """Writes a file; where that fails, says so once and writes no more."""
+        if not self.writes:
+            return
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=False)
+        content = file.getvalue()
+        try:
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(content + self._digest(path, content))
+        except OSError as error:
+            self.writes = False
+            reason = error.strerror or error
+            print(f"rococo: {self.folder}: embeddings cannot be kept ({reason}); going on without", file=sys.stderr)
+
+    def _digest(self, path: Path, content: bytes) -> bytes:
+        return hashlib.sha256(path.relative_to(self.folder).as_posix().encode() + content).digest()
 
     def find(self, about: dict, items: list[bytes]) -> dict[int, np.ndarray]:
         """The vectors of those items that some part has, by place."""
@@ -66,8 +93,7 @@ class EmbeddingCache:
         """Notes which items a part has."""
         if self.folder is None or (path := self._index(about) / f"{key}.npy").is_file():
             return
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            np.save(file, _digests(items), allow_pickle=False)
+        self._save(path, _digests(items))
 
     def _index(self, about: dict) -> Path:
         return self.folder / "index" / hash_bytes(json.dumps(about, sort_keys=True).encode())[:32]
@@ -76,8 +102,7 @@ class EmbeddingCache:
         """Keeps a part."""
         if self.folder is None:
             return
-        with atomic_write(self._path(key)) as temporary, temporary.open("wb") as file:
-            np.save(file, embeddings, allow_pickle=False)
+        self._save(self._path(key), embeddings)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"

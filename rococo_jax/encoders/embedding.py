@@ -24,6 +24,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
+from rococo_jax.runtime import numeric_flags
 from rococo_jax.version import __version__
 
 _TEXTS_PER_PART = 4096
@@ -143,4 +144,9 @@ def _mine(turn: Sequence[int], make: Callable[[int], np.ndarray]) -> np.ndarray 
 
 def encoding_versions() -> dict[str, str]:
     """What could change an embedding's last bits without changing the model: this project, JAX, and the device kind."""
-    return {"rococo_jax": __version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
+    return {
+        "rococo_jax": __version__,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        **numeric_flags(),
+    }

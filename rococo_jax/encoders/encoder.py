@@ -236,7 +236,12 @@ class Encoder:
             part = features[start : start + rows]
             vectors = _projected(self._graph, method, self._state, self._place(pad_rows(part, rows)))
             outputs.append(np.asarray(vectors)[: len(part)])
-        return np.concatenate(outputs)
+        vectors = np.concatenate(outputs)
+        lengths = np.linalg.norm(vectors, axis=1)
+        if not (lengths > 0.5).all():
+            found = f"NaN, infinite or zero vectors in {int((~(lengths > 0.5)).sum())} of {len(vectors)} rows"
+            raise InputError(self.name, method.removeprefix("project_"), found, "vectors of length 1")
+        return vectors
 
     def _encode_images(self, images, on_progress: OnProgress | None, program: Callable | None = None) -> np.ndarray:
         self._require_images()
@@ -292,7 +297,18 @@ class Encoder:
         longest = max(map(len, ids))
         if longest > context:
             raise InputError(self.name, "token ids", f"{longest} tokens", f"at most {context}")
+        self._check_ids(ids)
         return ids
+
+    def _check_ids(self, ids: list[list[int]]) -> None:
+        """Refuses ids that a look-up would clip, and texts that are not ended where they are pooled."""
+        text = self.spec.text
+        for row in ids:
+            if row and not 0 <= min(row) <= max(row) < text.vocabulary_size:
+                found = max(row) if min(row) >= 0 else min(row)
+                raise InputError(self.name, "token ids", found, f"0 to {text.vocabulary_size - 1}")
+            if text.pooling == "first_eos" and text.eos_id not in row:
+                raise InputError(self.name, "token ids", f"no {text.eos_id} in a text", "every text ended by it")
 
     def _encode_texts(self, texts: Sequence[Any], on_progress: OnProgress | None) -> np.ndarray:
         ids = self.token_ids(texts)

@@ -17,7 +17,14 @@ from rococo_jax.checkpoints.model_directory import (
     read_description,
     restore_parameters,
 )
-from rococo_jax.checkpoints.parameters import build_model, parameter_shapes, parameters_of, with_image_size
+from rococo_jax.checkpoints.parameters import (
+    build_model,
+    check_parameters,
+    check_tokenizer,
+    parameter_shapes,
+    parameters_of,
+    with_image_size,
+)
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
@@ -94,6 +101,7 @@ def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int 
     parts = mesh.shape["fsdp"]
     partitions = {name: partition_of(name, shape, parts) for name, shape in parameter_shapes(spec).items()}
     parameters = restore_parameters(folder, spec, mesh, partitions)
+    check_parameters(parameters, folder / PARAMETERS, description["provenance"].get("weights_sha256"))
     name = folder.resolve().name
     return _described(folder, description["provenance"], parameters, name, mesh, dtype, image_size)
 
@@ -119,8 +127,11 @@ def _described(
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
     preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
-    preprocessing = preprocessing and Preprocessing.from_json(preprocessing, path)
-    tokenizer = tokenizer and Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
+    if preprocessing is not None:
+        preprocessing = Preprocessing.from_json(preprocessing, path)
+    if tokenizer is not None:
+        tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
+    check_tokenizer(tokenizer, spec, path)
     if image_size is not None and spec.vision is not None and image_size != spec.vision.image_size:
         spec = with_image_size(spec, image_size)
         preprocessing = preprocessing and preprocessing.with_image_size(image_size)

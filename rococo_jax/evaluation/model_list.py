@@ -22,6 +22,10 @@ from rococo_jax.errors import InputError
 
 # What `rococo train` leaves in its working folder; the model's name in tables is the folder's.
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
+_LONGEST_NAME = 200  # bytes; file systems take 255, and temporary names are longer
+# What an evaluation writes beside the folders of its models.
+_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json", "per_query.parquet",
+                 "examples.parquet")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,11 @@ def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None)
             found.setdefault(model.source, (where, model))
     if not found:
         raise InputError(file or "MODEL", "models", "none", "at least one model")
+    for where, model in found.values():
+        if len(found) > 1 and len(os.fsencode(model.name)) > _LONGEST_NAME:
+            raise InputError(where, "name", f"{len(model.name)} letters", "a name that a folder can have: name=source")
+        if model.name in _FILES_BESIDE:
+            raise InputError(where, "name", repr(model.name), "a name that no file of the run has: name=source")
     by_name: dict[str, str] = {}
     for where, model in found.values():
         other = by_name.setdefault(model.name, model.source)
@@ -92,7 +101,7 @@ def _lines(path: Path) -> Iterable[tuple[int, str]]:
 
 
 def _models_of(where: str, entry: str) -> list[NamedModel]:
-    if Path(entry).exists():
+    if _exists(entry):
         return [_named(entry)]
     name, equals, source = entry.partition("=")
     if equals and "/" not in name:
@@ -109,13 +118,20 @@ def _models_of(where: str, entry: str) -> list[NamedModel]:
     return [_named(match) for match in matches]
 
 
+def _exists(entry: str) -> bool:
+    try:
+        return Path(entry).exists()
+    except OSError:  # a name that is too long, which `name=source` may be
+        return False
+
+
 def _named(source: str) -> NamedModel:
     if source.startswith(PREFIX):
         return NamedModel(source, source.removeprefix(PREFIX))
     if is_factory(source):
         return NamedModel(source, source.rpartition(":")[2])
     path = Path(source)
-    resolved = path.resolve() if path.exists() else path
+    resolved = path.resolve() if _exists(source) else path
     if resolved.name == _OF_A_RUN and (resolved.parent / _ALONGSIDE).is_file():
         return NamedModel(source, resolved.parent.name, renamed=True)
     if resolved.parent.name == _CHECKPOINTS and resolved.name.isdecimal():

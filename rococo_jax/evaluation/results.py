@@ -1,18 +1,19 @@
-"""`results.json` and its tables of queries and pairs: written from the outcomes of tasks, and read back with checks.
+"""`results.json` and `per_query.parquet`: written from the outcomes of tasks, and read back with checks.
 
     {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": ..., "fingerprint": {...},
      "kinds": {TASK: KIND}, "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
-     "sizes": {TASK: {VARIANT: {...}}}, "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...]}
+     "sizes": {TASK: {VARIANT: {...}}}, "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
+     "sha256": hash of all the rest}
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts in
-the same way. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
-original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`). Files of version
-1, which had RoCOCO alone and no `format`, are read as if they were of version 2.
+the same way. `per_query.parquet` has one row a query or item, and seed. Files of version 1, which had RoCOCO alone and
+no `format`, are read as if they were of version 2.
 """
 
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +24,15 @@ import jax
 import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, intervals, mean_of_runs
+from rococo_jax.runtime import numeric_flags
 from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.results", 2
-RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
+RESULTS, PER_QUERY = "results.json", "per_query.parquet"
 # The benchmark and the kind of task of files without a format.
 _FIRST_BENCHMARK, _FIRST_KIND = "rococo", "rank"
 _TOLERANCE = 1e-4
@@ -45,7 +46,7 @@ def make_fingerprint(*, model: Mapping[str, Any], data: Mapping[str, Any], proto
         data: for each benchmark the hashes of its annotations, and of its images where they were read.
         protocol: `paper` or `strict`.
     """
-    versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
     conditions = {"data": dict(data), "protocol": protocol, "versions": versions}
     return {"model": dict(model), **conditions, "comparable": hash_json(conditions)}
 
@@ -59,19 +60,14 @@ def make_results(
     for each in outcomes:
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
-    kinds, tasks, bounds, sizes, alone = {}, {}, {}, {}, []
+    kinds, tasks, bounds, sizes = {}, {}, {}, {}
     for (task, variant), of_variant in runs.items():
         first = of_variant[0]
         baseline = None if variant == first.baseline else baselines.get((task, first.baseline))
         counted = [each.counted for each in of_variant]
         kinds[task] = first.kind
-        of_pairs = [found for each in of_variant if (found := getattr(each, "grounding", None)) is not None]
-        tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline) | (
-            mean_of_runs(of_pairs) if of_pairs else {}
-        )
-        bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
-        if not of_pairs and getattr(first, "differences", None) is not None:
-            alone.append(f"{task}, {variant}: no preference, blind and grounding, because no pair has a wrong partner")
+        tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline)
+        bounds.setdefault(task, {})[variant] = intervals(counted, baseline)
         seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
         sizes.setdefault(task, {})[variant] = first.sizes | seeds
     return {
@@ -85,7 +81,7 @@ def make_results(
         "intervals": bounds,
         "sizes": sizes,
         "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
-        "notes": [*notes, *alone],
+        "notes": list(notes),
     }
 
 
@@ -96,22 +92,16 @@ def per_query_table(tables: Iterable[Any]):
     return pa.concat_tables(tables, promote_options="default")
 
 
-def pair_table(outcomes: Iterable[Outcome], tables: Tables):
-    """One table (`pyarrow.Table`) of the pairs of all outcomes, empty where no task has any."""
+def is_whole_per_query(path: str | os.PathLike) -> bool:
+    """Whether all rows can be read."""
     import pyarrow as pa
+    import pyarrow.parquet
 
-    words, whole = ("image", "query", "right", "wrong"), ("wrong_queries",)
-    numbers = ("difference", "preference", "blind", "grounding", "rank")
-    types = {"task": pa.string(), "variant": pa.string(), "seed": pa.int64()}
-    types |= dict.fromkeys(words, pa.string()) | dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(whole, pa.int64())
-    parts = [pa.schema(types.items()).empty_table()]
-    for each in outcomes:
-        columns = each.pair_rows(tables) if hasattr(each, "pair_rows") else None
-        if columns is not None:
-            count = len(columns["image"])
-            named = {"task": [each.task] * count, "variant": [each.variant] * count, "seed": [each.seed] * count}
-            parts.append(pa.table({**named, **columns}, schema=pa.schema(types.items())))
-    return pa.concat_tables(parts)
+    try:
+        pyarrow.parquet.read_table(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
 
 
 def write_per_query(path: str | os.PathLike, table) -> None:
@@ -122,13 +112,25 @@ def write_per_query(path: str | os.PathLike, table) -> None:
         pyarrow.parquet.write_table(table, temporary)
 
 
+def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of `results.json` with the hash of all the rest as the last entry."""
+    return {**results, "sha256": _checksum(results)}
+
+
+def _checksum(results: Mapping[str, Any]) -> str:
+    """Of the values as they are read back from the file."""
+    kept = {key: value for key, value in results.items() if key != "sha256"}
+    return hash_json(json.loads(json.dumps(kept)))
+
+
 def read_results(path: str | os.PathLike) -> dict[str, Any]:
     """Reads a `results.json` of this version or of version 1, which it brings into the form of this one.
 
     Metrics and kinds of tasks that this version does not know are kept.
 
     Raises:
-        InputError: a part is missing or of another shape, or a known metric is out of its range.
+        InputError: a part is missing or of another shape, a known metric is out of its range, or the file is not as it
+            was written.
     """
     path, wanted = Path(path), "a results file of `rococo evaluate` or `rococo score`"
     results = read_json(path, wanted)
@@ -149,6 +151,9 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
                 pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval))
                 if interval is not None and not pair:
                     raise InputError(path, f"{field}: {name}", str(interval)[:80], "[low, high] or null")
+    # Files of early releases have no hash, nor have those that other programs write.
+    if "sha256" in results and results["sha256"] != _checksum(results):
+        raise InputError(path, "sha256", "values changed after they were written", "the file as it was written")
     return results if "format" in results else _from_first_version(results)
 
 

@@ -22,9 +22,13 @@ CLIP's ResNets have a spec of their own, `ResNetSpec`.
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from rococo_jax.errors import InputError
+
+# Of channels, tokens or pixels; a spec beyond it describes no model, and no array could have its shapes.
+_LARGEST = 10**6
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention"]
@@ -83,8 +87,13 @@ def _checked(source: object, field: str, wanted: Any, value: Any) -> Any:
         return max(specs, key=lambda spec: _fields_in_common(spec, value)).from_json(value, source)
     for choice in choices:
         if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if not (math.isfinite(value) and 0 < value < 1):
+                raise InputError(source, field, value, "a number between 0 and 1")
             return float(value)
         if isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
+            least = 0 if field.endswith(("_id", ".token_types")) else 1
+            if choice is int and not least <= value <= _LARGEST:
+                raise InputError(source, field, value, f"a whole number from {least} to {_LARGEST:,}")
             return value
     names = " or ".join("null" if choice is type(None) else choice.__name__ for choice in choices)
     raise InputError(source, field, repr(value), names)

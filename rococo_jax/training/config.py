@@ -10,8 +10,10 @@ The keys under `losses.NAME` are those of the loss terms, each declared in the f
 import ast
 import difflib
 import json
+import math
 import os
 import runpy
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from ml_collections import ConfigDict, FieldReference
 
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
-from rococo_jax.storage import read_json, write_json
+from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
@@ -125,10 +127,7 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
     path = Path(path)
     if not path.is_file():
         raise InputError(path, "config", "nothing there", "a Python file with get_config()")
-    names = runpy.run_path(str(path))
-    if "get_config" not in names:
-        raise InputError(path, "get_config", "no such function", "a function that returns a ConfigDict")
-    config = names["get_config"]()
+    config = _run_config(path)
     if not isinstance(config, ConfigDict):
         raise InputError(path, "get_config", type(config).__name__, "a ConfigDict, from default_config()")
     rename_in_place(path, config)
@@ -145,10 +144,28 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
     return config
 
 
+def _run_config(path: Path) -> Any:
+    """What `get_config` of a Python file returns; whatever the file raises is bad input."""
+    try:
+        names = runpy.run_path(str(path))
+        if "get_config" not in names:
+            raise InputError(path, "get_config", "no such function", "a function that returns a ConfigDict")
+        return names["get_config"]()
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # it may call sys.exit, too
+        lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__) if entry.filename == str(path)]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
+        found = f"{type(error).__name__}: {error}" + (f" (line {line})" if line else "")
+        raise InputError(path, "config", found, "a Python file whose get_config() returns a ConfigDict") from None
+
+
 def _check_keys(source: object, config: ConfigDict) -> None:
     known = flat(default_config())
     for key in flat(config):
         _check_key(source, key, known)
+    if missing := sorted(known.keys() - flat(config).keys()):
+        raise InputError(source, "config key", f"no {missing[0]!r}", "all keys; start from default_config()")
 
 
 def _check_key(source: object, key: str, known: Mapping[str, Any]) -> None:
@@ -205,7 +222,22 @@ _TRAINED = Check(
     ),
     "'all', 'none' or 'last:N'",
 )
+_NOT_ONE = Check(lambda value: 0 <= value < 1, "a number from 0 to 1 (excluded)")
 _CHECKS = {
+    "seed": Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295"),
+    "init.residual_head_width": NOT_NEGATIVE,
+    "data.text_length": NOT_NEGATIVE,
+    "data.workers": NOT_NEGATIVE,
+    "data.prefetch": NOT_NEGATIVE,
+    "optimizer.b1": _NOT_ONE,
+    "optimizer.b2": _NOT_ONE,
+    # With 0 a parameter without a gradient would be divided by 0.
+    "optimizer.eps": POSITIVE,
+    "optimizer.weight_decay": NOT_NEGATIVE,
+    "optimizer.grad_clip_norm": Check(lambda value: value >= 0, "0 (no clipping) or more"),
+    "optimizer.final_lr_fraction": FRACTION,
+    "optimizer.tower_lr_scale": NOT_NEGATIVE,
+    "logits.block_rows": NOT_NEGATIVE,
     "steps": POSITIVE,
     "batch_size": at_least(2),
     "micro_batches": POSITIVE,
@@ -253,12 +285,17 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     """Raises InputError for a key that does not exist, or a value out of range, alone or beside another."""
     _check_keys(source, config)
     leaves = flat(config)
+    for key, value in leaves.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(source, f"config.{key}", value, "a finite number")
     for key, check in _checks().items():
         if not check.holds(leaves[key]):
             raise InputError(source, f"config.{key}", repr(leaves[key]), check.wanted)
     if config.batch_size % config.micro_batches:
         found = f"{config.batch_size} in {config.micro_batches} parts"
         raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")
+    if config.eval.every and not (config.eval.images and config.eval.annotations):
+        raise InputError(source, "config.eval.every", config.eval.every, "0 without eval.images and eval.annotations")
     if config.data.cached_features and (config.train.vision, config.train.text) != ("none", "none"):
         found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
         raise InputError(source, "config.data.cached_features", found, "config.train.vision and .text 'none'")
@@ -285,7 +322,7 @@ def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     Raises:
         InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.
     """
-    kept = current_leaves(read_json(path, "the config of a training run"))
+    kept = current_leaves(read_json_object(path, "the config of a training run"))
     # Keys that are younger than the folder have their defaults there.
     kept = {**flat(default_config()), **kept}
     ours = json.loads(json.dumps(flat(config)))

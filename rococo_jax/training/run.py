@@ -23,10 +23,11 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.pair_source import PairSource, content_sample
 from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.run_checkpoints import CHECKPOINTS, ORIGIN
+from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh, on_any_process
@@ -89,6 +90,9 @@ def train(
     """
     workdir = Path(workdir)
     kept = refuse_other_config(workdir / CONFIG, config) if (workdir / CONFIG).exists() else None
+    if kept is None and (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).iterdir()):
+        found = "nothing there beside checkpoints"
+        raise InputError(workdir / CONFIG, "config", found, "the one they were written with")
     if (workdir / MODEL).exists() and (kept is None or kept["steps"] == config.steps):
         return Run(config.steps, workdir / MODEL, config.steps)
     with contextlib.ExitStack() as while_held:
@@ -141,6 +145,8 @@ def _train(
     if first_process:
         _begin_folder(workdir, kept, config, origin)
     run = {"init": origin.provenance.get("weights_sha256"), "spec": origin.spec.to_json()}
+    run |= {"preprocessing": origin.preprocessing.hash(), "tokenizer": origin.tokenizer.hash()}
+    run |= {"images": content_sample(source)}
     checkpoints = TrainingCheckpoints(
         workdir / CHECKPOINTS, config.checkpoint.keep, run, keep_every=config.checkpoint.keep_every
     )

@@ -54,11 +54,11 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     if not path.exists():
         return []
     kept = []
-    for line in path.read_text().splitlines(keepends=True):
+    for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
             if line.endswith("\n") and json.loads(line)["step"] <= step:
                 kept.append(line)
-        except (ValueError, KeyError):  # cut short when the run was killed
+        except (ValueError, KeyError, TypeError, RecursionError):  # cut short when the run was killed, or no line of it
             continue
     return kept
 

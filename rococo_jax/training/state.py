@@ -156,15 +156,22 @@ class TrainingCheckpoints:
         path = self.folder / str(step)
         with quiet_orbax():
             small = {"input": ocp.args.JsonRestore(), "run": ocp.args.JsonRestore()}
-            read = self.manager.restore(step, args=ocp.args.Composite(**small))
+            try:
+                read = self.manager.restore(step, args=ocp.args.Composite(**small))
+            except (ValueError, KeyError, FileNotFoundError) as error:
+                raise InputError(path, "checkpoint", first_line(error), "a whole checkpoint of a run") from None
             for name, value in self.run.items():
-                if read["run"].get(name) != value:
+                # Checkpoints of early releases have fewer of these.
+                if name in read["run"] and read["run"][name] != value:
                     raise InputError(path, name, read["run"].get(name), f"{value}, which this run starts from")
             try:
                 args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
                 state = self.manager.restore(step, args=args)["state"]
             except (ValueError, KeyError, FileNotFoundError) as error:
                 raise InputError(path, "state", first_line(error), "the state of this model") from None
+        for name, found in (("step", int(state["step"])), ("input", read["input"].get("next_step", step))):
+            if found != step:
+                raise InputError(path, name, f"step {found}", f"step {step}, as the folder is named")
         self.skipped_updates = read["run"].get("skipped_updates", 0)
         return TrainState(**state), read["input"]
 

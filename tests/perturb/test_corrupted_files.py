@@ -69,14 +69,14 @@ def test_a_stopped_run_goes_on_and_another_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
     from rococo_jax.perturb.images import image_folders
 
-    write, count = image_folders.write_bytes, iter(range(10))
+    write, count = image_folders.ResumableFolder.write, iter(range(10))
 
-    def stopped(path, content):
+    def stopped(self, name, content):
         if next(count) == 2:
             raise KeyboardInterrupt
-        write(path, content)
+        write(self, name, content)
 
-    monkeypatch.setattr(image_folders, "write_bytes", stopped)
+    monkeypatch.setattr(image_folders.ResumableFolder, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(folder, *NOISE)
     assert "manifest.json" not in contents(folder / "out")

@@ -40,12 +40,10 @@ from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.data.images import FileImages, chunks, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
-    begin,
+    ResumableFolder,
     encode_image,
-    finish,
     names_without_suffix,
     versions,
-    write_bytes,
 )
 from rococo_jax.progress import progress
 
@@ -102,15 +100,17 @@ def file_names(plan: MixingPlan) -> list[str]:
     return [f"{kept[first]}_{plan.variant}_seed{plan.seed}{strict}{suffix}" for first in plan.first]
 
 
-def write_mixed(plan: MixingPlan, squashed: SquashedImages, out: str | os.PathLike, workers: int = 2) -> int:
+def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathLike, workers: int = 2) -> int:
     """Writes what is missing of the plan's images, then the manifest. Returns how many images were written.
 
-    `paper` and `control` are saved as the script saves them (JPEG); `strict` as PNG, without loss. Raises InputError
-    where `out` holds another run, finished or not, or an image cannot be read.
+    `files` are the image files by name. `paper` and `control` are saved as the script saves them (JPEG); `strict` as
+    PNG, without loss. Raises InputError where `out` holds another run, finished or not, or an image cannot be read or
+    has changed since.
     """
-    manifest, names = describe(plan), file_names(plan)
-    out = begin(out, manifest)
-    missing = [places for places in plan_batches(plan) if any(not (out / names[place]).is_file() for place in places)]
+    names, squashed = file_names(plan), squash_files(files, plan.images)
+    folder = ResumableFolder(out, describe(plan), {name: files[name] for name in plan.images})
+    absent = folder.missing(names)
+    missing = [places for places in plan_batches(plan) if any(names[place] in absent for place in places)]
     encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
     written = sum(map(len, missing))
     with (
@@ -121,9 +121,9 @@ def write_mixed(plan: MixingPlan, squashed: SquashedImages, out: str | os.PathLi
         for places in missing:
             mixed = mix_places(plan, places, squashed(plan.first[places].tolist()))
             for place, encoded in zip(places, pool.map(encode, mixed), strict=True):
-                write_bytes(out / names[place], encoded)
+                folder.write(names[place], encoded)
             advance(len(places))
-    finish(out, manifest)
+    folder.finish()
     return written
 
 
@@ -188,11 +188,6 @@ class MixedImages:
                 image = Image.fromarray(made_early[row] if uses[row] else made_early.pop(row))
                 yield prepare(image) if prepare else image
 
-    def applied_to(self, originals: FileImages) -> "MixedImages":
-        """Other images, mixed in the same way with each other; one seed serves all."""
-        plan = self.plan
-        return MixedImages(originals, make_plan(originals.names, plan.method, plan.ratio, 0, plan.protocol))
-
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
         files = dict(zip(self.plan.images, self.originals.paths, strict=True))
@@ -225,10 +220,7 @@ def mixed_galleries(
 
 
 def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
-    is_control, places = images.plan.variant == CONTROL, np.arange(len(clean.gallery))
-    partner = np.empty(len(images), int)
-    partner[images.plan.first] = images.plan.partner
-    unaltered = np.full(len(places), -1)
+    is_control = images.plan.variant == CONTROL
     return dataclasses.replace(
         clean,
         variant=images.plan.variant,
@@ -236,8 +228,6 @@ def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
         gallery=clean.gallery + Rows.of(images.name, clean.gallery.index),
         gallery_group=np.concatenate([clean.gallery_group, clean.gallery_group]),
         gallery_altered=np.repeat([False, True], len(clean.gallery)),
-        gallery_origin=np.concatenate([unaltered, places]),
-        gallery_mixed_in=np.concatenate([unaltered, unaltered if is_control else partner[clean.gallery_group]]),
         # The control's copy shows the same as its original: taking it is no error to show.
         shows_errors=not is_control,
     )

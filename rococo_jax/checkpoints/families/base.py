@@ -1,6 +1,7 @@
 """What a family of Hugging Face models is made of, and the checked reading of its `config.json`."""
 
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import write_json
 
+# Larger numbers of channels, tokens or pixels are no model's; arrays of them could not be described.
+_LARGEST = 10**6
 # How configurations spell activations, the spelling of an export first. "gelu" is the exact one.
 _SPELLINGS: dict[Activation, tuple[str, ...]] = {
     "quick_gelu": ("quick_gelu",),
@@ -207,8 +210,8 @@ class Section:
 
     def integer(self, key: str) -> int:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.refuse(key, "a whole number, 1 or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+            raise self.refuse(key, f"a whole number, 1 to {_LARGEST:,}")
         return value
 
     def side(self, key: str) -> int:
@@ -220,7 +223,7 @@ class Section:
 
     def number(self, key: str) -> float:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self.refuse(key, "a number above 0")
         return float(value)
 
@@ -247,6 +250,8 @@ class Section:
 
     def image_sizes(self) -> dict[str, Any]:
         """The fields of a ViT that every family spells alike, `mlp_width` apart."""
+        if self.values.get("num_channels", 3) != 3:
+            raise self.refuse("num_channels", "3: red, green and blue")
         return {"image_size": self.side("image_size"), "patch_size": self.side("patch_size"), **self.sizes()}
 
     def text_sizes(self) -> dict[str, Any]:

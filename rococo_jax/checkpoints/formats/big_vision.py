@@ -7,7 +7,6 @@ Layers are apart (`encoderblock_3/...`) or stacked (`encoderblock/...`). Images 
 
 import functools
 import re
-import zipfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ def read_npz(path: Path) -> Tensors:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name.removeprefix("params/"): file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except Exception as error:  # NumPy, zipfile and zlib raise many classes for files that are damaged
         raise InputError(path, "arrays", first_line(error), "a whole .npz file of numbers") from None
     apart = {}
     for name, array in arrays.items():
@@ -87,6 +86,9 @@ def _spec(tensors: Tensors) -> ModelSpec:
     needed += ["img/MAPHead_0/probe", "txt/head/kernel", f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel"]
     if missing := [name for name in needed if name not in tensors.names]:
         raise InputError(tensors.path, "arrays", f"no {', '.join(missing)}", "the parameters of a SigLIP of big_vision")
+    for name, axes in {"img/embedding/kernel": 4, "img/pos_embedding": 3, "txt/pos_embedding": 3}.items():
+        if len(tensors.shape(name)) != axes:
+            raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
     patch, _, _, width = tensors.shape("img/embedding/kernel")
     _, patches, _ = tensors.shape("img/pos_embedding")
     _, context, text_width = tensors.shape("txt/pos_embedding")

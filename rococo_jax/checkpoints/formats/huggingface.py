@@ -30,7 +30,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import resize_positions
-from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json, read_json_object, write_json
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
@@ -72,7 +72,7 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
     """The preprocessing, and where it was read from: the family's own where the folder has no file for it."""
     for name in _PROCESSOR_FILES:
         if (folder / name).is_file():
-            config = family.processor_settings(read_json(folder / name, "an image processor"))
+            config = family.processor_settings(read_json_object(folder / name, "an image processor"))
             read = Preprocessing.from_huggingface(config, folder / name)
             if read.image_size != (image_size, image_size) and not family.interpolates_positions:
                 found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"

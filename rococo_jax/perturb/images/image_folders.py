@@ -1,15 +1,17 @@
 """Folders of altered images: one run a folder, resumable, no partial files.
 
 Every image is written by rename, `manifest.json` last. Until then `.unfinished.json` holds the manifest of the run, so
-that the same run resumes and another one is refused.
+that the same run resumes and another one is refused, and `.written.jsonl` the hashes of its files. The manifest has the
+hashes of all images read and written: changed inputs are refused, damaged outputs are written again.
 """
 
 import functools
 import hashlib
 import io
+import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -24,49 +26,92 @@ from rococo_jax.data.images import chunks, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import Corruption, check_severity
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_write, read_json, write_json
+from rococo_jax.storage import atomic_write, hash_file, read_json_object, write_json
 
 MANIFEST = "manifest.json"
-_UNFINISHED = ".unfinished.json"
+_UNFINISHED, _WRITTEN = ".unfinished.json", ".written.jsonl"
 
 
-def begin(out: str | os.PathLike, manifest: dict[str, Any]) -> Path:
-    """Claim the folder `out` for the run that `manifest` describes, or resume that run.
+class ResumableFolder:
+    """The folder of one run: claimed for the run that `manifest` describes, or that run resumed.
 
-    Raises InputError where `out` is a file, or holds another run (the first field that differs is named).
+    Args:
+        out: the folder.
+        manifest: what identifies the run, without the hashes of its files.
+        inputs: name -> image file that the run reads.
+
+    Raises:
+        InputError: `out` is a file, or holds another run (the first field that differs is named), or an image has
+            changed since the run began.
     """
-    out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise InputError(out, "output folder", "a file", "a folder")
-    for name in (MANIFEST, _UNFINISHED):
-        if (out / name).exists():
-            _check_same_run(out / name, manifest)
-            return out
-    write_json(out / _UNFINISHED, manifest)
-    return out
+
+    def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, Path]):
+        self.out, self.done, self.has_hashes = Path(out), {}, True
+        if self.out.exists() and not self.out.is_dir():
+            raise InputError(out, "output folder", "a file", "a folder")
+        with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
+            hashes = dict(zip(inputs, pool.map(hash_file, inputs.values()), strict=True))
+        self.manifest = {**manifest, "inputs_sha256": hashes}
+        found = next((self.out / name for name in (MANIFEST, _UNFINISHED) if (self.out / name).exists()), None)
+        if found is None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            (self.out / _WRITTEN).unlink(missing_ok=True)
+            write_json(self.out / _UNFINISHED, self.manifest)
+            return
+        kept = read_json_object(found, "a manifest of altered images")
+        _check_same_run(found, kept, self.manifest)
+        # Folders of early releases lack the hashes; their files are taken as they are.
+        self.has_hashes = "inputs_sha256" in kept
+        self.done = kept.get("files_sha256", {}) if found.name == MANIFEST else _hashes_written(self.out / _WRITTEN)
+
+    def missing(self, names: Iterable[str]) -> set[str]:
+        """Those files that are not there, or are not as they were written."""
+        return {name for name in names if not self._is_whole(self.out / name, self.done.get(name))}
+
+    def _is_whole(self, path: Path, digest: str | None) -> bool:
+        return path.is_file() and (not self.has_hashes or hash_file(path) == digest)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file by rename."""
+        with atomic_write(self.out / name) as temporary:
+            temporary.write_bytes(content)
+        self.done[name] = hashlib.sha256(content).hexdigest()
+        with (self.out / _WRITTEN).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, self.done[name]]) + "\n")
+
+    def finish(self) -> None:
+        """Write the manifest, which marks the folder as complete."""
+        hashes = {"files_sha256": dict(sorted(self.done.items()))}
+        if not self.has_hashes:
+            del self.manifest["inputs_sha256"]
+            hashes = {}
+        write_json(self.out / MANIFEST, self.manifest | hashes)
+        for name in (_UNFINISHED, _WRITTEN):
+            (self.out / name).unlink(missing_ok=True)
 
 
-def _check_same_run(path: Path, manifest: dict[str, Any]) -> None:
-    found = read_json(path, "a manifest of altered images")
-    found = found if isinstance(found, dict) else {}
-    for field, wanted in manifest.items():
-        if found.get(field) == wanted:
+def _hashes_written(path: Path) -> dict[str, str]:
+    """The hashes of the files that an unfinished run has written; a line cut short counts for nothing."""
+    done = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            name, digest = json.loads(line)
+            done[name] = digest
+        except (ValueError, TypeError, RecursionError):
             continue
-        simple = isinstance(wanted, str | int | float)
-        had, asked = (found.get(field), wanted) if simple else ("others", "those of this run")
+    return done
+
+
+def _check_same_run(path: Path, found: dict[str, Any], manifest: dict[str, Any]) -> None:
+    for field, wanted in manifest.items():
+        had = found.get(field)
+        if had == wanted or (field == "inputs_sha256" and field not in found):
+            continue
+        if field == "inputs_sha256" and isinstance(had, dict):
+            changed = next(name for name in {**wanted, **had} if had.get(name) != wanted.get(name))
+            raise InputError(path, f"image {changed!r}", "changed since", "the same images, or another output folder")
+        had, asked = (had, wanted) if isinstance(wanted, str | int | float) else ("others", "those of this run")
         raise InputError(path, field, had, f"{asked}, or another output folder: a folder holds one run")
-
-
-def finish(out: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, which marks the folder as complete."""
-    write_json(out / MANIFEST, manifest)
-    (out / _UNFINISHED).unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file by rename."""
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def names_without_suffix(images: Sequence[str]) -> list[str]:
@@ -164,8 +209,9 @@ def write_corrupted(
     suffix = {"png": ".png", "jpeg": ".jpg"}[kind]
     files = [stem + suffix for stem in names_without_suffix(names)]
     manifest = _manifest(names, files, corruption, severity, seed, size)
-    out = begin(out, manifest)
-    missing = [(name, file) for name, file in zip(names, files, strict=True) if not (out / file).is_file()]
+    folder = ResumableFolder(out, manifest, {name: Path(images) / name for name in names})
+    absent = folder.missing(files)
+    missing = [(name, file) for name, file in zip(names, files, strict=True) if file in absent]
     encode = functools.partial(encode_image, kind="PNG", compress_level=1)
     if kind == "jpeg":
         encode = functools.partial(encode_image, kind="JPEG", quality=95)
@@ -182,9 +228,9 @@ def write_corrupted(
                 corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
                 encoded = pool.map(encode, np.asarray(corrupted))
                 for ((_, file), _), content in zip(batch, encoded, strict=True):
-                    write_bytes(out / file, content)
+                    folder.write(file, content)
                 advance(len(batch))
-    finish(out, manifest)
+    folder.finish()
     return len(missing), len(names) - len(missing)
 
 

@@ -89,7 +89,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         mix(gallery)
     partial = contents(gallery / "out")
-    assert "manifest.json" not in partial and len(partial) == 4  # three images and the plan
+    assert "manifest.json" not in partial and len(partial) == 5  # three images, the plan, and their hashes
     assert all(whole[name] == content for name, content in partial.items() if not name.startswith("."))
     with pytest.raises(InputError, match="seed"):
         mix(gallery, "--seed", "2")

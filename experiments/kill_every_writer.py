@@ -1,0 +1,161 @@
+"""Kill every command that writes, at random file operations and moments; the same command again gives the same bytes.
+
+    python experiments/kill_every_writer.py --out DIR [--kills 20] [--writers mix,pack,...] [--seed 0]
+
+Every run is a process of its own, forked from one that has the imports done. Each writer runs once undisturbed. Then,
+so many times: it starts in a fresh copy of the inputs, dies by SIGKILL (in turns before a random one of its file
+operations and after a random part of its time), and the same command runs again to its end. Compared are all files of
+the output.
+Prints one JSON line a writer: kills that met it running, runs that gave the same bytes, and what was left over.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from rococo_jax.cli.main import main as rococo
+from tests.support.faults import World, make_world
+from tests.support.kills import sigkill_at, watched
+
+# What a second run may write otherwise: times and rates, and what TensorBoard or Orbax date.
+_DATED = ("journal.jsonl", "metrics.jsonl", "tensorboard", "checkpoints")
+
+
+def writers(world: World) -> dict[str, list]:
+    """Command lines by name; each writes `world / "made"`."""
+    images, captions, out = ["--images", world / "images"], ["--captions", world / "captions.json"], world / "made"
+    return {
+        "evaluate": world.evaluate(out="made"),
+        "score": world.score(out="made"),
+        "embed": world.embed(out="made"),
+        "influence": world.influence(out="made"),
+        "alter": world.alter(out="made"),
+        "mix": world.mix(out="made"),
+        "corrupt": world.corrupt(out="made"),
+        "pack": world.pack(out="made"),
+        "lexicon": ["lexicon", "--out", out],
+        "convert": ["convert", world / "hf", out],
+        "export": ["export", world / "legacy", out],
+        "join": ["join", world / "model", world / "model", out, *images, *captions, "--dim", "4", "--no-cache"],
+        "report": ["report", world / "truth", "--out", world / "made.html"],
+        "train": world.train(workdir="made"),
+        "sweep": ["sweep", "--config", world / "config.py", "--workdir", out, "--over", "seed=0,1"],
+    }
+
+
+def forked(world: World, command: list, prepare: Callable[[Callable[[], None]], None], log: Path) -> tuple[int, float]:
+    """The command in a child process, which `prepare` runs: its exit code, negative for a signal, and the seconds."""
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.chdir(world.root)
+        code = [1]
+
+        def run() -> None:
+            code[0] = rococo([str(word) for word in command])
+
+        try:
+            prepare(run)
+        finally:
+            os._exit(code[0])
+    status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status), time.monotonic() - began
+
+
+def bytes_of(world: World) -> dict[str, str]:
+    """Name -> hash of every file of the output that is not dated."""
+    files = [path for place in world.root.glob("made*") for path in (place.rglob("*") if place.is_dir() else [place])]
+    kept = [path for path in files if path.is_file() and not set(path.relative_to(world.root).parts) & set(_DATED)]
+    return {str(path.relative_to(world.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
+
+
+def left_over(world: World) -> list[str]:
+    """Temporary files and locks below the world."""
+    return sorted({path.suffix or path.name for path in world.root.rglob(".*") if "checkpoints" not in path.parts})
+
+
+def try_writer(name: str, pristine: Path, work: Path, kills: int, chance: random.Random) -> dict:
+    """One writer: undisturbed, then killed and run again, `kills` times."""
+    log, numbers = work / f"{name}.txt", work / "operations"
+
+    def fresh() -> World:
+        shutil.rmtree(work / "world", ignore_errors=True)
+        return World(Path(shutil.copytree(pristine, work / "world", symlinks=True)))
+
+    def count(run: Callable[[], None]) -> None:
+        numbers.write_text(str(watched(work / "world", lambda number: None, run)))
+
+    world = fresh()
+    code, seconds = forked(world, writers(world)[name], count, log)
+    expected, operations = bytes_of(world), int(numbers.read_text())
+    found = {"writer": name, "exit": code, "operations": operations, "seconds": round(seconds, 1)}
+    met, same, codes, left = 0, 0, set(), set()
+    for number in range(kills):
+        world = fresh()
+        command = writers(world)[name]
+        if number % 2:
+            at = chance.randint(1, operations)
+            prepare = lambda run, at=at: watched(work / "world", sigkill_at(at), run)  # noqa: E731
+        else:
+            delay = chance.uniform(0.05, 1.0) * seconds
+
+            def prepare(run: Callable[[], None], delay: float = delay) -> None:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                killer = os.fork()
+                if killer == 0:
+                    parent = os.getppid()
+                    time.sleep(delay)
+                    if os.getppid() == parent:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(parent, signal.SIGKILL)
+                    os._exit(0)
+                run()
+
+        met += forked(world, command, prepare, log)[0] == -signal.SIGKILL
+        codes.add(forked(world, command, lambda run: run(), log)[0])
+        same += bytes_of(world) == expected
+        left |= set(left_over(world))
+    return {**found, "kills": kills, "killed while running": met, "same bytes": same, "exits again": sorted(codes),
+            "left": sorted(left)}  # fmt: skip
+
+
+def main() -> None:
+    """Try all writers and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True, type=Path, help="a new folder")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--writers", help="names, separated by commas (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    work = arguments.out.absolute()
+    work.mkdir(parents=True)
+    os.environ["ROCOCO_CACHE"] = str(work / "rococo-cache")
+    # In a child: a process that has started JAX cannot be forked.
+    made = os.fork()
+    if made == 0:
+        make_world(work / "pristine")
+        os._exit(0)
+    os.waitpid(made, 0)
+    chosen = arguments.writers.split(",") if arguments.writers else list(writers(World(work)))
+    for name in chosen:
+        found = try_writer(name, work / "pristine", work, arguments.kills, random.Random(f"{arguments.seed} {name}"))
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

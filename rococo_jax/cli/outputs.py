@@ -1,0 +1,122 @@
+"""Types of command-line options that name outputs: what cannot be written is refused before any work is done.
+
+Imports nothing heavy: the types run while the command line is read.
+"""
+
+import argparse
+import contextlib
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hold
+
+# As `storage.atomic_write` names them.
+_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
+_OUTPUTS = ("out", "per_query", "workdir")
+_GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
+
+
+def output_file(text: str) -> str:
+    """The path of a file that will be written, or replaced.
+
+    Raises:
+        OSError: it is a folder, or its folder cannot be made or written to.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), text)
+    _probe(path.parent)
+    return text
+
+
+def output_folder(text: str) -> str:
+    """The path of a folder that will be made, or written into.
+
+    Raises:
+        OSError: it is a file, or cannot be made or written to.
+    """
+    _probe(Path(text))
+    return text
+
+
+def _probe(folder: Path) -> None:
+    """Writes and removes a file in `folder`, or in the nearest folder above it that is there."""
+    path = folder.absolute()
+    while not path.exists() and not path.is_symlink() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    try:
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        # The temporary name would say nothing.
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def refuse_overwriting(arguments: argparse.Namespace) -> None:
+    """Raises InputError where an output is the same file or folder as an input."""
+    values = vars(arguments)
+    written = {name: values[name] for name in _OUTPUTS if isinstance(values.get(name), str)}
+    for name, output in written.items():
+        for option, value in values.items():
+            if option in written:
+                continue
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, str) and _same(output, part):
+                    raise InputError(output, name, f"what {option} names", "another path than that of an input")
+    paths = [os.path.realpath(path) for path in written.values()]
+    if len(set(paths)) < len(paths):
+        raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
+
+
+@contextlib.contextmanager
+def hold_output(arguments: argparse.Namespace) -> Iterator[None]:
+    """Keeps the output for this command; another command that would write there is refused.
+
+    Commands of several processes or shards share their output; training holds its folder itself.
+    """
+    shared = getattr(arguments, "shard", None) or any(name in os.environ for name in _GROUP)
+    if shared or not isinstance(getattr(arguments, "out", None), str):
+        yield
+        return
+    path = Path(arguments.out).absolute()
+    absent = [folder for folder in path.parents if not folder.exists()]
+    try:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # a folder may be open to writing, and the one it is in not
+                held.enter_context(hold(path, beside=True))
+                _remove_left_over(path)
+            yield
+    finally:
+        for folder in absent:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # where nothing was written
+
+
+def _remove_left_over(path: Path) -> None:
+    """Removes the temporary files of a command that was killed, which only the holder of the output can tell apart."""
+    found = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
+    found += path.rglob(".*.part") if path.is_dir() else []
+    for each in found:
+        if not _TEMPORARY.search(each.name):
+            continue
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
+
+
+def _same(output: str, named: str) -> bool:
+    for part in {named, *named.split(",")}:
+        try:
+            if part and Path(output).samefile(part):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False

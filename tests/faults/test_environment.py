@@ -1,0 +1,183 @@
+"""Names, signals, other commands, the environment and launchers."""
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rococo_jax.cli import lexicon
+from rococo_jax.cli.main import main
+from rococo_jax.encoders.embedding import encoding_versions
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import make_fingerprint
+from rococo_jax.storage import hold
+from tests.support.faults import Table
+from tests.support.paths import CHECKOUT
+
+NAMES = Table()
+LONG = "a" * 300
+
+
+def _has_results(world):
+    assert (world / "out/results.json").is_file()
+
+
+@NAMES.row("model named 'aaa...'", code=0, after=_has_results)
+def _(world):
+    return ["evaluate", f"{LONG}={world / 'model'}", *world.evaluate()[2:]]
+
+
+@NAMES.row("two models, one with a 300-letter name", says="name: found 300 letters")
+def _(world):
+    return ["evaluate", f"{LONG}={world / 'model'}", world / "other", *world.evaluate()[2:]]
+
+
+@NAMES.row("names that collide with output files: journal.jsonl", says="name: found 'journal.jsonl'")
+def _(world):
+    return ["evaluate", f"journal.jsonl={world / 'model'}", world / "other", *world.evaluate()[2:]]
+
+
+@NAMES.each
+def test_names(fault, world, capsys):
+    fault.check(world, capsys)
+
+
+@pytest.fixture
+def sigint_as_usual():
+    """Shells start background jobs with SIGINT ignored, and Python leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(monkeypatch, then) -> int:
+    """A command that gets SIGINT, and whose library makes `then` of it."""
+
+    def run(arguments):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            then()
+
+    monkeypatch.setattr(lexicon, "run", run)
+    return main(["lexicon", "--out", "never-written.json"])
+
+
+def _as_import_error():
+    raise ImportError("Encountered an error while initializing the extension.")
+
+
+@pytest.mark.parametrize("then", [_as_import_error, lambda: None], ids=["an error of its own", "nothing"])
+def test_an_interruption_is_130_whatever_a_library_makes_of_it(then, sigint_as_usual, monkeypatch, capsys):
+    assert _interrupted(monkeypatch, then) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rococo: interrupted")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigint_while_libraries_are_imported_is_one_line_and_130(world):
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rococo_jax.cli.main import main; print('up', flush=True); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *map(str, world.score())]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    time.sleep(0.15)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1].startswith("rococo: interrupted") and "Traceback" not in errors
+    assert not (world / "score.json").exists()
+
+
+@pytest.mark.thorough
+def test_workers_end_when_training_is_killed(world):
+    command = [sys.executable, "-m", "rococo_jax", *map(str, world.train("data.workers=2", "steps=100000"))]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=world.root, start_new_session=True)
+    limit = time.monotonic() + 120
+    while not (world / "workdir/metrics.jsonl").is_file() and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert len(_members(process.pid)) > 2
+    process.kill()
+    process.wait()
+    while (left := _members(process.pid)) and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert not left
+
+
+def _members(session: int) -> list[str]:
+    """The processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of_session = path.read_text().rpartition(")")[2].split()[:4]
+            found += [path.parent.name] if int(of_session) == session and state != "Z" else []
+    return found
+
+
+@pytest.mark.parametrize("name", ["score", "influence", "convert", "mix", "evaluate"])
+def test_a_second_command_with_the_same_output_is_refused(name, world, capsys):
+    """Also `two influence into one --out` and `two convert into one OUT`; training holds its folder itself."""
+    command = getattr(world, name)()
+    out = world / "converted" if name == "convert" else command[command.index("--out") + 1]
+    with hold(out, beside=True):
+        assert main([str(word) for word in command]) == 2
+    assert f"{out}: lock: found in use by" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True"])
+def test_jax_with_float64_is_refused(value, monkeypatch, world, capsys):
+    monkeypatch.setenv("JAX_ENABLE_X64", value)
+    assert main(["inspect", str(world / "model")]) == 2
+    assert "JAX_ENABLE_X64: environment: found" in capsys.readouterr().err
+
+
+def test_flags_that_change_arithmetic_are_in_fingerprints_and_cache_keys(monkeypatch):
+    def now() -> tuple:
+        return make_fingerprint(model={}, data={}, protocol="paper"), encoding_versions()
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2 --xla_dump_to=/x")
+    usual = now()
+    assert "xla_flags" not in usual[1]
+    for flags in ("--xla_cpu_enable_fast_math=true", "--xla_allow_excess_precision=false"):
+        monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {flags}")
+        fingerprint, key = now()
+        assert fingerprint["comparable"] != usual[0]["comparable"] and key["xla_flags"] == flags
+    monkeypatch.delenv("XLA_FLAGS")
+    assert now() == usual
+    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "bfloat16")
+    assert now()[1] != usual[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"a = '\xff'\n", "encoding: found bytes that are not UTF-8 at offset 5"),
+        (b"a = 1\rb = 2\n", r"text: found the character U\+000D at offset 5"),
+        ("a = '\u0085'\n".encode(), r"U\+0085"),
+        ("a = '\u2028'\n".encode(), r"U\+2028"),
+        (b"a = '\a'\n", r"U\+0007"),
+    ],
+)
+def test_gke_configs_that_no_yaml_block_can_hold(content, found, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(CHECKOUT / "launch"))
+    gke = importlib.import_module("gke")
+    (tmp_path / "config.py").write_bytes(content)
+    with pytest.raises(InputError, match=found):
+        gke.read_config_text(tmp_path / "config.py")
+
+
+def test_gke_configs_of_plain_text_are_kept(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(CHECKOUT / "launch"))
+    gke = importlib.import_module("gke")
+    (tmp_path / "config.py").write_bytes("a = 'é — \t'\r\nb = 2\n".encode())
+    assert gke.read_config_text(tmp_path / "config.py") == "a = 'é — \t'\nb = 2\n"

@@ -1,0 +1,274 @@
+"""Readers on random damage: each returns a value or raises InputError, and nothing else.
+
+`ROCOCO_FUZZ=N` sets how many examples each reader gets (default 15, for seconds; 20000 takes about an hour a reader).
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from rococo_jax.benchmarks.rococo.annotations import (
+    AlteredCaptions,
+    read_annotation,
+    read_annotation_folder,
+    write_annotation,
+)
+from rococo_jax.benchmarks.settings import settings_from
+from rococo_jax.benchmarks.sugarcrepe import INFO as SUGARCREPE
+from rococo_jax.checkpoints.formats import convert
+from rococo_jax.checkpoints.formats.big_vision import read_npz
+from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.model_directory import read_description
+from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
+from rococo_jax.data.captions import read_captions
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import TokenizerSpec
+from rococo_jax.errors import InputError, as_input_error
+from rococo_jax.evaluation.results import read_results
+from rococo_jax.evaluation.scoring import read_array, read_score_annotation
+from rococo_jax.perturb.text.influence_table import read_influence_table
+from rococo_jax.perturb.text.lexicon import read_lexicon
+from tests.support.faults import World
+
+EXAMPLES = int(os.environ.get("ROCOCO_FUZZ", "15"))
+QUICK = EXAMPLES < 1000
+FUZZ = settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.generate] if QUICK else list(Phase),
+    deadline=None if QUICK else 10_000,
+    derandomize=QUICK,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+_leaves = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([[], {}, "", -1])
+)
+_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
+
+
+def places_in(value: Any, path: tuple = ()) -> list[tuple]:
+    """The paths of all nodes of a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places_in(item, (*path, key)))]
+
+
+@st.composite
+def changed_json(draw, value: Any) -> Any:
+    """The value with up to three nodes replaced by others, or removed."""
+    value = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(places_in(value)))
+        if not path:
+            return draw(_values)
+        parent = functools.reduce(lambda node, key: node[key], path[:-1], value)
+        if draw(st.booleans()):
+            parent[path[-1]] = draw(_values)
+        else:
+            del parent[path[-1]]
+    return value
+
+
+@st.composite
+def changed_bytes(draw, content: bytes) -> bytes:
+    """The bytes cut short, with some flipped, or with others put in; mostly near the start, where headers are."""
+    content = bytearray(content)
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, min(len(content), 200)) | st.integers(0, len(content)))
+        kind = draw(st.sampled_from(("flip", "put", "cut")))
+        if kind == "flip" and place < len(content):
+            content[place] ^= draw(st.integers(1, 255))
+        elif kind == "put":
+            content[place:place] = draw(st.binary(min_size=1, max_size=9))
+        else:
+            del content[place : place + draw(st.integers(1, 9) | st.just(len(content)))]
+    return bytes(content)
+
+
+def refuses(read: Callable[[], object]) -> None:
+    """`read` returns, or raises what the command line prints as one line."""
+    try:
+        read()
+    except Exception as error:
+        assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
+        assert len(str(error)) < 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A reader: the file it is given, below the samples, and how it is called with the damaged one."""
+
+    file: str
+    read: Callable[[Path], object]
+
+
+def _folder(path: Path) -> None:
+    read_annotation_folder(path.parent)
+
+
+def _all_tensors(tensors) -> None:
+    with tensors:
+        for name in tensors.names:
+            tensors.kind(name), tensors.read(name)
+
+
+JSON_READERS = {
+    "published annotation": Reader("annotations/danger.json", read_annotation),
+    "own annotation": Reader("own.json", read_annotation),
+    "annotation folder": Reader("annotations/danger.json", _folder),
+    "captions": Reader("captions.json", read_captions),
+    "annotation to score": Reader("annotations/danger.json", read_score_annotation),
+    "SugarCrepe": Reader("crepe/add_att.json", lambda path: _open_choices(path)),
+    "lexicon": Reader("lexicon.json", read_lexicon),
+    "results": Reader("truth/results.json", read_results),
+    "model.json": Reader("model/model.json", lambda path: _description(path)),
+    "config.json": Reader("hf/config.json", lambda path: convert(path.parent)),
+    "preprocessor_config.json": Reader("hf/preprocessor_config.json", lambda path: convert(path.parent)),
+    "tokenizer_config.json": Reader("hf/tokenizer_config.json", lambda path: convert(path.parent)),
+}
+LINE_READERS = {
+    "captions as JSON lines": Reader("captions.jsonl", read_captions),
+    "influence table": Reader("influence.jsonl", read_influence_table),
+}
+BYTE_READERS = {
+    ".npy": Reader("s.npy", read_array),
+    ".npz": Reader("small.npz", lambda path: _all_tensors(read_npz(path))),
+    "safetensors": Reader("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path.parent))),
+    ".pt": Reader("small.pt", lambda path: _open_pt(path)),
+    "JSON text": Reader("annotations/danger.json", read_annotation),
+    "tokenizer.json": Reader("hf/tokenizer.json", lambda path: convert(path.parent)),
+}
+
+
+def _description(path: Path) -> None:
+    _, description = read_description(path.parent)
+    for kind, name in ((Preprocessing, "preprocessing"), (TokenizerSpec, "tokenizer")):
+        if description[name] is not None:
+            kind.from_json(description[name], path)
+
+
+def _open_choices(path: Path) -> None:
+    folders = {"images": path.parent.parent / "images", "annotations": path.parent}
+    SUGARCREPE.open(folders, settings_from({"allow_missing_images": True}))
+
+
+def _open_pt(path: Path) -> None:
+    _, tensors = read_torch_archive(path)
+    _all_tensors(tensors)
+
+
+@pytest.fixture(scope="module")
+def samples(pristine, tmp_path_factory) -> World:
+    """Whole files of every kind, in a folder that the tests may damage."""
+    world = World(Path(shutil.copytree(pristine, tmp_path_factory.mktemp("fuzz") / "world")))
+    items = [AlteredCaptions("a.jpg", ("A dog.", "A cat."), ("A gun.", None))]
+    write_annotation(world / "own.json", "own", items, made_by={"seed": 1})
+    part = {"0": {"filename": "00.png", "caption": "a dog", "negative_caption": "a cat"}}
+    (world / "crepe").mkdir()
+    (world / "crepe/add_att.json").write_text(json.dumps(part))
+    group = {"concept": "animal", "kind": "thing", "nouns": {"dog": "dogs"}, "plural_only": ["cattle"]}
+    lexicon = {"format": "rococo_jax.lexicon", "version": 1, "groups": [group], "synonyms": [["dog", "hound"]],
+               "more_general": {"dog": ["animal"]}}  # fmt: skip
+    (world / "lexicon.json").write_text(json.dumps(lexicon))
+    lines = ({"image": "a.jpg", "caption": "a dog"}, {"image": "b.jpg", "captions": ["two men", "a boat"]})
+    (world / "captions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    row = {"image": "a.jpg", "caption": "A dog.", "words": ["A", "dog"], "influence": [0.1, None]}
+    (world / "influence.jsonl").write_text(json.dumps(row) + "\n")
+    arrays = {"params/img/kernel": np.ones((2, 3), np.float32), "params/t": np.zeros((), np.float16)}
+    np.savez(world / "small.npz", **arrays)
+    (world / "small").mkdir()
+    write_safetensors(world / "small/model.safetensors", {"a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.int64)})
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.save({"a": torch.ones(2, 3), "b": {"c": torch.zeros(4, dtype=torch.int64)}}, world / "small.pt")
+    return world
+
+
+def _with(samples: World, reader: Reader, content: bytes) -> None:
+    path = samples / reader.file
+    before = path.read_bytes()
+    try:
+        path.write_bytes(content)
+        refuses(lambda: reader.read(path))
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", JSON_READERS)
+def test_changed_values(name, samples):
+    reader = JSON_READERS[name]
+    value = json.loads((samples / reader.file).read_text())
+
+    @FUZZ
+    @given(changed_json(value))
+    def check(changed):
+        _with(samples, reader, json.dumps(changed).encode())
+
+    reader.read(samples / reader.file)
+    check()
+
+
+@pytest.mark.parametrize("name", LINE_READERS)
+def test_changed_lines(name, samples):
+    reader = LINE_READERS[name]
+    lines = [json.loads(line) for line in (samples / reader.file).read_text().splitlines()]
+
+    @FUZZ
+    @given(changed_json(lines), st.data())
+    def check(changed, data):
+        text = "".join(f"{json.dumps(line)}\n" for line in (changed if isinstance(changed, list) else [changed]))
+        content = data.draw(changed_bytes(text.encode())) if data.draw(st.booleans()) else text.encode()
+        _with(samples, reader, content)
+
+    reader.read(samples / reader.file)
+    check()
+
+
+@pytest.mark.parametrize("name", BYTE_READERS)
+def test_changed_bytes(name, samples):
+    reader = BYTE_READERS[name]
+    if not (samples / reader.file).exists():
+        pytest.skip("needs torch to write a sample")
+
+    @FUZZ
+    @given(changed_bytes((samples / reader.file).read_bytes()))
+    def check(content):
+        _with(samples, reader, content)
+
+    reader.read(samples / reader.file)
+    check()
+
+
+@FUZZ
+@given(st.binary(max_size=300))
+def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("pt") / "a.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a/data.pkl", content)
+    refuses(lambda: _open_pt(path))
+
+
+def test_a_pickle_that_calls_functions_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as file:
+        file.writestr("a/data.pkl", pickle.dumps(Evil()))
+    with pytest.raises(InputError):
+        _open_pt(tmp_path / "a.pt")

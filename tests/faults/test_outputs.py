@@ -1,0 +1,135 @@
+"""Outputs that cannot be written, or that would take the place of an input, are refused before any work."""
+
+import errno
+import os
+import tempfile
+
+import pytest
+
+from rococo_jax.cli.main import main
+from rococo_jax.data import array_record
+from rococo_jax.encoders import cache
+from tests.support.faults import Table, World
+
+OUTPUTS = Table()
+FOLDERS = ("evaluate", "convert", "export", "mix", "corrupt", "pack", "train", "join")
+FILES = (
+    "score", "embed", "influence", "alter", "lexicon", "attention", "report",
+)  # fmt: skip
+
+
+def _command(world: World, name: str, out: str) -> list:
+    """A whole command that writes to `out`."""
+    images = ["--images", world / "images"]
+    own = {
+        "convert": ["convert", world / "hf", world / out],
+        "export": ["export", world / "legacy", world / out],
+        "lexicon": ["lexicon", "--out", world / out],
+        "attention": ["attention", world / "model", *images, "--out", world / out],
+        "report": ["report", world / "truth", "--out", world / out],
+        "join": ["join", world / "model", world / "model", world / out, *images, "--captions", world / "captions.json"],
+    }
+    if name in own:
+        return own[name]
+    return world.train(workdir=out) if name == "train" else getattr(world, name)(out=out)
+
+
+def _rows(name: str) -> None:
+    is_file = name in FILES
+
+    @OUTPUTS.row(f"{name}: a path component of --out is a file", says="file system: found Not a directory")
+    def _(world):
+        return _command(world, name, "captions.json/below/o.html")
+
+    @OUTPUTS.row(
+        f"{name}: --out is a {'folder' if is_file else 'file'}",
+        says="file system: found " + ("Is a directory" if is_file else "Not a directory"),
+    )
+    def _(world):
+        (world / "file.html").write_text("")
+        (world / "folder.html").mkdir()
+        return _command(world, name, "folder.html" if is_file else "file.html")
+
+
+for _name in (*FOLDERS, *FILES):
+    _rows(_name)
+
+
+@OUTPUTS.row("alter-captions --out is the captions file itself", says="captions.json: out: found what captions names")
+def _(world):
+    return world.alter(out="captions.json")
+
+
+@OUTPUTS.row("score --out is the similarity file", says="s.npy: out: found what similarities names")
+def _(world):
+    return world.score(out="s.npy")
+
+
+@OUTPUTS.row("score --out and --per-query are one file", says="out and per_query")
+def _(world):
+    return world.score("--per-query", world / "score.json")
+
+
+@OUTPUTS.row("mix-images --out is the folder of images", says="images: out")
+def _(world):
+    return world.mix(out="images")
+
+
+@OUTPUTS.row("a link to the input is the input", says="link.json: out")
+def _(world):
+    (world / "link.json").symlink_to(world / "captions.json")
+    return world.alter(out="link.json")
+
+
+@OUTPUTS.each
+def test_outputs(fault, world, capsys):
+    before = sorted(world.root.rglob("*"))
+    fault.check(world, capsys)
+    after = [path for path in sorted(world.root.rglob("*")) if path not in before]
+    assert {path.name for path in after} <= {"file.html", "folder.html", "link.json"}
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, *FILES])
+def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, capsys):
+    """As a folder under `chattr +i`, or on a file system that is read-only or full."""
+
+    def refused(dir=None, **_):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), f"{dir}/tmp123")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert main([str(word) for word in _command(world, name, "new/o.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rococo: {world.root}: file system: found Operation not permitted")
+    assert not (world / "new").exists()
+
+
+def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world, monkeypatch, capsys):
+    """What the library raises with nothing left, or with 16 KiB."""
+
+    class FullDisk:
+        def __init__(self, path, options):
+            self.path = path
+
+        def write(self, record):
+            raise RuntimeError(f"write() failed: No space left on device; writing {self.path}; at byte 16384")
+
+        def close(self):
+            raise RuntimeError("Failed to close chunk_writer")
+
+    monkeypatch.setattr(array_record, "ArrayRecordWriter", FullDisk)
+    assert main([str(word) for word in world.pack()]) == 2
+    assert "packed: shard: found " in capsys.readouterr().err
+    assert not [path for path in (world / "packed").rglob("*") if path.name != ".packing.json"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, None])
+def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, capsys):
+    """The embedding cache on a full disk, or on a read-only file system."""
+
+    def refused(path):
+        raise OSError(number, "refused") if number else OSError("19168 requested and 2016 written")
+
+    monkeypatch.setattr(cache, "atomic_write", refused)
+    assert main([str(word) for word in world.evaluate()]) == 0
+    assert capsys.readouterr().err.count("embeddings cannot be kept") == 1
+    world.assert_undisturbed()

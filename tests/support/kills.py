@@ -1,0 +1,71 @@
+"""Stops a command at a file operation of its choice, by Python's audit events: no strace, no preloaded library.
+
+Counted are the events of opening a file to write, renaming, removing, truncating, and making or removing a folder,
+below one folder. What libraries write without Python is not seen; kills by the clock reach that.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Killed(BaseException):
+    """Ends a command as SIGKILL would: nothing that it does afterwards reaches the disk."""
+
+
+class _Watch:
+    """The one hook of this process: hooks cannot be taken off again."""
+
+    def __init__(self) -> None:
+        self.folder, self.count, self.act = "", 0, None
+        sys.addaudithook(self)
+
+    def __call__(self, event: str, details: tuple) -> None:
+        if self.act is None or event not in _EVENTS:
+            return
+        path = details[0] if isinstance(details[0], str | bytes | os.PathLike) else ""
+        if event == "open" and not (isinstance(details[2], int) and details[2] & _WRITING):
+            return
+        if str(os.fsdecode(path)).startswith(self.folder):
+            self.count += 1
+            self.act(self.count)
+
+
+_watch: _Watch | None = None
+
+
+def watched(folder: Path, act: Callable[[int], None], run: Callable[[], None]) -> int:
+    """Runs `run` and calls `act` with the number of each file operation below `folder`. Returns how many there were."""
+    global _watch
+    _watch = _watch or _Watch()
+    _watch.folder, _watch.count, _watch.act = str(folder), 0, act
+    try:
+        run()
+    finally:
+        _watch.act = None
+    return _watch.count
+
+
+def killed_at(number: int) -> Callable[[int], None]:
+    """From operation `number` on, none succeeds."""
+
+    def act(count: int) -> None:
+        if count >= number:
+            raise Killed
+
+    return act
+
+
+def sigkill_at(number: int) -> Callable[[int], None]:
+    """SIGKILL to this process before operation `number`."""
+
+    def act(count: int) -> None:
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return act
