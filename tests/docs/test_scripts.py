@@ -44,7 +44,7 @@ def test_a_script_prints_its_options(path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments", [
-    "perf/mixing.py --images 64 --repeats 1",
+    pytest.param("perf/mixing.py --images 64 --repeats 1", marks=pytest.mark.thorough),
     "perf/loss.py --pairs 16 --width 8 --repeats 1 --strategies ring,dense",
     "perf/corruptions.py --side 32 --batch 2 --severities 1 --repeats 1 --kinds contrast",
     pytest.param("perf/influence.py --captions CAPTIONS --count 8 --reference-count 2 --parts 1",
