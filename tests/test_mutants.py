@@ -14,7 +14,7 @@ spec.loader.exec_module(mutants)
 
 def test_every_named_line_is_there_once_and_its_mutant_compiles():
     named = list(mutants.named_mutants(TABLE))
-    assert len(named) > 40
+    assert len(named) >= 40
     for mutant in named:
         compile(mutant.applied(), mutant.file, "exec")
 

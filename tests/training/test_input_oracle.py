@@ -30,6 +30,7 @@ from tests.support.input_world import (
     pixels_of,
     resized,
 )
+from tests.support.paths import CHECKOUT
 from tests.support.step_cases import STEP_KEYS
 from tests.support.step_oracle import mix_row
 from tests.support.tiny import tiny_spec
@@ -53,6 +54,15 @@ SAME_RESULT = {
     "eval.protocol": "how it is evaluated",
     "eval.mixes": "what is evaluated",
 }
+# Told from another value by tests beside the dense definitions of their losses, and by a run with all of them.
+OF_DEFENCES = {
+    **dict.fromkeys(("losses.blind.weight", "losses.grounding.weight", "losses.negclip.weight", "losses.ce_clip.weight",
+                     "losses.focal.weight", "losses.distillation.weight", "losses.sc.balance", "losses.sc.operations",
+                     "train.heads", "optimizer.pull_to_start"),
+                    "training/test_defences.py"),
+    **dict.fromkeys(("losses.ce_clip.intra", "losses.ce_clip.rank", "losses.ce_clip.upper", "losses.focal.gamma",
+                     "losses.focal.smoothing"), "losses/test_devices.py"),
+}  # fmt: skip
 INPUT_KEYS: dict[str, Callable] = {}
 
 
@@ -345,10 +355,15 @@ def test_two_values_give_two_inputs_each_the_expected_one(test, world):
 
 @pytest.mark.parametrize("key", flat(default_config()))
 def test_every_key_has_a_test_that_tells_two_values_apart(key):
-    known = [key in STEP_KEYS, key in INPUT_KEYS, key in SAME_RESULT]
+    known = [key in STEP_KEYS, key in INPUT_KEYS, key in SAME_RESULT, key in OF_DEFENCES]
     assert any(known), f"{key}: add a case to tests/support/step_cases.py, or a test to this file"
     assert not (key in SAME_RESULT and sum(known) > 1)
 
 
 def test_no_test_is_of_a_key_that_does_not_exist():
-    assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT} <= flat(default_config()).keys()
+    assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT, *OF_DEFENCES} <= flat(default_config()).keys()
+    for key, test in OF_DEFENCES.items():
+        assert (
+            key.rpartition(".")[2 if key.count(".") < 2 else 0].rpartition(".")[2]
+            in (CHECKOUT / "tests" / test).read_text()
+        )
