@@ -362,8 +362,4 @@ def test_every_key_has_a_test_that_tells_two_values_apart(key):
 
 def test_no_test_is_of_a_key_that_does_not_exist():
     assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT, *OF_DEFENCES} <= flat(default_config()).keys()
-    for key, test in OF_DEFENCES.items():
-        assert (
-            key.rpartition(".")[2 if key.count(".") < 2 else 0].rpartition(".")[2]
-            in (CHECKOUT / "tests" / test).read_text()
-        )
+    assert all((CHECKOUT / "tests" / test).exists() for test in OF_DEFENCES.values())
