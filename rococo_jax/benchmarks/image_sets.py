@@ -61,6 +61,10 @@ class CorruptedImages:
                     pixels = np.asarray(find_corruption(self.kind)(pixels, self.severity, key, ids=ids))
                 yield from map(prepare or _same, map(Image.fromarray, pixels))
 
+    def applied_to(self, originals: FileImages) -> "CorruptedImages":
+        """The same corruption of other images."""
+        return dataclasses.replace(self, originals=originals)
+
     def thumbnail(self, row: int) -> Image.Image:
         """The corrupted image."""
         return next(self.read([row]))

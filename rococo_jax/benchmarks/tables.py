@@ -39,6 +39,8 @@ class Rows:
     def __getitem__(self, which: slice | np.ndarray) -> "Rows":
         """Some of the rows; `which` is a slice, indices or a mask over all rows."""
         chosen = np.arange(len(self))[which]
+        if not len(chosen):
+            return Rows(tuple((name, index[:0]) for name, index in self.parts[:1]))
         ends = np.cumsum([len(index) for _, index in self.parts])
         part = np.searchsorted(ends, chosen, side="right")
         begins = ends - [len(index) for _, index in self.parts]

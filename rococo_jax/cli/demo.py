@@ -10,6 +10,9 @@ EXAMPLES = """\
   rococo demo --out /tmp/demo --scenes 400 --seed 7
 """
 
+# Training scenes whose captions the baselines without images are counted on.
+_CAPTIONED_SCENES = 2000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -27,7 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
+    from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
+    from rococo_jax.evaluation.baselines import training_captions
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.runner import evaluate_all
     from rococo_jax.evaluation.summary import print_summary
@@ -44,7 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     results = out / run_name(arguments.scenes, arguments.seed) / arguments.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
-    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache)
+    training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
+    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training=training)
     print_summary(all_results)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

@@ -43,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
     add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
         "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
+    add("--baseline-captions", metavar="FILE", help="training captions, Karpathy form, for the baselines that see no "
+        "image: n-gram models (default: only those that need none)")  # fmt: skip
+    add("--baseline-images", metavar="DIR", help="the images of --baseline-captions, for a baseline that sees no "
+        "caption: a linear detector of mixed images (default: none)")  # fmt: skip
     add("--allow-missing-images", action="store_true", help="leave out images that are not there, with a note")
     add("--require-clean", action="store_true", help="refuse a model that was trained on images of a benchmark")
     add("--no-report", action="store_true", help="do not write the report")
@@ -77,6 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rococo_jax.report import write_report
 
     settings = run_on_all_processes("settings", lambda: _settings(arguments))
+    training = run_on_all_processes("baseline captions", lambda: _training(arguments))
     out, shard = Path(arguments.out), arguments.shard
     models = broadcast_from_process_0("models", lambda: read_models(arguments.models, arguments.model_list))
     # A list may grow, and its results must not move when it does.
@@ -98,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
-    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, arguments.dtype, names)
+    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, arguments.dtype, names, training)
     if jax.process_index() == 0:
         if all_results:
             print_summary(all_results)
@@ -126,6 +131,16 @@ def _settings(arguments: argparse.Namespace):
         "allow_missing_images": arguments.allow_missing_images,
         "require_clean": arguments.require_clean,
     })  # fmt: skip
+
+
+def _training(arguments: argparse.Namespace):
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.baselines import read_training_captions
+
+    captions, images = arguments.baseline_captions, arguments.baseline_images
+    if captions is None and images is not None:
+        raise InputError("--baseline-images", "captions", "no --baseline-captions", "the file that names the images")
+    return None if captions is None else read_training_captions(captions, images)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

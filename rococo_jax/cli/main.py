@@ -29,6 +29,7 @@ COMMANDS = (
     "sweep",
     "interpolate",
     "embed",
+    "baselines",
     "verify",
     "influence",
     "lexicon",

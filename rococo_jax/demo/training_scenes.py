@@ -64,6 +64,11 @@ def demo_spec() -> ModelSpec:
     return ModelSpec(vision, text, HeadSpec("linear", DIM), HeadSpec("linear", DIM))
 
 
+def training_captions_of(count: int) -> list[str]:
+    """Captions of the first `count` training scenes, none of which is drawn."""
+    return [caption for index in range(count) for caption in captions_of(make_scene("train", 0, index))]
+
+
 def open_scenes(name: str) -> PairSource:
     """Opens `scenes:COUNT`: the first COUNT (2 or more) training scenes. Their compositions occur in no test scene."""
     count = name.removeprefix("scenes:")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
@@ -35,7 +35,7 @@ class ImageHits:
     """Of one task and variant, by image in the order of names: hits of each metric, and how many queries."""
 
     images: tuple[str, ...]
-    hits: Mapping[str, Int[np.ndarray, " images"]]
+    hits: Mapping[str, Num[np.ndarray, " images"]]
     queries: Int[np.ndarray, " images"]
 
 
@@ -103,14 +103,33 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         hit = hits.get(metric, lambda column: column)(table[column])
         hit = compute.if_else(compute.is_null(table[column]), None, hit)
         columns[metric] = compute.cast(hit, pyarrow.int64())
-    # One thread keeps tasks and variants in the order of the table.
-    sums = pyarrow.table(columns).group_by(list(_ALWAYS), use_threads=False).aggregate(
-        [(metric, "sum") for metric in counted] + [("task", "count")]
-    )  # fmt: skip
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in sums.to_pylist():
-        rows.setdefault((row["task"], row["variant"]), []).append(row)
-    return {key: _image_hits(members, list(counted)) for key, members in rows.items()}
+    return _sums_by_image(columns)
+
+
+def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
+    """Preference, blind, grounding and difference R@1 by task and variant; none where there is no such file.
+
+    A hit is a share here, and `queries` are pairs, each with every query that shows it.
+
+    Raises:
+        InputError: the file is not whole, or lacks a column.
+    """
+    import pyarrow
+    import pyarrow.compute as compute
+    import pyarrow.parquet as parquet
+
+    if not path.exists():
+        return {}
+    shares = ("preference", "blind", "grounding")
+    try:
+        table = parquet.read_table(path, columns=[*_ALWAYS, *shares, "rank", "wrong_queries"])
+    except (pyarrow.ArrowException, OSError) as error:
+        wanted = "the table of pairs that `rococo evaluate` writes, whole"
+        raise InputError(path, "parquet", str(error).splitlines()[0], wanted) from None
+    table = table.filter(compute.greater(table["wrong_queries"], 0))
+    columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
+    columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
+    return _sums_by_image(columns)
 
 
 def counted_columns(path: Path) -> dict[str, str]:
@@ -135,11 +154,26 @@ def counted_columns(path: Path) -> dict[str, str]:
     return counted
 
 
+def _sums_by_image(columns: Mapping[str, Any]) -> dict[tuple[str, str], ImageHits]:
+    """Hits of every task and variant from columns with an entry for each query; those of `_ALWAYS` name it."""
+    import pyarrow
+
+    metrics = [name for name in columns if name not in _ALWAYS]
+    # One thread keeps tasks and variants in the order of the table.
+    sums = pyarrow.table(dict(columns)).group_by(list(_ALWAYS), use_threads=False).aggregate(
+        [(metric, "sum") for metric in metrics] + [("task", "count")]
+    )  # fmt: skip
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in sums.to_pylist():
+        rows.setdefault((row["task"], row["variant"]), []).append(row)
+    return {key: _image_hits(members, metrics) for key, members in rows.items()}
+
+
 def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> ImageHits:
     rows = sorted(rows, key=lambda row: row["image"] or "")
     # A metric of another kind of task is null in all rows.
     own = [metric for metric in metrics if all(row[f"{metric}_sum"] is not None for row in rows)]
-    hits = {metric: np.array([row[f"{metric}_sum"] for row in rows], np.int64) for metric in own}
+    hits = {metric: np.array([row[f"{metric}_sum"] for row in rows]) for metric in own}
     queries = np.array([row["task_count"] for row in rows], np.int64)
     return ImageHits(tuple(row["image"] or "" for row in rows), hits, queries)
 

@@ -1,8 +1,8 @@
-"""Examples of queries that a model got wrong, with small pictures, chosen and written while the images are at hand.
+"""Examples of queries that a model got wrong, and of pairs that it got right blind or by looking, with small pictures.
 
-The rule: per variant the most confident errors first; variants of a task take turns; an image is shown at most once a
-task. `examples.parquet` beside `results.json` has all that a report shows of them, so that a report needs neither the
-images nor the annotations.
+They are chosen and written while the images are at hand. The rule: per variant the most confident first; variants of a
+task take turns; an image is shown at most once a task and role. `examples.parquet` beside `results.json` has all that a
+report shows of them, so that a report needs neither the images nor the annotations.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ __all__ = ["EXAMPLES", "Example", "Side", "collect_examples", "read_examples", "
 
 EXAMPLES = "examples.parquet"
 ERRORS_A_TASK = 12
+WON_A_TASK = 4  # of each role
 _LONGEST_SIDE = 320  # px: sharp at the size that a page shows, about 20 kB each
 _JPEG_QUALITY = 80
 _SIDES = ("query", "right", "wrong")
@@ -33,7 +34,10 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
     """Up to `count` errors of each task, and one image in each corruption, with pictures."""
     chosen = []
     for task in dict.fromkeys(outcome.task for outcome in outcomes):
-        chosen += _take_turns([each for each in outcomes if each.task == task], benchmark, count)
+        of_task = [each for each in outcomes if each.task == task]
+        chosen += _take_turns(_errors(of_task, benchmark, count), count)
+        for role in ("won_blind", "won_looking"):
+            chosen += _take_turns(_won(of_task, benchmark, role), WON_A_TASK)
     chosen += _illustrations(benchmark)
     pictures: dict[tuple[str, int], bytes | None] = {}
 
@@ -54,13 +58,28 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
     return made
 
 
-def _take_turns(outcomes: Sequence[Outcome], benchmark: Benchmark, count: int) -> list[Example]:
+def _errors(outcomes: Sequence[Outcome], benchmark: Benchmark, count: int) -> dict[str, list[Example]]:
+    """The errors of each variant, the most confident last."""
     waiting: dict[str, list[Example]] = {}
     for outcome in outcomes:
         # An image that another variant has shown is passed over, so each variant offers more than its share.
         waiting.setdefault(outcome.variant, []).extend(outcome.errors(benchmark, 2 * count))
     for errors in waiting.values():
-        errors.sort(key=lambda each: each.wrong_score - each.right_score)  # the most confident last, where pop is
+        errors.sort(key=lambda each: each.wrong_score - each.right_score)
+    return waiting
+
+
+def _won(outcomes: Sequence[Outcome], benchmark: Benchmark, role: str) -> dict[str, list[Example]]:
+    """The pairs of each variant whose original won, blind or by looking, in reverse order."""
+    waiting: dict[str, list[Example]] = {}
+    for outcome in outcomes:
+        found = outcome.won(benchmark) if hasattr(outcome, "won") else []
+        waiting.setdefault(outcome.variant, []).extend(each for each in found if each.role == role)
+    return {variant: won[::-1] for variant, won in waiting.items()}
+
+
+def _take_turns(waiting: dict[str, list[Example]], count: int) -> list[Example]:
+    """Takes the last of each variant in turn, an image at most once."""
     chosen, shown = [], set()
     while len(chosen) < count and any(waiting.values()):
         for errors in waiting.values():

@@ -133,15 +133,15 @@ def rank_by_scores(tasks: Sequence[RankTask], tables: PairTables, count: int, sc
                 rows, items = np.nonzero(judged)
                 logits = np.zeros(cosines.shape)
                 logits[rows, items] = scores.of(*tables.pair(task, queries.start + rows, items))
-                parts.append(
-                    rank_statistics_of_matrix(
-                        reranked(cosines, logits, judged),
-                        query_group=task.query_group[queries],
-                        gallery_group=task.gallery_group,
-                        gallery_altered=task.gallery_altered,
-                        source="matching logits",
-                    )
+                ranked = rank_statistics_of_matrix(
+                    reranked(cosines, logits, judged),
+                    query_group=task.query_group[queries],
+                    gallery_group=task.gallery_group,
+                    gallery_altered=task.gallery_altered,
+                    source="matching logits",
                 )
+                # Most pairs of an image and a text are not judged, so there are no differences to count.
+                parts.append((ranked, None))
                 advance(len(cosines))
             outcomes.append(task.joined(parts))
     return outcomes

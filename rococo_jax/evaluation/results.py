@@ -1,4 +1,4 @@
-"""`results.json` and `per_query.parquet`: written from the outcomes of tasks, and read back with checks.
+"""`results.json` and its tables of queries and pairs: written from the outcomes of tasks, and read back with checks.
 
     {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": ..., "fingerprint": {...},
      "kinds": {TASK: KIND}, "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
@@ -9,8 +9,9 @@
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts in
-the same way. `per_query.parquet` has one row a query or item, and seed. Files of version 1, which had RoCOCO alone and
-no `format`, are read as if they were of version 2.
+the same way. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
+original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`). Files of version
+1, which had RoCOCO alone and no `format`, are read as if they were of version 2.
 """
 
 import json
@@ -24,6 +25,7 @@ import jax
 import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, intervals, mean_of_runs
@@ -32,7 +34,7 @@ from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.results", 2
-RESULTS, PER_QUERY = "results.json", "per_query.parquet"
+RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 # The benchmark and the kind of task of files without a format.
 _FIRST_BENCHMARK, _FIRST_KIND = "rococo", "rank"
 _TOLERANCE = 1e-4
@@ -60,14 +62,19 @@ def make_results(
     for each in outcomes:
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
-    kinds, tasks, bounds, sizes = {}, {}, {}, {}
+    kinds, tasks, bounds, sizes, alone = {}, {}, {}, {}, []
     for (task, variant), of_variant in runs.items():
         first = of_variant[0]
         baseline = None if variant == first.baseline else baselines.get((task, first.baseline))
         counted = [each.counted for each in of_variant]
         kinds[task] = first.kind
-        tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline)
-        bounds.setdefault(task, {})[variant] = intervals(counted, baseline)
+        of_pairs = [found for each in of_variant if (found := getattr(each, "grounding", None)) is not None]
+        tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline) | (
+            mean_of_runs(of_pairs) if of_pairs else {}
+        )
+        bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
+        if not of_pairs and getattr(first, "differences", None) is not None:
+            alone.append(f"{task}, {variant}: no preference, blind and grounding, because no pair has a wrong partner")
         seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
         sizes.setdefault(task, {})[variant] = first.sizes | seeds
     return {
@@ -81,7 +88,7 @@ def make_results(
         "intervals": bounds,
         "sizes": sizes,
         "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
-        "notes": list(notes),
+        "notes": [*notes, *alone],
     }
 
 
@@ -102,6 +109,24 @@ def is_whole_per_query(path: str | os.PathLike) -> bool:
     except (OSError, pa.ArrowException):
         return False
     return True
+
+
+def pair_table(outcomes: Iterable[Outcome], tables: Tables):
+    """One table (`pyarrow.Table`) of the pairs of all outcomes, empty where no task has any."""
+    import pyarrow as pa
+
+    words, whole = ("image", "query", "right", "wrong"), ("wrong_queries",)
+    numbers = ("difference", "preference", "blind", "grounding", "rank")
+    types = {"task": pa.string(), "variant": pa.string(), "seed": pa.int64()}
+    types |= dict.fromkeys(words, pa.string()) | dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(whole, pa.int64())
+    parts = [pa.schema(types.items()).empty_table()]
+    for each in outcomes:
+        columns = each.pair_rows(tables) if hasattr(each, "pair_rows") else None
+        if columns is not None:
+            count = len(columns["image"])
+            named = {"task": [each.task] * count, "variant": [each.variant] * count, "seed": [each.seed] * count}
+            parts.append(pa.table({**named, **columns}, schema=pa.schema(types.items())))
+    return pa.concat_tables(parts)
 
 
 def write_per_query(path: str | os.PathLike, table) -> None:

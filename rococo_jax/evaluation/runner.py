@@ -24,17 +24,21 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError, is_disk_full
+from rococo_jax.evaluation.baselines import TrainingCaptions, baselines_of
+from rococo_jax.evaluation.detector import detector_baselines, training_images
 from rococo_jax.evaluation.embedding import embed_benchmark, score_tasks
 from rococo_jax.evaluation.examples import Example, collect_examples, write_examples
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.reranking import rerank_on_all_processes
 from rococo_jax.evaluation.results import (
+    PAIRS,
     PER_QUERY,
     RESULTS,
     VERSION,
     is_whole_per_query,
     make_fingerprint,
     make_results,
+    pair_table,
     per_query_table,
     read_results,
     with_checksum,
@@ -56,11 +60,12 @@ from rococo_jax.storage import hash_json, write_json
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation of one model gives: the contents of its three files."""
+    """What an evaluation of one model gives: the contents of its four files."""
 
     results: dict[str, Any]
     per_query: Any
     examples: list[Example]
+    pairs: Any
 
 
 def fingerprint(
@@ -79,6 +84,7 @@ def evaluate_model(
     settings: Settings,
     cache: EmbeddingCache,
     examples: bool = False,
+    training: TrainingCaptions | None = None,
 ) -> Evaluated:
     """One model on all tasks of all benchmarks.
 
@@ -88,6 +94,7 @@ def evaluate_model(
         settings: what is asked.
         cache: where embeddings are kept.
         examples: also choose errors to show, and make their pictures.
+        training: captions for the baselines that see no image; without them, those that need none.
 
     Raises:
         InputError: the model has no image or no text tower, or no matching head to rerank with, or an image cannot be
@@ -95,13 +102,21 @@ def evaluate_model(
     """
     if settings.rerank:
         encoder.require_matching()
-    outcomes, notes, tables, shown = [], [], [], []
+    outcomes, notes, tables, pairs, shown = [], [], [], [], []
     met = {}
+    baselines = {"captions": None if training is None else training.about, "tasks": baselines_of(benchmarks, training)}
+    images = None
+    if training is not None and training.folder is not None and not isinstance(encoder, CrossFitted):
+        images = training_images(training.folder, training.image_names, benchmarks)
     # Asked of all benchmarks before the first image is read.
     for benchmark, seen in [(each, seen_images(encoder, each, settings.require_clean)) for each in benchmarks]:
         made = _outcomes(encoder, benchmark, settings, cache)
         outcomes += made
         notes += benchmark.notes
+        pairs.append(pair_table(made, benchmark))
+        if images is not None:
+            for task, variants in detector_baselines(encoder, benchmark, images, cache).items():
+                baselines["tasks"].setdefault(task, {}).update(variants)
         if seen is not None:
             unseen, counts = unseen_outcomes(made, seen)
             outcomes += unseen
@@ -120,8 +135,9 @@ def evaluate_model(
         encoder.name, settings.protocol, fingerprint(encoder, benchmarks, settings), outcomes, dict.fromkeys(notes)
     )
     data = {benchmark.name: dict(benchmark.data) for benchmark in benchmarks}
-    results = {**made, "data": data, "about": encoder.facts()} | ({"training_images": met} if met else {})
-    return Evaluated(results, per_query_table(tables), shown)
+    results = {**made, "baselines": baselines, "data": data, "about": encoder.facts()}
+    results |= {"training_images": met} if met else {}
+    return Evaluated(results, per_query_table(tables), shown, per_query_table(pairs))
 
 
 def _outcomes(
@@ -142,6 +158,7 @@ def evaluate_into(
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
+    training: TrainingCaptions | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """As `evaluate_model`, with the results written into `folder`. Results that are there already are taken as read.
 
@@ -152,11 +169,15 @@ def evaluate_into(
         InputError: `folder` holds the results of another model, protocol or data set.
     """
     wanted = run_on_all_processes("fingerprint", lambda: fingerprint(encoder, benchmarks, settings))
-    done = broadcast_from_process_0("results that are there", lambda: _results_in(folder, encoder.name, wanted))
+    done = broadcast_from_process_0(
+        "results that are there", lambda: _results_in(folder, encoder.name, wanted, training)
+    )
     if done is not None:
         return done, False
     before = cache.computed, cache.read
-    results, table, examples = evaluate_model(encoder, benchmarks, settings, cache, examples=True)
+    results, table, examples, pairs = evaluate_model(
+        encoder, benchmarks, settings, cache, examples=True, training=training
+    )
     if jax.process_index() == 0:
         computed, read = cache.computed - before[0], cache.read - before[1]
         told = f"{encoder.name}: {computed:,} images and texts embedded, {read:,} read from the cache"
@@ -165,6 +186,7 @@ def evaluate_into(
 
     def write() -> None:
         write_per_query(folder / PER_QUERY, table)
+        write_per_query(folder / PAIRS, pairs)
         write_examples(folder, examples)
         # Last: results.json tells that the rest is there.
         write_json(folder / RESULTS, results)
@@ -181,6 +203,7 @@ def evaluate_all(
     cache: EmbeddingCache,
     dtype: DTypeLike = jnp.float32,
     names: Mapping[str, str] | None = None,
+    training: TrainingCaptions | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Several models, one after the other: their results, and the sources of those that failed.
 
@@ -191,7 +214,7 @@ def evaluate_all(
     Args:
         folders: for each model, where its results go.
         out: the run's folder, for the journal.
-        benchmarks, settings, cache: as in `evaluate_model`.
+        benchmarks, settings, cache, training: as in `evaluate_model`.
         dtype: of the towers' compute.
         names: what to call models, where not after their source.
 
@@ -205,7 +228,7 @@ def evaluate_all(
         started = time.time()
         try:
             results, made = _load_and_evaluate(
-                source, folder, benchmarks, settings, cache, dtype, (names or {}).get(source)
+                source, folder, benchmarks, settings, cache, dtype, (names or {}).get(source), training
             )
         except Exception as error:  # a night's run must outlive whatever is wrong with one model
             if len(folders) == 1 or _fails_every_model(error, benchmarks):
@@ -238,12 +261,13 @@ def _load_and_evaluate(
     cache: EmbeddingCache,
     dtype: DTypeLike,
     name: str | None,
+    training: TrainingCaptions | None,
 ) -> tuple[dict[str, Any], bool]:
     """One model from its source. The encoder lives in this call alone, so that no two are in memory at once."""
     own_devices = make_mesh(jax.local_devices())
     encoder = run_on_all_processes(f"loading {source}", lambda: load_any(source, mesh=own_devices, dtype=dtype))
     encoder.name = name or encoder.name
-    return evaluate_into(folder, encoder, benchmarks, settings, cache)
+    return evaluate_into(folder, encoder, benchmarks, settings, cache, training)
 
 
 def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> bool:
@@ -262,13 +286,18 @@ def _since(started: float) -> float:
     return round(time.time() - started, 2)
 
 
-def _results_in(folder: Path, model: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
+def _results_in(
+    folder: Path, model: str, wanted: dict[str, Any], training: TrainingCaptions | None
+) -> dict[str, Any] | None:
     path = folder / RESULTS
     if not path.exists():
         return None
     results = read_results(path)
     found = results["fingerprint"]
-    if found == wanted and is_whole_per_query(folder / PER_QUERY):
+    # Results without pairs, or without the baselines asked for, are made again, from the cache of embeddings.
+    captions = results.get("baselines", {}).get("captions")
+    whole = all(is_whole_per_query(folder / name) for name in (PER_QUERY, PAIRS))
+    if found == wanted and whole and (training is None or captions == training.about):
         # An encoder without a fingerprint may have changed since.
         return None if "fingerprint" in wanted["model"] and wanted["model"]["fingerprint"] is None else results
     different = [key for key in wanted if found.get(key) != wanted[key]]

@@ -17,12 +17,17 @@ from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from
 from rococo_jax.benchmarks.rococo.benchmark import CaptionTasks, tasks_of_file
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, RankTask
+from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.similarity import rank_statistics_of_matrix
+from rococo_jax.similarity import (
+    DifferenceStatistics,
+    difference_statistics_of_matrix,
+    rank_statistics_of_matrix,
+)
 from rococo_jax.storage import hash_file, read_json
 
 # Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
@@ -38,21 +43,33 @@ def rank_by_similarities(
     Raises:
         InputError: as `rank_statistics_of_matrix`.
     """
-    return [
-        RankOutcome(
-            task,
-            rank_statistics_of_matrix(
-                similarities if task.asks_for_texts else similarities.T,
-                query_rows=task.queries.index,
-                gallery_columns=task.gallery.index,
-                query_group=task.query_group,
-                gallery_group=task.gallery_group,
-                gallery_altered=task.gallery_altered,
-                source=source,
-            ),
+    outcomes = []
+    for task in tasks:
+        scores = similarities if task.asks_for_texts else similarities.T
+        statistics = rank_statistics_of_matrix(
+            scores,
+            query_rows=task.queries.index,
+            gallery_columns=task.gallery.index,
+            query_group=task.query_group,
+            gallery_group=task.gallery_group,
+            gallery_altered=task.gallery_altered,
+            source=source,
         )
-        for task in tasks
-    ]
+        differences = None if task.pairs is None else _differences(task.pairs, scores)
+        outcomes.append(RankOutcome(task, statistics, differences))
+    return outcomes
+
+
+def _differences(pairs: AlteredPairs, scores: np.ndarray) -> DifferenceStatistics:
+    return difference_statistics_of_matrix(
+        scores,
+        query_rows=pairs.queries.index,
+        right_columns=pairs.right.index,
+        wrong_columns=pairs.wrong.index,
+        query_group=pairs.query_group,
+        pair_group=pairs.group,
+        also_shown_in=pairs.also_shown_in,
+    )
 
 
 def score_similarities(

@@ -1,12 +1,21 @@
 """Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
-from rococo_jax.metrics import choice, retrieval
+from rococo_jax.metrics import choice, grounding, retrieval
 from rococo_jax.metrics.metric import DROPS, Metric
 
 __all__ = ["METRICS", "Metric", "metric_of"]
 
 # Every metric by name, in the order in which tables print them.
-METRICS = {metric.name: metric for metric in (*retrieval.METRICS[:5], *DROPS, *retrieval.METRICS[5:], *choice.METRICS)}
+METRICS = {
+    metric.name: metric
+    for metric in (
+        *retrieval.METRICS[:5],
+        *grounding.METRICS,
+        *DROPS,
+        *retrieval.METRICS[5:],
+        *choice.METRICS,
+    )
+}
 
 
 def metric_of(name: str) -> Metric:

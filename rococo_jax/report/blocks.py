@@ -50,6 +50,7 @@ class Cell:
         words: whether it is text that the filter looks at.
         edge: whether a group of columns begins here.
         title: told on demand.
+        soft: whether it is greyed: no figure of the model.
         shade: of a heat map, 0 to 9.
     """
 
@@ -61,6 +62,7 @@ class Cell:
     strong: bool = False
     title: str = ""
     shade: int | None = None
+    soft: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

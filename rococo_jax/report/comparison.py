@@ -11,8 +11,8 @@ import numpy as np
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.across_seeds import ImageHits, counted_columns, read_image_hits
-from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.evaluation.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
+from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
@@ -20,6 +20,8 @@ from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.vocabulary import percent, signed, variant_label
 
+# Compared besides, where there are pairs of originals and altered copies.
+OF_PAIRS = ("blind", "grounding")
 _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 
@@ -67,12 +69,25 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Com
             counted_columns(group.runs[0].path.parent / PER_QUERY)
             continue
         tables = {run.label: read_image_hits(run.path.parent / PER_QUERY) for run in group.runs}
+        pairs = {run.label: read_pair_hits(run.path.parent / PAIRS) for run in group.runs}
         for task in tasks_of(group.runs):
-            compared = section_of(group.runs, task).compared
-            comparison = _compare(ordered(group.runs, task), task, compared, tables, reference)
+            runs, compared = ordered(group.runs, task), section_of(group.runs, task).compared
+            comparison = _compare(runs, task, compared, tables, reference)
             if comparison is not None:
-                found[place, task] = comparison
+                found[place, task] = _joined(comparison, _compare(runs, task, OF_PAIRS, pairs, reference))
     return found
+
+
+def _joined(comparison: Comparison, of_pairs: Comparison | None) -> Comparison:
+    """The comparison with the differences of pairs in the rows of the same model and variant."""
+    if of_pairs is None:
+        return comparison
+    added = {(row.run.label, row.variant): row.metrics for row in of_pairs.rows}
+    rows = tuple(
+        dataclasses.replace(row, metrics={**row.metrics, **added.get((row.run.label, row.variant), {})})
+        for row in comparison.rows
+    )
+    return dataclasses.replace(comparison, compared=(*comparison.compared, *of_pairs.compared), rows=rows)
 
 
 def _compare(

@@ -16,6 +16,13 @@ _SAME_SENTENCE = 0.5
 _LONGEST_TEXT = 400  # letters
 _LONGEST_FILE = 20
 _ORIGINAL = "altered from: "
+ERROR, WON = ("error",), ("won_blind", "won_looking")
+_WON_KINDS = {"won_blind": "won blind", "won_looking": "won by looking"}
+WON_TOLD = (
+    "Examples of originals that won",
+    "Won blind: almost everything prefers the original to its altered copy, whether it shows it or not. Won by "
+    "looking: what shows the original prefers it more than anything else does, while others as often prefer the copy.",
+)
 _KINDS = {
     ("own_altered", "text"): "own caption, altered",
     ("other_altered", "text"): "another image's caption, altered",
@@ -33,20 +40,22 @@ class Word:
     changed: bool
 
 
-def choose_errors(examples: Iterable[Example], task: str, count: int) -> list[Example]:
-    """The first `count` errors of a task in the order of choice, grouped by variant in reading order."""
-    errors = [each for each in examples if (each.role, each.task) == ("error", task)]
-    chosen = sorted(errors, key=lambda each: each.order)[:count]
+def choose_examples(examples: Iterable[Example], task: str, roles: Sequence[str], count: int) -> list[Example]:
+    """The first `count` examples of a task and of some roles in the order of choice, role by role, by variant."""
+    found = [each for each in examples if each.role in roles and each.task == task]
+    chosen = sorted(found, key=lambda each: each.order)[:count]
     variants = order_variants(each.variant for each in chosen)
-    return sorted(chosen, key=lambda each: variants.index(each.variant))
+    return sorted(chosen, key=lambda each: (roles.index(each.role), variants.index(each.variant)))
 
 
-def error_cards(examples: Sequence[Example]) -> Cards:
+def example_cards(examples: Sequence[Example]) -> Cards:
     """The examples side by side."""
     return Cards([_card(example) for example in examples])
 
 
 def _card(example: Example) -> Card:
+    if example.role in WON:
+        return _won_card(example)
     chosen = "image" if example.wrong.image else "text"
     kind = _KINDS.get((example.kind, chosen), example.kind.replace("_", " "))
     seed = f" (seed {example.seed})" if example.seed is not None else ""
@@ -69,6 +78,21 @@ def _card(example: Example) -> Card:
         lines.append(Line("true", _file(example.right.image), example.right_score, "true file"))
     else:
         lines += _text_lines(example, seed)
+    return Card(rich("<b>{}</b> · {}", variant_label(example.variant), kind), pictures, lines)
+
+
+def _won_card(example: Example) -> Card:
+    """A pair of which the original won: what was asked, the two, and how many others agree."""
+    kind = _WON_KINDS[example.role]
+    sides = ((example.query, ""), (example.right, "original"), (example.wrong, "altered"))
+    pictures = [Picture(side.jpeg, side.image, f"{label or 'asked'}: {side.image}", label) for side, label in sides
+                if side.image]  # fmt: skip
+    lines = [Line("caption", _cut(example.query.text), None, "query")] if example.query.text else []
+    if example.right.text:
+        original, altered = compare_words(_cut(example.right.text), _cut(example.wrong.text))
+        lines += [Line("original", _marked(original, "del"), None, "true")]
+        lines += [Line("altered", _marked(altered, "mark"), None, "chosen")]
+    lines.append(Line("others", example.query.note, None, "made-from"))
     return Card(rich("<b>{}</b> · {}", variant_label(example.variant), kind), pictures, lines)
 
 

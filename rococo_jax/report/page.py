@@ -26,7 +26,8 @@ from rococo_jax.report.blocks import (
 )
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, object_of, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
-from rococo_jax.report.examples import choose_errors, error_cards
+from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
+from rococo_jax.report.grounding import grounding_part
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.tables import has_any
@@ -311,19 +312,23 @@ def _task(
         sizes(runs, task),
         section.tiles(runs, task),
         section.results(runs, task),
+        grounding_part(runs, task),
         comparison_part(compared, task) if compared else None,
         *section.charts(runs, task),
-        _errors(runs, task, section.errors(task), examples),
+        _examples(runs, task, examples, WON, WON_TOLD),
+        _examples(runs, task, examples, ERROR, section.errors(task)),
     ]
     return Part(task_label(task), blocks, 3, "task", anchor)
 
 
-def _errors(runs: Sequence[Run], task: str, told: tuple[str, str], examples: dict[str, list[Example]]) -> Part | None:
+def _examples(
+    runs: Sequence[Run], task: str, examples: dict[str, list[Example]], roles: Sequence[str], told: tuple[str, str]
+) -> Part | None:
     title, note = told
     count = next(count for most, count in _EXAMPLES if len(runs) <= most)
     shown: list[Cards | Folded] = []
     for run in runs:
-        if chosen := choose_errors(examples[run.label], task, count):
-            cards = error_cards(chosen)
+        if chosen := choose_examples(examples[run.label], task, roles, count):
+            cards = example_cards(chosen)
             shown.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not shown))
     return Part(title, [Note(note), *shown]) if shown else None

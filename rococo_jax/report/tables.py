@@ -12,7 +12,7 @@ from rococo_jax.report.collection import Figure, Run, best_first
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
 # A row with more columns is wider than any screen: a row a model and variant reads better.
-_WIDEST = 21
+WIDEST = 21
 # With more variants than this, a panel a model keeps the page short.
 MOST_PANELS = 8
 
@@ -38,7 +38,7 @@ def leaderboard(
     groups = [(name, [each for each in names if has_any(runs, task, [name], each)]) for name, names in groups]
     groups = [(name, names) for name, names in groups if names]
     columns = [(name, each, place == 0) for name, names in groups for place, each in enumerate(names)]
-    if len(columns) > _WIDEST:
+    if len(columns) > WIDEST:
         return _long_table(runs, task, short)
     best = {(variant, name): _leaders(runs, task, variant, name) for variant, name, _ in columns}
     heads = [Head("Model", words=True)]

@@ -1,6 +1,13 @@
 """Similarities between two sets of embeddings, in blocks: sharded reductions of logits for losses, and rank counts."""
 
-from rococo_jax.similarity.matrix import rank_statistics_of_matrix, score_blocks, top_k_mask
+from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
+from rococo_jax.similarity.matrix import (
+    difference_statistics_of_matrix,
+    rank_statistics_of_matrix,
+    score_blocks,
+    top_k_mask,
+)
+from rococo_jax.similarity.ranked_pairs import rank_and_difference_statistics
 from rococo_jax.similarity.ranks import rank_statistics
 from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, Items, ShardedLogits
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
@@ -8,9 +15,13 @@ from rococo_jax.similarity.statistics import KINDS, RankStatistics
 __all__ = [
     "KINDS",
     "ON_ONE_DEVICE",
+    "DifferenceStatistics",
     "Items",
     "RankStatistics",
     "ShardedLogits",
+    "difference_statistics",
+    "difference_statistics_of_matrix",
+    "rank_and_difference_statistics",
     "rank_statistics",
     "rank_statistics_of_matrix",
     "score_blocks",

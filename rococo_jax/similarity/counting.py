@@ -18,6 +18,8 @@ from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTE
 
 # What to do with a pair of tiles: nothing; find positives; count, knowing that no item is the query's own; count all.
 SKIP, POSITIVES, PLAIN, CAREFUL = range(4)
+# Group of queries that pad a tile; that of gallery items is -1.
+PADDING = -2
 # Gallery items of a strip, and queries at a time in the careful path; tile sizes are multiples of both.
 _STRIP, _QUERIES_AT_ONCE = 64, 128
 _OWN, _ALTERED = (OWN, OWN_ALTERED), (OWN_ALTERED, OTHER_ALTERED)
@@ -100,9 +102,10 @@ def _step(counts: Counts, queries: Queries, gallery: GalleryTiles, needs: Int[Ar
     return lax.scan(one_gallery_tile, counts, (gallery, needs.T))[0]
 
 
-def _scores(
+def tile_scores(
     queries: Float[Array, "queries width"], gallery: Float[Array, "gallery width"]
 ) -> Float[Array, "queries gallery"]:
+    """Scores of a query tile with a gallery tile, float32 at the highest precision."""
     return lax.dot_general(queries, gallery, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
@@ -110,12 +113,22 @@ def _count_pair(need: Int[Array, ""], counts: Counts, queries: Queries, tile: Ga
     """Counts one pair of tiles. Both passes share the product, so that all scores come from the same instructions."""
 
     def count():
-        scores = _scores(queries.embeddings, tile.embeddings)
-        plain, ties = _count_plain(scores, counts, tile)
-        careful = functools.partial(_count_careful, need == POSITIVES, scores, counts, queries, tile)
-        return _add(counts, lax.cond((need != PLAIN) | ties, careful, lambda: plain), tile.altered)
+        return count_scores(need, tile_scores(queries.embeddings, tile.embeddings), counts, queries, tile)
 
     return lax.cond(need == SKIP, lambda: counts, count)
+
+
+def count_scores(
+    need: Int[Array, ""],
+    scores: Float[Array, "queries gallery"],
+    counts: Counts,
+    queries: Queries,
+    tile: GalleryTiles,
+) -> Counts:
+    """Counts the scores of one pair of tiles, of which something is needed."""
+    plain, ties = _count_plain(scores, counts, tile)
+    careful = functools.partial(_count_careful, need == POSITIVES, scores, counts, queries, tile)
+    return _add(counts, lax.cond((need != PLAIN) | ties, careful, lambda: plain), tile.altered)
 
 
 def _count_plain(

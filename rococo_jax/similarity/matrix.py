@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
+from rococo_jax.similarity.differences import NOT_SHOWN, DifferenceStatistics, OwnQueries, number_groups
 from rococo_jax.similarity.statistics import (
     KINDS,
     OTHER,
@@ -79,6 +80,51 @@ def rank_statistics_of_matrix(
             counts.add_others(block, queries, items)
             advance(block.size)
     return counts.statistics()
+
+
+def difference_statistics_of_matrix(
+    similarities: Float[np.ndarray, "rows columns"],
+    *,
+    query_rows: Int[np.ndarray, "queries"],
+    right_columns: Int[np.ndarray, "pairs"],
+    wrong_columns: Int[np.ndarray, "pairs"],
+    query_group: Int[np.ndarray, "queries"],
+    pair_group: Int[np.ndarray, "pairs"],
+    also_shown_in: Int[np.ndarray, "pairs"] | None = None,
+) -> DifferenceStatistics:
+    """As `difference_statistics`, from a matrix of similarities with one row a query, a few pairs at a time.
+
+    Args:
+        similarities: higher is more similar; differences are taken in their precision, of float16 in float32.
+        query_rows: the row of each query.
+        right_columns, wrong_columns: the columns of each pair.
+        query_group, pair_group, also_shown_in: as in `difference_statistics`.
+    """
+    precision = np.float64 if similarities.dtype == np.float64 else np.float32
+    second = np.full(len(pair_group), NOT_SHOWN) if also_shown_in is None else also_shown_in
+    query_group, pair_group, second = number_groups(query_group, pair_group, second)
+    own = OwnQueries(pair_group, second, query_group)
+    difference = np.empty(len(own.pair), precision)
+    preferring, below = np.empty(len(own.pair), int), np.empty(len(own.pair), int)
+    at_once = max(1, _BLOCK_BYTES // (np.dtype(precision).itemsize * max(len(query_rows), 1)))
+    for start in range(0, len(pair_group), at_once):
+        pairs = np.arange(start, min(start + at_once, len(pair_group)))
+        sides = (similarities[:, columns[pairs]][query_rows] for columns in (right_columns, wrong_columns))
+        differences = np.subtract(*sides, dtype=precision)
+        group = query_group[:, None]
+        others = (group != pair_group[pairs]) & (group != second[pairs])
+        entry, column, _ = own.entries(pairs)
+        difference[entry] = differences[own.query[entry], column]
+        preferring[entry] = _twice(differences > 0, differences >= 0, others)[column]
+        for each, of_entry in zip(entry, column, strict=True):
+            lower = differences[:, of_entry, None]
+            below[each] = _twice(difference[each] > lower, difference[each] >= lower, others[:, of_entry, None])[0]
+    return own.statistics(difference, preferring, below)
+
+
+def _twice(above: np.ndarray, level: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Over the others of each column, 2 for each above and 1 for each that is level alone."""
+    return np.count_nonzero(above & others, axis=0) + np.count_nonzero(level & others, axis=0)
 
 
 def _blocks(

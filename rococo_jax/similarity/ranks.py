@@ -15,8 +15,9 @@ Items are sorted by group first, so that the few pairs of tiles in which a query
 diagonal, and altered items have tiles of their own; all other pairs take a cheaper path.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,6 +29,7 @@ from rococo_jax.progress import progress
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity.counting import (
     CAREFUL,
+    PADDING,
     PLAIN,
     POSITIVES,
     SKIP,
@@ -82,9 +84,7 @@ def rank_statistics(
         InputError: widths differ; an embedding is NaN, infinite or so large that a score would be; a query has no
             unaltered item of its group.
     """
-    if queries.shape[1] != gallery.shape[1]:
-        raise InputError(source, "width", f"{queries.shape[1]} and {gallery.shape[1]}", "embeddings of one width")
-    check_groups(query_group, gallery_group, gallery_altered, source)
+    check_inputs(queries, gallery, query_group, gallery_group, gallery_altered, source)
     mesh = make_mesh(jax.devices()[:1]) if mesh is None else mesh
     sizes = tile_shape(mesh.devices.flat[0].platform)
     query_table = Rows(np.asarray(queries), query_rows, source)
@@ -94,18 +94,36 @@ def rank_statistics(
 
     query_tiles = cut_into_tiles(query_group, np.zeros(len(query_group), bool), sizes[0])
     gallery_tiles = cut_into_tiles(gallery_group, gallery_altered, sizes[1])
-    positives, distractors = _needs(query_tiles, gallery_tiles)
-    ranking = _Ranking(mesh, query_tiles, query_table, query_group)
+    positives, distractors = tile_needs(query_tiles, gallery_tiles)
+    ranking = Ranking(QueriesOnDevices(mesh, query_tiles, query_table, query_group))
     total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
         for needs in (positives, distractors):
             wanted = np.flatnonzero(needs.any(axis=0))
             for tiles in _in_steps(wanted, tiles_per_step):
-                block = _gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
+                block = gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
                 query_table.check_scores_with(gallery_table)
                 ranking.count(block, needs[:, tiles])
                 advance(int(np.count_nonzero(needs[:, tiles])))
-    return ranking.statistics(len(query_group))
+    return ranking.statistics()
+
+
+def check_inputs(
+    queries: Any,
+    gallery: Any,
+    query_group: Int[np.ndarray, "queries"],
+    gallery_group: Int[np.ndarray, "gallery"],
+    gallery_altered: Bool[np.ndarray, "gallery"],
+    source: str,
+) -> None:
+    """Checks widths and groups.
+
+    Raises:
+        InputError: widths differ, there is no query, or one has no unaltered item of its group.
+    """
+    if queries.shape[1] != gallery.shape[1]:
+        raise InputError(source, "width", f"{queries.shape[1]} and {gallery.shape[1]}", "embeddings of one width")
+    check_groups(query_group, gallery_group, gallery_altered, source)
 
 
 def tile_shape(platform: str) -> tuple[int, int]:
@@ -136,11 +154,20 @@ class Tiles:
 
 def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "items"], size: int) -> Tiles:
     """Sorts items by (altered, group) and cuts each of the two runs into tiles of `size`."""
+    of_kinds = (np.flatnonzero(altered == kind) for kind in (False, True))
+    return cut_runs_into_tiles(group, *(run[np.argsort(group[run], kind="stable")] for run in of_kinds), size)
+
+
+def cut_runs_into_tiles(
+    group: Int[np.ndarray, "items"],
+    unaltered: Int[np.ndarray, "unaltered"],
+    altered: Int[np.ndarray, "altered"],
+    size: int,
+) -> Tiles:
+    """Cuts the two runs of items, in the order given, into tiles of `size`."""
     runs = []
-    for kind in (False, True):
-        of_kind = np.flatnonzero(altered == kind)
-        if len(of_kind):
-            run = of_kind[np.argsort(group[of_kind], kind="stable")]
+    for kind, run in ((False, unaltered), (True, altered)):
+        if len(run):
             missing = -len(run) % size
             filled = np.arange(len(run) + missing) < len(run)
             runs.append((np.pad(run, (0, missing), mode="edge"), filled, np.full(len(filled) // size, kind)))
@@ -149,8 +176,8 @@ def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "i
         items=items,
         filled=filled,
         altered=np.concatenate([run[2] for run in runs]),
-        first_group=group[items[:, 0]],
-        last_group=group[items[:, -1]],
+        first_group=group[items].min(axis=1),
+        last_group=group[items].max(axis=1),
     )
 
 
@@ -193,7 +220,7 @@ class Rows:
             raise InputError(self.source, "embeddings", found, "unit vectors")
 
 
-def _needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
+def tile_needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
     """What to do with each pair of tiles in the first and in the second pass."""
     own = may_share_group(queries, gallery)
     positives = np.where(own & ~gallery.altered, POSITIVES, SKIP)
@@ -206,7 +233,7 @@ def _in_steps(tiles: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
         yield tiles[start : start + at_once]
 
 
-def _gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray, at_once: int) -> GalleryTiles:
+def gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray, at_once: int) -> GalleryTiles:
     """Reads some tiles of the gallery; the last block is padded with tiles that are skipped."""
     which = np.pad(which, (0, at_once - len(which)), mode="edge")
     items, filled = tiles.items[which], tiles.filled[which]
@@ -219,41 +246,71 @@ def _gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarr
     )
 
 
-class _Ranking:
-    """Queries and counts on the devices."""
+class QueriesOnDevices:
+    """Query tiles, sharded over the devices; copies of the last tile make their number a multiple of the devices.
 
-    def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: Rows, group: np.ndarray):
+    Args:
+        mesh: a tile is never over two of its devices.
+        tiles: the queries.
+        table: their embeddings.
+        group: the group of each query, not negative.
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: Rows, group: Int[np.ndarray, "queries"]):
         self.mesh, self.tiles = mesh, tiles
         self.sharding = query_sharding(mesh)
         self.tile_count = len(tiles) + -len(tiles) % mesh.size
-        # Copies of the last tile make the number a multiple of the devices; they are skipped.
         which = np.minimum(np.arange(self.tile_count), len(tiles) - 1)
         items, width = tiles.items[which], table.table.shape[1]
-        self.queries = Queries(
-            embeddings=self._shard((*items.shape, width), lambda part: table.take(items[part[0]])),
-            group=self._shard(items.shape, lambda part: group[items[part]].astype(np.int32)),
+        groups = np.where(tiles.filled, group[tiles.items], PADDING).astype(np.int32)[which]
+        self.tiles_of_queries = Queries(
+            embeddings=self.shard((*items.shape, width), lambda part: table.take(items[part[0]])),
+            group=self.shard(groups.shape, groups.__getitem__),
         )
-        self.counts = jax.tree.map(
-            lambda array: self._shard(array.shape, array.__getitem__), _as_numpy(no_counts(*items.shape))
-        )
-        self.step = compiled_step(mesh)
 
-    def _shard(self, shape: tuple[int, ...], part) -> jax.Array:
+    def shard(self, shape: tuple[int, ...], part: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
+        """An array whose first axis is over the devices."""
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def count(self, block: GalleryTiles, needs: np.ndarray) -> None:
-        """Counts a block. The host reads the next meanwhile; the devices hold one at a time, to keep memory small."""
-        all_needs = np.full((self.tile_count, len(block.altered)), SKIP, np.int32)
-        all_needs[: len(needs), : needs.shape[1]] = needs
-        block = jax.device_put(block, NamedSharding(self.mesh, PartitionSpec()))
-        jax.block_until_ready(self.counts)
-        self.counts = self.step(self.counts, self.queries, block, self._shard(all_needs.shape, all_needs.__getitem__))
+    def of_tiles(self, values: Shaped[np.ndarray, "tiles ..."]) -> jax.Array:
+        """A value of each tile, and 0 (`SKIP`) of the copies."""
+        padded = np.zeros((self.tile_count, *values.shape[1:]), np.int32)
+        padded[: len(values)] = values
+        return self.shard(padded.shape, padded.__getitem__)
 
-    def statistics(self, queries: int) -> RankStatistics:
-        counts = _as_numpy(jax.device_put(self.counts, NamedSharding(self.mesh, PartitionSpec())))
-        place = np.empty(queries, np.int64)
-        filled = self.tiles.filled
-        place[self.tiles.items[filled]] = np.flatnonzero(filled)
+    def replicate(self, tree: Any) -> Any:
+        """The same on all devices."""
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+
+    def place(self) -> Int[np.ndarray, "queries"]:
+        """The place of each query in the tiles, one tile after the other."""
+        place = np.empty(np.count_nonzero(self.tiles.filled), np.int64)
+        place[self.tiles.items[self.tiles.filled]] = np.flatnonzero(self.tiles.filled)
+        return place
+
+
+class Ranking:
+    """Counts of the ranking on the devices.
+
+    Attributes:
+        counts: so far; whoever counts elsewhere puts the new ones here.
+    """
+
+    def __init__(self, queries: QueriesOnDevices):
+        self.queries, self.step = queries, compiled_step(queries.mesh)
+        none = jax.tree.map(np.asarray, no_counts(queries.tile_count, queries.tiles.items.shape[1]))
+        self.counts: Counts = jax.tree.map(lambda array: queries.shard(array.shape, array.__getitem__), none)
+
+    def count(self, block: GalleryTiles, needs: Int[np.ndarray, "tiles step"]) -> None:
+        """Counts a block. The host reads the next meanwhile; the devices hold one at a time, to keep memory small."""
+        needs = np.pad(needs, ((0, 0), (0, len(block.altered) - needs.shape[1])))
+        block = self.queries.replicate(block)
+        jax.block_until_ready(self.counts)
+        self.counts = self.step(self.counts, self.queries.tiles_of_queries, block, self.queries.of_tiles(needs))
+
+    def statistics(self) -> RankStatistics:
+        """The statistics of all queries, in the order given."""
+        counts, place = jax.tree.map(np.asarray, self.queries.replicate(self.counts)), self.queries.place()
         back = Counts(*(_flat(part)[place] for part in counts))
         return RankStatistics(
             higher=back.higher.astype(np.int64),
@@ -263,10 +320,6 @@ class _Ranking:
             best_scores=back.best_scores + np.float32(0),
             best_indices=back.best_indices.astype(np.int64),
         )
-
-
-def _as_numpy(counts: Counts) -> Counts:
-    return jax.tree.map(np.asarray, counts)
 
 
 def _flat(part: np.ndarray) -> np.ndarray:

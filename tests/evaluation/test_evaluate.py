@@ -109,6 +109,43 @@ def test_every_query_is_in_the_parquet_file(evaluated):
     assert all(row["rank_optimistic"] <= row["rank"] <= row["rank_pessimistic"] for row in rows)
 
 
+def test_every_pair_is_in_a_parquet_file_that_gives_the_figures(evaluated):
+    captions = 5 * IMAGES + 1
+    table = pq.read_table(evaluated / "pairs.parquet")
+    rows, results = table.to_pylist(), json.loads((evaluated / "results.json").read_text())
+    counts = Counter((row["task"], row["variant"]) for row in rows)
+    assert counts == {
+        ("image_to_text", "same_concept"): 5 * IMAGES,
+        ("image_to_text", "danger"): 5 * IMAGES,
+        ("text_to_image", "mix_0.9"): 3 * captions,
+        ("text_to_image", "patch_0.9"): 3 * captions,
+        ("text_to_image", "control"): captions,
+    }
+    for (task, variant), _ in counts.items():
+        of_variant = [row for row in rows if (row["task"], row["variant"]) == (task, variant)]
+        found, bounds = (results[part][task][variant] for part in ("tasks", "intervals"))
+        for name in ("preference", "blind", "grounding"):
+            by_seed = {}
+            for row in of_variant:
+                by_seed.setdefault(row["seed"], []).append(row[name])
+            assert found[name] == pytest.approx(100 * np.mean([np.mean(each) for each in by_seed.values()]))
+            assert bounds[name][0] <= found[name] <= bounds[name][1]
+        assert found["difference_r1"] == pytest.approx(100 * np.mean([row["rank"] == 1 for row in of_variant]))
+    assert not {"preference", "blind"} & set(results["tasks"]["image_to_text"]["clean"])
+
+
+def test_a_finished_run_without_pairs_gets_them_from_the_cache(model, benchmark, evaluated, tmp_path, monkeypatch):
+    def no_tower(*_):
+        raise AssertionError("embedded again")
+
+    (tmp_path / "results.json").write_bytes((evaluated / "results.json").read_bytes())
+    (tmp_path / "per_query.parquet").write_bytes((evaluated / "per_query.parquet").read_bytes())
+    monkeypatch.setattr(Encoder, "_encode_images", no_tower)
+    monkeypatch.setattr(Encoder, "_encode_texts", no_tower)
+    assert evaluate(model, benchmark, tmp_path, "--no-report") == 0
+    assert (tmp_path / "pairs.parquet").read_bytes() == (evaluated / "pairs.parquet").read_bytes()
+
+
 def test_report_and_csv_are_written_beside_the_results(evaluated):
     assert "<html" in (evaluated / "report.html").read_text().lower()
     assert (evaluated / "report.csv").read_text().count("same_concept") >= 1

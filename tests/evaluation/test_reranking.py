@@ -172,7 +172,7 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
 
 def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened):
     settings = Settings(mixed_galleries=(), rerank=1000)
-    results, table, _ = evaluate_model(encoder, opened(settings), settings, EmbeddingCache(None))
+    results, table, *_ = evaluate_model(encoder, opened(settings), settings, EmbeddingCache(None))
     assert_ranks(table.to_pylist(), 1000, reference, encoder, opened(settings))
     assert any("reranked" in note for note in results["notes"])
 
@@ -194,7 +194,7 @@ def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, 
     cache = EmbeddingCache(tmp_path)
     asked = dataclasses.replace(ALTERED, rerank=1)
     before = evaluate_model(encoder, opened(ALTERED), ALTERED, cache).results
-    after, rows, _ = evaluate_model(encoder, opened(asked), asked, cache)
+    after, rows, *_ = evaluate_model(encoder, opened(asked), asked, cache)
     on_top = [name for name in before["tasks"]["image_to_text"]["clean"] if name in ("r1", "fr1") or "top1" in name]
     for task, variants in before["tasks"].items():
         for variant, metrics in variants.items():

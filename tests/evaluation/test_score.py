@@ -9,6 +9,7 @@ import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import read_results
+from rococo_jax.metrics.grounding import METRICS as GROUNDING
 from rococo_jax.metrics.retrieval import METRICS
 
 # A prime below 2^22: products of distinct numbers modulo it are distinct, and three times 2^22 is exact in float32.
@@ -157,11 +158,13 @@ def test_results_name_what_they_depend_on(small):
     assert list(results["tasks"]["image_to_text"]) == ["clean", "same_concept"]
     assert {metric.name for metric in METRICS} <= set(results["tasks"]["image_to_text"]["clean"])
     assert set(results["intervals"]["image_to_text"]["same_concept"]) == {
-        *(metric.name for metric in METRICS),
+        *(metric.name for metric in (*METRICS, *GROUNDING)),
         "drop",
         "drop_points",
     }
-    assert results["sizes"]["image_to_text"]["same_concept"] == {"queries": 40, "gallery": 402, "images": 40}
+    sizes = results["sizes"]["image_to_text"]
+    pairs = sizes["same_concept"]["gallery"] - sizes["clean"]["gallery"]
+    assert sizes["same_concept"] == {"queries": 40, "gallery": 402, "images": 40, "pairs": pairs}
     assert set(results["fingerprint"]) == {"model", "data", "protocol", "versions", "comparable"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from rococo_jax.evaluation.examples import Side
 from rococo_jax.report.blocks import Cell, Head, Note, Table, jpeg_size, render_block, rich
 from rococo_jax.report.charts import short_labels
-from rococo_jax.report.examples import choose_errors, compare_words, error_cards
+from rococo_jax.report.examples import ERROR, choose_examples, compare_words, example_cards
 from tests.report.test_page import example
 
 # An application segment and the frame header of 320 x 128.
@@ -20,18 +20,18 @@ def changed_words(first: str, second: str) -> tuple[list[str], list[str]]:
 
 
 def drawn(*examples) -> str:
-    return render_block(error_cards(examples))
+    return render_block(example_cards(examples))
 
 
 def test_the_first_in_the_order_of_choice_are_shown_grouped_by_variant():
     order = [("danger", 3), ("same_concept", 1), ("danger", 0), ("mix_0.9", 2), ("danger", 4)]
     many = [example(variant=variant, order=place) for variant, place in order]
     many += [example(task="text_to_image", order=0), example(role="illustration", order=0)]
-    found = choose_errors(many, "image_to_text", 4)
+    found = choose_examples(many, "image_to_text", ERROR, 4)
     assert [(each.variant, each.order) for each in found] == [
         ("same_concept", 1), ("danger", 0), ("danger", 3), ("mix_0.9", 2),
     ]  # fmt: skip
-    assert choose_errors([], "image_to_text", 4) == []
+    assert choose_examples([], "image_to_text", ERROR, 4) == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Results of made-up models: random vectors through the project's own ranking and writers, so that all files agree."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,14 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query
+from rococo_jax.evaluation.baselines import baselines_of
+from rococo_jax.evaluation.results import (
+    make_fingerprint,
+    make_results,
+    pair_table,
+    per_query_table,
+    write_per_query,
+)
 from rococo_jax.storage import write_json
 
 IMAGES, EACH = 60, 2
@@ -23,14 +31,14 @@ def made_benchmark() -> Benchmark:
     for place, variant in enumerate(("same_concept", "danger"), 1):
         gallery = Rows.of(TEXTS, np.concatenate([caption, caption + place * CAPTIONS]))
         altered = np.arange(2 * CAPTIONS) >= CAPTIONS
-        tasks.append(RankTask("image_to_text", variant, images, gallery, image, np.tile(owner, 2), altered))
+        task = RankTask("image_to_text", variant, images, gallery, image, np.tile(owner, 2), altered)
+        tasks.append(dataclasses.replace(task, gallery_origin=np.concatenate([np.full(CAPTIONS, -1), caption])))
     tasks.append(RankTask("text_to_image", "clean", captions, images, owner, image, np.zeros(IMAGES, bool)))
     for seed in (1, 10):
         gallery = images + Rows.of(f"mix_0.9_seed{seed}", image)
         altered = np.arange(2 * IMAGES) >= IMAGES
-        tasks.append(
-            RankTask("text_to_image", "mix_0.9", captions, gallery, owner, np.tile(image, 2), altered, seed=seed)
-        )
+        task = RankTask("text_to_image", "mix_0.9", captions, gallery, owner, np.tile(image, 2), altered, seed=seed)
+        tasks.append(dataclasses.replace(task, gallery_origin=np.concatenate([np.full(IMAGES, -1), image])))
     words = [f"{what} of a thing numbered {number}" for what in ("photo", "picture", "weapon") for number in caption]
     return Benchmark("rococo", tuple(f"val/{number:03}.jpg" for number in image), tuple(words), {}, tuple(tasks))
 
@@ -58,7 +66,9 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
     }
     results = make_results(name, "paper", fingerprint, outcomes)
     data = {"rococo": {"annotations": "made/annotations", "image_count": IMAGES, "caption_count": CAPTIONS}}
-    write_json(folder / "results.json", results | {"data": data, "about": about})
+    baselines = {"captions": None, "tasks": baselines_of([benchmark], None)}
+    write_json(folder / "results.json", results | {"baselines": baselines, "data": data, "about": about})
+    write_per_query(folder / "pairs.parquet", pair_table(outcomes, benchmark))
     write_per_query(folder / "per_query.parquet", per_query_table(outcome.rows(benchmark) for outcome in outcomes))
     return folder
 

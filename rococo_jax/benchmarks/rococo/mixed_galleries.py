@@ -188,6 +188,11 @@ class MixedImages:
                 image = Image.fromarray(made_early[row] if uses[row] else made_early.pop(row))
                 yield prepare(image) if prepare else image
 
+    def applied_to(self, originals: FileImages) -> "MixedImages":
+        """Other images, mixed in the same way with each other; one seed serves all."""
+        plan = self.plan
+        return MixedImages(originals, make_plan(originals.names, plan.method, plan.ratio, 0, plan.protocol))
+
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
         files = dict(zip(self.plan.images, self.originals.paths, strict=True))
@@ -220,7 +225,10 @@ def mixed_galleries(
 
 
 def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
-    is_control = images.plan.variant == CONTROL
+    is_control, places = images.plan.variant == CONTROL, np.arange(len(clean.gallery))
+    partner = np.empty(len(images), int)
+    partner[images.plan.first] = images.plan.partner
+    unaltered = np.full(len(places), -1)
     return dataclasses.replace(
         clean,
         variant=images.plan.variant,
@@ -228,6 +236,8 @@ def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
         gallery=clean.gallery + Rows.of(images.name, clean.gallery.index),
         gallery_group=np.concatenate([clean.gallery_group, clean.gallery_group]),
         gallery_altered=np.repeat([False, True], len(clean.gallery)),
+        gallery_origin=np.concatenate([unaltered, places]),
+        gallery_mixed_in=np.concatenate([unaltered, unaltered if is_control else partner[clean.gallery_group]]),
         # The control's copy shows the same as its original: taking it is no error to show.
         shows_errors=not is_control,
     )

@@ -11,8 +11,10 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
+from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, ItemScores
+from rococo_jax.similarity import DifferenceStatistics
 
 # The variant that is the mean over all parts.
 MEAN = "mean"
@@ -70,13 +72,46 @@ class ChoiceTask:
         """How many items there are, and how many similarities they need."""
         return len(self.ids), self.match.size
 
+    def pairs(self, images: int) -> AlteredPairs | None:
+        """Every right text beside every wrong one of its item, asked of the benchmark's `images` or of all its crops.
+
+        None where items are not one image and texts.
+        """
+        if self.asks != "texts":
+            return None
+        item, right, wrong = self.compared_items()
+        own = self.item_images[item, 0]
+        sides = Rows.of(TEXTS, right), Rows.of(TEXTS, wrong)
+        if len(self.images.tables) == 1 and np.array_equal(self.images.index, self.image_names):
+            every = np.arange(images)
+            return AlteredPairs(Rows.of(self.images.tables[0], every), every, *sides, self.image_names[own])
+        return AlteredPairs(self.images, self.image_names, *sides, self.image_names[own], own_query=own)
+
+    def compared_items(self) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
+        """Every right text beside every wrong one of its item of one image: items, right and wrong rows of texts."""
+        columns, present = range(self.item_texts.shape[1]), self.item_texts >= 0
+        right = self.match[:, 0] & present
+        found = [
+            (np.flatnonzero(right[:, one] & ~self.match[:, 0, other] & present[:, other]), one, other)
+            for one in columns
+            for other in columns
+        ]
+        item = np.concatenate([items for items, _, _ in found])
+        order = np.argsort(item, kind="stable")
+        sides = (np.concatenate([self.item_texts[each[0], each[side]] for each in found])[order] for side in (1, 2))
+        return item[order], *sides
+
+    def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
+        """Right and wrong texts and the image of each pair, for baselines without images."""
+        pairs = self.pairs(0)
+        return None if pairs is None else (pairs.right, pairs.wrong, pairs.group)
+
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> ChoiceOutcome:
-        """Compares cosines, summed in float64 in the order of the vectors' coordinates.
+        """Compares cosines, summed in float64 in the order of the vectors' coordinates, and counts pairs.
 
         Raises:
             InputError: a vector is NaN or infinite.
         """
-        del mesh  # a few products an item
         texts, (images, places) = embeddings.tables[TEXTS], (np.empty((0, 0)), np.empty(0, int))
         if len(self.images):
             images, places = embeddings.select(self.images)
@@ -102,7 +137,9 @@ class ChoiceTask:
             parts = list(pool.map(score_run, runs))
         scores = np.concatenate([scores for scores, _ in parts] or [np.empty(self.match.shape)])
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
-        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None))
+        asked = self.pairs(max((len(embeddings.tables[name]) for name in self.images.tables), default=0))
+        differences = None if asked is None else asked.score(embeddings, mesh)
+        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None), differences)
 
     def split(self, count: int) -> list["ChoiceTask"]:
         """The task with a share of the items each; shapes stay those of the whole."""
@@ -113,15 +150,19 @@ class ChoiceTask:
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         return dataclasses.replace(self, ids=[self.ids[item] for item in items.tolist()], **sides)
 
-    def joined(self, results: Sequence[ItemScores]) -> ChoiceOutcome:
+    def joined(self, results: Sequence[tuple[ItemScores, DifferenceStatistics | None]]) -> ChoiceOutcome:
         """The outcome of the whole task from the scores of its shares."""
+        compared = [differences for _, differences in results]
+        differences = None if None in compared else DifferenceStatistics.concatenate(compared)
+        results = [scores for scores, _ in results]
         alike = [each.alike for each in results]
         whole = None
         if self.compares_texts:
             # A share without an item of several right texts compares none.
             whole = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
                                     for each, a in zip(results, alike, strict=True)])  # fmt: skip
-        return ChoiceOutcome(self, ItemScores(np.concatenate([each.scores for each in results]), self.match, whole))
+        scores = ItemScores(np.concatenate([each.scores for each in results]), self.match, whole)
+        return ChoiceOutcome(self, scores, differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
         """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images."""

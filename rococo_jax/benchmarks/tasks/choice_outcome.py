@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
+from rococo_jax.similarity import DifferenceStatistics
 
 # The kind of a task by what it asks; the report chooses its section by it.
 KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}
@@ -39,6 +40,7 @@ class ChoiceOutcome:
 
     of: Task
     scores: ItemScores
+    differences: DifferenceStatistics | None = None
 
     kind = property(lambda self: KINDS[self.of.asks])
     task = property(lambda self: self.of.name)
@@ -46,7 +48,7 @@ class ChoiceOutcome:
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pooled = property(lambda self: self.of.pooled)
-    result = property(lambda self: self.scores)
+    result = property(lambda self: (self.scores, self.differences))
 
     @functools.cached_property
     def hits(self) -> dict[str, np.ndarray]:
@@ -59,6 +61,20 @@ class ChoiceOutcome:
         columns = tuple(self.hits)
         counts = np.stack(list(self.hits.values()), axis=1).astype(np.float64)
         return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
+
+    @functools.cached_property
+    def grounding(self) -> Counted | None:
+        """Preference, blind and grounding, pair by pair; None for items that are no texts of one image."""
+        return None if self.differences is None else self.of.pairs(0).counted(self.differences)
+
+    def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
+        """Columns with an entry for each pair, for `pairs.parquet`; None where differences are not counted."""
+        return None if self.differences is None else self.of.pairs(len(tables.images)).rows(self.differences, tables)
+
+    def won(self, tables: Tables) -> list[Example]:
+        """Pairs whose right text won, blind or by looking."""
+        found, named = self.differences, (self.task, self.variant, self.seed)
+        return [] if found is None else self.of.pairs(len(tables.images)).won(named, found, tables)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -105,7 +121,13 @@ class ChoiceOutcome:
         alike = None if self.scores.alike is None else self.scores.alike[items]
         task = self.of.share(np.flatnonzero(items))
         task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        return ChoiceOutcome(task, ItemScores(self.scores.scores[items], self.scores.match[items], alike))
+        scores = ItemScores(self.scores.scores[items], self.scores.match[items], alike)
+        if self.differences is None:
+            return ChoiceOutcome(task, scores)
+        kept = items[self.of.compared_items()[0]]
+        found = self.differences.select(kept[self.differences.pair])
+        number = np.cumsum(kept) - 1
+        return ChoiceOutcome(task, scores, dataclasses.replace(found, pair=number[found.pair], pairs=int(kept.sum())))
 
     def chosen_from(self, others: Sequence["ChoiceOutcome"], fold: Int[np.ndarray, " names"]) -> "ChoiceOutcome":
         """Each item as the outcome has it that the fold of its group names."""
@@ -114,7 +136,12 @@ class ChoiceOutcome:
         alike = None
         if self.scores.alike is not None:
             alike = np.stack([each.scores.alike for each in others])[which, every]
-        return ChoiceOutcome(self.of, ItemScores(scores, self.scores.match, alike))
+        scores = ItemScores(scores, self.scores.match, alike)
+        if self.differences is None:
+            return ChoiceOutcome(self.of, scores)
+        of_entry = fold[self.of.pairs(0).group[self.differences.pair]]
+        found = self.differences.chosen_from([each.differences for each in others], of_entry)
+        return ChoiceOutcome(self.of, scores, found)
 
     def rows(self, tables: Tables):
         """One row an item (`pyarrow.Table`).

@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, suffixed
+from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
+from rococo_jax.benchmarks.tasks.task import Example, Tables, suffixed
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
-from rococo_jax.similarity import rank_statistics
+from rococo_jax.similarity import DifferenceStatistics, rank_and_difference_statistics, rank_statistics
+from rococo_jax.similarity.ranked_pairs import are_made_of_different_originals
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
@@ -38,6 +40,8 @@ class RankTask:
         seed, baseline, pooled: see `Outcome`.
         gallery_origin: the place in the gallery of the item that an altered one was made from, -1 for the others.
         shows_errors: whether an altered item in the first place is an error worth showing.
+        gallery_mixed_in: the image that was mixed into an altered item, -1 for the others.
+        asked_about: pairs to ask about, where they are not those of altered gallery items and what they were made from.
     """
 
     name: str
@@ -53,6 +57,26 @@ class RankTask:
     pooled: str | None = None
     gallery_origin: Int[np.ndarray, " gallery"] | None = None
     shows_errors: bool = True
+    gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
+    asked_about: AlteredPairs | None = None
+
+    @functools.cached_property
+    def pairs(self) -> AlteredPairs | None:
+        """Originals and their altered copies; None where the gallery has none."""
+        if self.asked_about is not None or self.gallery_origin is None:
+            return self.asked_about
+        altered = np.flatnonzero(self.gallery_origin >= 0)
+        if not len(altered):
+            return None
+        right, wrong = self.gallery[self.gallery_origin[altered]], self.gallery[altered]
+        mixed_in = None if self.gallery_mixed_in is None else self.gallery_mixed_in[altered]
+        return AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group[altered], mixed_in)
+
+    def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
+        """Original and altered texts and the image of each pair, for baselines without images; None without any."""
+        if self.pairs is None or not self.asks_for_texts:
+            return None
+        return self.pairs.right, self.pairs.wrong, self.pairs.group
 
     @property
     def asks_for_texts(self) -> bool:
@@ -65,45 +89,74 @@ class RankTask:
         return len(self.queries), len(self.queries) * len(self.gallery)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "RankOutcome":
-        """Ranks every query by dot products in float32 at highest precision.
+        """Ranks every query, and counts pairs, by dot products in float32 at highest precision.
 
         Raises:
             InputError: as `rank_statistics`.
         """
         (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
-        statistics = rank_statistics(
-            queries,
-            gallery,
-            query_rows=query_rows,
-            gallery_rows=gallery_rows,
-            query_group=self.query_group,
-            gallery_group=self.gallery_group,
-            gallery_altered=self.gallery_altered,
-            mesh=mesh,
-            source=embeddings.source,
-        )
-        return RankOutcome(self, statistics)
+        asked = {
+            "query_rows": query_rows,
+            "gallery_rows": gallery_rows,
+            "query_group": self.query_group,
+            "gallery_group": self.gallery_group,
+            "gallery_altered": self.gallery_altered,
+            "mesh": mesh,
+            "source": embeddings.source,
+        }
+        if self._pairs_are_ranked:
+            origin, mixed_in = self.gallery_origin, self.gallery_mixed_in
+            both = rank_and_difference_statistics(
+                queries, gallery, **asked, gallery_origin=origin, gallery_mixed_in=mixed_in
+            )
+            return RankOutcome(self, *both)
+        statistics = rank_statistics(queries, gallery, **asked)
+        return RankOutcome(self, statistics, None if self.pairs is None else self.pairs.score(embeddings, mesh))
+
+    @property
+    def _pairs_are_ranked(self) -> bool:
+        """Whether the pairs are the gallery's, asked by the task's queries: then they are counted as it is ranked."""
+        if self.pairs is None or self.asked_about is not None:
+            return False
+        return are_made_of_different_originals(self.gallery_altered, self.gallery_origin)
 
     def split(self, count: int) -> list["RankTask"]:
-        """The task with a share of the queries each."""
-        places = np.array_split(np.arange(len(self.queries)), count)
-        return [self.share(share) for share in places]
+        """The task with a share of the queries, and of the pairs, each."""
+        shares, pairs = np.array_split(np.arange(len(self.queries)), count), self.pairs
+        # A share without queries is not scored, and has no pairs.
+        asking = min(count, len(self.queries))
+        of_share = [None] * count
+        if pairs is not None:
+            of_share = [pairs[which] for which in np.array_split(np.arange(len(pairs)), asking)]
+            of_share += [pairs[:0]] * (count - asking)
+        return [
+            dataclasses.replace(self.share(share), asked_about=about)
+            for share, about in zip(shares, of_share, strict=True)
+        ]
 
     def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
-        """The task with some of its queries."""
-        return dataclasses.replace(self, queries=self.queries[queries], query_group=self.query_group[queries])
+        """The task with some of its queries; all are asked about the pairs."""
+        some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
+        return dataclasses.replace(self, **some, asked_about=self.pairs)
 
-    def joined(self, results: Sequence[RankStatistics]) -> "RankOutcome":
+    def joined(self, results: Sequence[tuple[RankStatistics, DifferenceStatistics | None]]) -> "RankOutcome":
         """The outcome of the whole task from the statistics of its shares."""
-        return RankOutcome(self, RankStatistics.concatenate(results))
+        ranked, compared = zip(*results, strict=True)
+        differences = None if None in compared else DifferenceStatistics.concatenate(compared)
+        return RankOutcome(self, RankStatistics.concatenate(ranked), differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "RankTask | None":
         """The clean task with every original replaced; None for altered variants."""
         if self.variant != CLEAN:
             return None
         sides = {side: getattr(self, side).with_table(ORIGINALS, images) for side in ("queries", "gallery")}
+        about = None
+        if images != baseline and not self.asks_for_texts:
+            # Captions are asked about every image and its changed copy.
+            right, wrong = self.gallery.with_table(ORIGINALS, baseline), sides["gallery"]
+            about = AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group)
         baseline = self.baseline if images == baseline else baseline
-        return dataclasses.replace(self, variant=images, baseline=baseline, pooled=pooled, **sides)
+        return dataclasses.replace(self, variant=images, baseline=baseline, pooled=pooled, asked_about=about, **sides)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,6 +165,7 @@ class RankOutcome:
 
     of: RankTask
     statistics: RankStatistics
+    differences: DifferenceStatistics | None = None
     kind: Literal["rank"] = "rank"
 
     task = property(lambda self: self.of.name)
@@ -119,18 +173,24 @@ class RankOutcome:
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pooled = property(lambda self: self.of.pooled)
-    result = property(lambda self: self.statistics)
+    result = property(lambda self: (self.statistics, self.differences))
 
     @functools.cached_property
     def counted(self) -> Counted:
         """Recalls and who has the first place, query by query."""
         return count_retrieval(self.statistics, self.of.ties, self.of.query_group)
 
+    @functools.cached_property
+    def grounding(self) -> Counted | None:
+        """Preference, blind and grounding, pair by pair; None without pairs or wrong partners."""
+        return None if self.differences is None else self.of.pairs.counted(self.differences)
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many queries, gallery items and images there are."""
         images = len(np.unique(self.of.query_group))
-        return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "images": images}
+        pairs = {} if self.differences is None else {"pairs": self.differences.pairs}
+        return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "images": images} | pairs
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " queries"]:
         """The queries that are, or belong to, one of these rows of the benchmark's `images`."""
@@ -140,15 +200,20 @@ class RankOutcome:
         """The outcome over some of the queries, as a variant with a suffix; the gallery is the same."""
         task = self.of.share(np.flatnonzero(queries))
         task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        names = [field.name for field in dataclasses.fields(RankStatistics)]
-        return RankOutcome(task, RankStatistics(*(getattr(self.statistics, name)[queries] for name in names)))
+        found = self.differences
+        asked = None if found is None else found.select(queries[found.query])
+        return RankOutcome(task, self.statistics[queries], asked)
 
     def chosen_from(self, others: Sequence["RankOutcome"], fold: Int[np.ndarray, " names"]) -> "RankOutcome":
         """Each query as the outcome has it that the fold of its image names."""
         which, every = fold[self.of.query_group], np.arange(len(self.of.queries))
         names = [field.name for field in dataclasses.fields(RankStatistics)]
         columns = ([getattr(each.statistics, name) for each in others] for name in names)
-        return RankOutcome(self.of, RankStatistics(*(np.stack(column)[which, every] for column in columns)))
+        statistics = RankStatistics(*(np.stack(column)[which, every] for column in columns))
+        if self.differences is None:
+            return RankOutcome(self.of, statistics)
+        of_entry = fold[self.of.pairs.group[self.differences.pair]]
+        return RankOutcome(self.of, statistics, self.differences.chosen_from([o.differences for o in others], of_entry))
 
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.
@@ -184,6 +249,15 @@ class RankOutcome:
         types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
         return pa.table(columns, schema=pa.schema(types.items()))
 
+    def pair_rows(self, tables: Tables):
+        """Columns with an entry for each pair and own query, for `pairs.parquet`; None without pairs."""
+        return None if self.differences is None else self.of.pairs.rows(self.differences, tables)
+
+    def won(self, tables: Tables) -> list[Example]:
+        """Pairs whose original won, blind or by looking."""
+        named = (self.task, self.variant, self.seed)
+        return [] if self.differences is None else self.of.pairs.won(named, self.differences, tables)
+
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The queries whose first place is an altered item, by its lead over the best right answer."""
         task, kind = self.of, top_kinds(self.statistics, self.of.ties)
@@ -200,17 +274,11 @@ class RankOutcome:
 
     def _example(self, tables: Tables, query: int, kind: int) -> Example:
         task, indices, scores = self.of, self.statistics.best_indices[query], self.statistics.best_scores[query]
-        origin = -1 if task.gallery_origin is None else int(task.gallery_origin[indices[kind]])
+        origin = (
+            int(task.gallery_origin[indices[kind]]) if task.asks_for_texts and task.gallery_origin is not None else -1
+        )
         note = f"altered from: {tables.texts[task.gallery.index[origin]]}" if origin >= 0 else ""
-        asked, right = _side(tables, task.queries, query), _side(tables, task.gallery, int(indices[OWN]))
-        wrong = dataclasses.replace(_side(tables, task.gallery, int(indices[kind])), note=note)
+        asked, right = side_of(tables, task.queries, query), side_of(tables, task.gallery, int(indices[OWN]))
+        wrong = dataclasses.replace(side_of(tables, task.gallery, int(indices[kind])), note=note)
         named = (task.name, task.variant, task.seed, "error", 0, KINDS[kind])
         return Example(*named, asked, right, wrong, float(scores[OWN]), float(scores[kind]))
-
-
-def _side(tables: Tables, rows: Rows, place: int) -> Side:
-    row = rows[place : place + 1]
-    (table,), (index,) = row.tables, row.index.tolist()
-    if table == TEXTS:
-        return Side(text=tables.texts[index])
-    return Side(image=tables.images[index], picture=(table, index))

@@ -36,15 +36,16 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One query or item that the model got wrong (`role="error"`), or a picture of an image set (`"illustration"`).
+    """One query or item that the model got wrong (`role="error"`), a picture of an image set (`"illustration"`), or a
+    pair whose original won although nothing was looked at (`"won_blind"`), or because it was (`"won_looking"`).
 
     Attributes:
         task, variant, seed: where it occurs, as in `results.json`.
-        role: `error` or `illustration`.
+        role: `error`, `illustration`, `won_blind` or `won_looking`.
         order: place in the order of choice; the first n are the n best to show.
         kind: what was chosen: `own_altered`, `other_altered`, `wrong`, ...
         query, right, wrong: the query, the best right answer, and what was chosen instead.
-        right_score, wrong_score: their similarities.
+        right_score, wrong_score: their similarities; of a pair that was won, their difference and 0.
     """
 
     task: str
@@ -81,6 +82,10 @@ class Outcome(Protocol):
         counted: counts for every query or item, with the metrics that are made of them.
         sizes: how many queries, gallery items, images, ...
         result: what `Task.joined` needs of a share's outcome; it travels between processes.
+
+    An outcome with pairs of an original and its altered copy also has `grounding`, their counts (`Counted` or None),
+    and `pair_rows(tables)`, columns with an entry for each (or None); see `tasks.pairs`. A task that compares texts has
+    `compared_texts()`: rows of right and wrong texts, and the image of each pair (or None).
     """
 
     task: str

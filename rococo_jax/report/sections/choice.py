@@ -9,6 +9,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Note, Part, Tiles
 from rococo_jax.report.collection import Run, variants_of
 from rococo_jax.report.field import field_part
+from rococo_jax.report.grounding import HOW_TO_READ
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.tables import extreme, has_any, interval_panels, leaderboard, tile
 
@@ -47,6 +48,9 @@ def choice_section(question: str, figures: tuple[str, ...]) -> TaskSection:
         shown = [name for name in figures if name != "drop" and (tied or name != "ties")]
         note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "") + (_MEAN_NOTE if MEAN in variants else "")
         groups = [(name, shown) for name in variants]
+        if has_any(runs, task, variants, "blind"):
+            note += f" {HOW_TO_READ}"
+            groups = [(name, [*names, "blind", "grounding"] if name == MEAN else names) for name, names in groups]
         return results_part(runs, task, leaderboard(runs, task, groups, (MEAN, main), figures), [Note(note)])
 
     def charts(runs: Sequence[Run], task: str) -> Blocks:

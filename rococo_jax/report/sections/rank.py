@@ -7,12 +7,13 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
 from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
+from rococo_jax.report.grounding import HOW_TO_READ
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
-from rococo_jax.report.tables import MOST_PANELS, extreme, interval_panels, leaderboard, panels, tile
+from rococo_jax.report.tables import MOST_PANELS, WIDEST, extreme, has_any, interval_panels, leaderboard, panels, tile
 from rococo_jax.report.vocabulary import percent, variant_label
 
 _LEAD = (CLEAN, "r1")
-_FIGURES = ("r1", "r5", "r10", "fr1", "drop")
+_FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
     "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
@@ -47,9 +48,14 @@ def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
 
 
 def _results(runs: Sequence[Run], task: str) -> Part:
-    groups = [(CLEAN, ("r1", "r5", "r10"))]
-    groups += [(variant, ("r1", "fr1", "drop")) for variant in _altered(runs, task)]
+    altered = _altered(runs, task)
+    names = [name for name in ("r1", "fr1", "blind", "grounding", "drop") if has_any(runs, task, altered, name)]
+    if 3 + len(altered) * len(names) > WIDEST and "blind" in names:
+        names = [name for name in names if name != "drop"]  # which has a chart below
+    groups = [(CLEAN, ("r1", "r5", "r10")), *((variant, names) for variant in altered)]
     note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "") + _seeds(runs, task)
+    if has_any(runs, task, variants_of(runs, task), "blind"):
+        note += f" {HOW_TO_READ}"
     told = [(name, variant_note(name)) for name in variants_of(runs, task)]
     lines = [rich("<b>{}</b>: {}.", variant_label(name), said) for name, said in told if said is not None]
     before = [Note(note), Notes(lines) if lines else None]

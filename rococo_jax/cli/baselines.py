@@ -1,0 +1,80 @@
+"""`rococo baselines`: how often a scorer that sees no image prefers the right text."""
+
+import argparse
+
+HELP = "What a scorer without the image gets on a benchmark's texts: n-grams, length, bags of words."
+EXAMPLES = """\
+  rococo baselines rococo/annotations/*.json --captions captions_train.json
+  rococo baselines sugar_crepe/*.json --captions captions_train.json --out baselines.json
+
+takes RoCOCO's annotations (published form and ours), SugarCrepe's and SugarCrepe++'s parts, and lists of true_caption
+and false_caption. Files of plain captions are left out. Training captions that are texts of a file, word for word, do
+not count for it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="right and wrong texts, JSON")
+    parser.add_argument("--captions", metavar="FILE", help="training captions for the n-gram models, Karpathy form; "
+                        "several with commas (default: no n-gram models)")  # fmt: skip
+    parser.add_argument("--out", metavar="F.json", help="also write the figures")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Scores every file, prints a table, and writes the figures."""
+    from pathlib import Path
+
+    from rococo_jax.benchmarks.baselines import BASELINES, figure, text_baselines
+    from rococo_jax.benchmarks.text_pairs import read_text_pairs
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.baselines import read_training_captions
+    from rococo_jax.storage import write_json
+
+    training = None if arguments.captions is None else read_training_captions(arguments.captions)
+    found = {}
+    for file in arguments.files:
+        try:
+            pairs = read_text_pairs(file)
+        except InputError:
+            if _holds_plain_captions(file):
+                continue
+            raise
+        scorers = text_baselines(pairs.texts, None if training is None else training.captions)
+        found[str(Path(file))] = {
+            name: figure([prefer(pairs.right, pairs.wrong)], [pairs.image]) for name, prefer in scorers.items()
+        }
+    if not found:
+        raise InputError("baselines", "files", "none with altered texts", "at least one")
+    _print_table(found, BASELINES)
+    if arguments.out is not None:
+        about = None if training is None else training.about
+        write_json(Path(arguments.out), {"captions": about, "baselines": found})
+
+
+def _holds_plain_captions(file: str) -> bool:
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.scoring import read_score_annotation
+
+    try:
+        return isinstance(read_score_annotation(file), list)
+    except InputError:
+        return False
+
+
+def _print_table(found: dict, labels: dict) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for of_file in found.values() for name in of_file))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("file")
+    table.add_column("pairs", justify="right")
+    for name in names:
+        table.add_column(labels[name].label, justify="right")
+    for file, of_file in found.items():
+        cells = [f"{of_file[name]['preference']:.1f}" if name in of_file else "" for name in names]
+        table.add_row(file, f"{next(iter(of_file.values()))['pairs']:,}", *cells)
+    console = Console(width=None if Console().is_terminal else 120)
+    console.print(table)
+    console.print("How often the right text is preferred without the image, in per cent; guessing gives 50.")

@@ -1,0 +1,90 @@
+"""A detector of altered images that never reads a caption: what of a mixed gallery can be told without it.
+
+    w = (S + r tr(S) / d I)^-1 (m_unaltered - m_altered)        score of image x: w . x
+
+Fisher's linear discriminant of a model's frozen image embeddings, with the pooled covariance S of the two classes, its
+mean variance tr(S) / d, and the fixed ridge r. Both classes are training images: as they are, and altered in the same
+way. The detector prefers the image with the higher score.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.benchmarks.baselines import figure, prefers
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import TEXTS
+from rococo_jax.benchmarks.tasks import Task
+from rococo_jax.data.captions import find_images
+from rococo_jax.data.images import FileImages
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import embed_images
+from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.embedding import embed_benchmark
+
+DETECTOR = "detector"
+RIDGE = 0.1
+# More change little: the discriminant has as many weights as an embedding is wide.
+MOST_IMAGES = 1024
+
+
+def training_images(folder: str, names: Sequence[str], benchmarks: Sequence[Benchmark]) -> FileImages:
+    """The first `MOST_IMAGES` of the named images that are in a folder and in no benchmark.
+
+    Raises:
+        InputError: fewer than two are.
+    """
+    asked = {name for benchmark in benchmarks for name in benchmark.images}
+    present, _ = find_images([name for name in dict.fromkeys(names) if name not in asked], folder)
+    kept = list(present)[:MOST_IMAGES]
+    if len(kept) < 2:
+        raise InputError(folder, "images", f"{len(kept)} of the training captions", "at least two, in no benchmark")
+    return FileImages(tuple(kept), tuple(present[name] for name in kept), "training images")
+
+
+def fit_detector(
+    unaltered: Float[np.ndarray, "images width"], altered: Float[np.ndarray, "images width"], ridge: float = RIDGE
+) -> Float[np.ndarray, " width"]:
+    """The weights of the discriminant; higher scores are unaltered."""
+    classes = [np.asarray(each, np.float64) for each in (unaltered, altered)]
+    centred = np.concatenate([each - each.mean(axis=0) for each in classes])
+    covariance = centred.T @ centred / len(centred)
+    width = len(covariance)
+    covariance += ridge * np.trace(covariance) / width * np.eye(width)
+    return np.linalg.lstsq(covariance, classes[0].mean(axis=0) - classes[1].mean(axis=0), rcond=None)[0]
+
+
+def detector_baselines(
+    encoder: FeatureEncoder, benchmark: Benchmark, images: FileImages, cache: EmbeddingCache
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """`{TASK: {VARIANT: {"detector": {"preference", "interval", "pairs"}}}}` of every task that compares images."""
+    tasks = [task for task in benchmark.tasks if _compares_images(task)]
+    if not tasks:
+        return {}
+    embeddings = embed_benchmark(encoder, benchmark, cache)
+    unaltered, weights = embed_images(encoder, images, cache), {}
+    runs: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
+    for task in tasks:
+        pairs = task.pairs
+        (altered_set,) = pairs.wrong.tables
+        alteration = benchmark.image_sets[altered_set].applied_to(images)
+        if alteration.name not in weights:
+            weights[alteration.name] = fit_detector(unaltered, embed_images(encoder, alteration, cache))
+        scores = [
+            np.asarray(table[index], np.float64) @ weights[alteration.name]
+            for table, index in map(embeddings.select, (pairs.right, pairs.wrong))
+        ]
+        for variant in filter(None, (task.variant, task.pooled)):
+            runs.setdefault((task.name, variant), []).append((prefers(*scores), pairs.group))
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for (name, variant), of_variant in runs.items():
+        found.setdefault(name, {})[variant] = {DETECTOR: figure(*map(list, zip(*of_variant, strict=True)))}
+    return found
+
+
+def _compares_images(task: Task) -> bool:
+    pairs = getattr(task, "pairs", None)
+    return hasattr(pairs, "right") and TEXTS not in pairs.right.tables

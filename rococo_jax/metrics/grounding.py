@@ -1,0 +1,41 @@
+"""Why the original wins: preference, blind, grounding and the rank of the difference, in percent, from differences.
+
+`similarity.differences` has the formulas; a figure is the mean over pairs and their own queries. Pairs that have no
+wrong query do not count.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.similarity.differences import DifferenceStatistics
+
+COUNTED = ("preference", "blind", "grounding", "difference_r1")
+METRICS = (
+    Metric("preference", "Preference", "higher", "%", "the right one of an original and its altered copy scores higher "
+           "with what shows it; ties count one half", "ours", share("preference")),
+    Metric("blind", "Blind", None, "%", "the original scores higher with something that does not show it: 50 is "
+           "unbiased, above it the alteration is recognised without looking", "ours", share("blind")),
+    Metric("grounding", "Grounding", "higher", "%", "what shows the original prefers it by more than what does not: 50 "
+           "is blind; a bias for the original as such cancels", "ours", share("grounding")),
+    Metric("difference_r1", "Difference R@1", "higher", "%", "nothing prefers the original by as much as what shows it",
+           "ours", share("difference_r1")),
+)  # fmt: skip
+
+
+def shares_of_pairs(statistics: DifferenceStatistics) -> Float[np.ndarray, "entries counted"]:
+    """The columns `COUNTED` of each entry, from 0 to 1; NaN where there is no wrong query."""
+    first = np.where(statistics.wrong > 0, statistics.rank == 1, np.nan)
+    return np.stack([statistics.preference, statistics.blind, statistics.grounding, first], axis=1)
+
+
+def count_differences(statistics: DifferenceStatistics, group: Int[np.ndarray, " entries"]) -> Counted | None:
+    """What counts of each entry that has a wrong query, for `METRICS`; None where none has.
+
+    Args:
+        statistics: one entry for each pair and own query.
+        group: the image that each entry belongs to.
+    """
+    kept = statistics.wrong > 0
+    return Counted(shares_of_pairs(statistics)[kept], COUNTED, group[kept], METRICS) if kept.any() else None

@@ -1,0 +1,121 @@
+"""Baselines without images: what they prefer, what they must not have read, and the command on small and real files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.baselines import text_baselines
+from rococo_jax.benchmarks.sugarcrepe import PARTS
+from rococo_jax.benchmarks.text_pairs import read_text_pairs
+from rococo_jax.cli.main import main
+from rococo_jax.perturb.text.ngrams import NgramModel, words_of
+
+TEXTS = ("a dog on a bed", "a bed on a dog", "a dog on a weapon", "A dog, on a bed in the house.")
+ONE = np.array([0])
+
+
+def preferred(texts, training=None) -> dict[str, list[float]]:
+    """What each baseline prefers of the first text and each of the others."""
+    scorers = text_baselines(texts, None if training is None else tuple(training))
+    return {name: [float(f(ONE, np.array([k]))[0]) for k in range(1, len(texts))] for name, f in scorers.items()}
+
+
+def test_each_baseline_prefers_what_it_says():
+    found = preferred(TEXTS, ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"])
+    assert found["shorter"] == [0.5, 0.5, 1.0]
+    assert found["bag_of_words"] == [0.5, 1.0, 1.0]
+    model = NgramModel(map(words_of, ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"]))
+    scores = [model.log_probability(words_of(text)) for text in TEXTS]
+    for order, name in enumerate(("bigram", "trigram")):
+        assert found[name] == [float(scores[0][order] > other[order]) for other in scores[1:]]
+    assert found["bigram"][1] == 1.0
+
+
+def test_training_captions_that_are_asked_about_do_not_count():
+    others = ["a dog on the bed", "a weapon on the house", "a cat"]
+    leaked = [*others, "A dog on a bed.", "a dog on a weapon", "a dog on a weapon"]
+    assert preferred(TEXTS, leaked) == preferred(TEXTS, others)
+
+
+def test_without_training_captions_there_are_no_ngram_models():
+    assert set(preferred(TEXTS)) == {"shorter", "bag_of_words"}
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    """A file in each form, and plain captions."""
+    originals = [
+        f"a dog on {what} {where}" for where in ("here", "there") for what in ("a bed", "the sea", "top", "it", "land")
+    ]
+    halves = originals[:5], originals[5:]
+    published = [
+        {"image": f"{n}.jpg", "caption": half + [f"{each} weapon" for each in half]} for n, half in enumerate(halves)
+    ]
+    made = {
+        "danger": published,
+        "captions": [{"image": item["image"], "caption": item["caption"][:5]} for item in published],
+        "swap_att": {"0": {"filename": "0.jpg", "caption": "a red dog", "negative_caption": "a dog red"}},
+        "plus": {
+            "0": {"filename": "0.jpg", "caption": "a dog", "caption2": "one dog", "negative_caption": "a big cat"}
+        },
+        "replace": [{"image_id": "7", "true_caption": "red dog", "false_caption": "blue dog"}],
+    }
+    for name, value in made.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    return tmp_path
+
+
+def test_the_command_reads_every_form_and_leaves_out_plain_captions(files, capsys):
+    (files / "train.json").write_text(json.dumps([{"image": "t.jpg", "caption": ["a red dog", "a blue sea here"]}]))
+    given = [str(files / f"{name}.json") for name in ("danger", "captions", "swap_att", "plus", "replace")]
+    out = files / "out.json"
+    assert main(["baselines", *given, "--captions", str(files / "train.json"), "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["captions"]["captions"] == 2
+    assert [len(each) for each in found["baselines"].values()] == [4] * 4
+    by_name = {Path(name).stem: each for name, each in found["baselines"].items()}
+    assert by_name["danger"]["shorter"]["preference"] == 100.0 and by_name["danger"]["shorter"]["pairs"] == 10
+    assert by_name["swap_att"]["bag_of_words"]["preference"] == 50.0
+    assert by_name["plus"]["shorter"] == {"preference": 100.0, "interval": [100.0, 100.0], "pairs": 2}
+    assert "Shorter wins" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], "file: found a JSON list; wanted items with a right and a wrong text"),
+        ({"0": {"caption": "a", "negative_caption": " "}}, "item 0: negative_caption: found ' '"),
+        ([{"image": "a.jpg", "caption": ["one", "two"]}], "files: found none with altered texts"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, capsys, value, said):
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(value))
+    assert main(["baselines", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.real_data
+@pytest.mark.usefixtures("without_type_checks")
+def test_published_texts_can_be_told_apart_without_images(real_data):
+    """Figures of another bigram model, with other captions and smoothing: 89.5 (same_concept), 79.7 (SugarCrepe)."""
+    captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
+    training = tuple(caption for item in captions for caption in item["caption"])
+
+    def preferences(part: str) -> dict[str, np.ndarray]:
+        pairs = read_text_pairs(real_data / part)
+        return {
+            name: prefer(pairs.right, pairs.wrong) for name, prefer in text_baselines(pairs.texts, training).items()
+        }
+
+    assert 100 * preferences("rococo/annotations/same_concept.json")["bigram"].mean() == pytest.approx(89.5, abs=2)
+    crepe = [preferences(f"compositionality/sugar_crepe/{part}.json") for part in PARTS]
+    mean = {name: 100 * np.concatenate([of_part[name] for of_part in crepe]).mean() for name in crepe[0]}
+    assert mean["bigram"] == pytest.approx(79.7, abs=2)
+    # 7.6 % have equal bags, of which each counts one half.
+    assert mean["bag_of_words"] == pytest.approx(100 - 7.6 / 2, abs=0.05)
+    added = [of_part["shorter"] for part, of_part in zip(PARTS, crepe, strict=True) if part.startswith("add")]
+    assert 100 * np.concatenate(added).mean() == pytest.approx(98.5, abs=1)

@@ -1,0 +1,108 @@
+"""Grounded or blind on the page: beside FR@1, against what sees no image, paired, and with examples."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
+from rococo_jax.evaluation.examples import Side
+from rococo_jax.report import write_report
+from rococo_jax.report.blocks import render_block
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.comparison import compare_groups
+from rococo_jax.report.examples import WON, choose_examples, example_cards
+from rococo_jax.report.grounding import grounding_part
+from tests.report.test_page import example
+from tests.support.made_runs import made_benchmark, make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for place, noise in enumerate((0.5, 2.0)):
+        make_run(folder / str(place), f"model-{place}", noise, seed=place)
+    return folder
+
+
+def test_the_first_table_has_blind_and_grounding_beside_false_recall(runs, tmp_path):
+    page = write_report([runs], tmp_path / "report.html")[0].read_text()
+    table = page[page.index("Models, image_to_text") :]
+    heads = re.findall(r'<button type="button"[^>]*>([^<]*)</button>', table[: table.index("</thead>")])
+    assert heads[4:9] == ["R@1", "FR@1", "Blind", "Grounding", "Drop"]
+    assert "50 is unbiased" in page and "Grounded or blind" in page
+
+
+def test_baselines_are_greyed_beside_every_variant(runs):
+    (group,) = group_by_fingerprint(load_results([runs]))
+    drawn = render_block(grounding_part(group.runs, "image_to_text"))
+    assert len(re.findall(r'<td class="[^"]*soft', drawn)) == 2 * 2 * 2
+    assert "Shorter wins" in drawn and "Bigrams" not in drawn
+    value = group.runs[0].results["baselines"]["tasks"]["image_to_text"]["danger"]["shorter"]["preference"]
+    assert f'soft" data-value="{value}"' in drawn
+    assert "Shorter wins" not in render_block(grounding_part(group.runs, "text_to_image"))
+
+
+def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
+    comparison = compare_groups(group_by_fingerprint(load_results([runs])), "model-0")[0, "image_to_text"]
+    assert comparison.compared == ("r1", "fr1", "blind", "grounding")
+    results = [json.loads((runs / str(place) / "results.json").read_text()) for place in range(2)]
+    of_danger = [each["tasks"]["image_to_text"]["danger"] for each in results]
+    found = comparison.find(comparison.rows[0].run, "danger").metrics
+    for name in ("blind", "grounding"):
+        assert found[name].points == pytest.approx(of_danger[1][name] - of_danger[0][name])
+        assert found[name].low <= found[name].points <= found[name].high
+    assert found["grounding"].p < 0.01
+    clean = comparison.find(comparison.rows[0].run, "clean").metrics
+    assert set(clean) == {"r1"}
+
+
+def test_results_without_pairs_have_no_such_part(runs, tmp_path):
+    folder = make_run(tmp_path / "old", "old", 1.0)
+    (folder / "pairs.parquet").unlink()
+    results = json.loads((folder / "results.json").read_text())
+    for variants in results["tasks"].values():
+        for metrics in variants.values():
+            for name in ("preference", "blind", "grounding", "difference_r1"):
+                metrics.pop(name, None)
+                metrics.pop(f"{name}_std", None)
+    (folder / "results.json").write_text(json.dumps(results))
+    page = write_report([folder], tmp_path / "report.html")[0].read_text()
+    assert "Grounded or blind" not in page and "50 is unbiased" not in page
+
+
+def test_examples_are_won_by_most_others_too_or_by_none(runs):
+    """Three pairs, image by image: the caption of the first is preferred by all, of the second by its image alone."""
+    images = np.eye(4, 5, dtype=np.float32) + np.array([0, 0, 0, 0, 1], np.float32)
+    texts = np.zeros((4, 5), np.float32)
+    texts[0, 4], texts[2, 1] = 1, 1
+    texts[2, [0, 2, 3]] = -1
+    benchmark = dataclasses.replace(made_benchmark(), images=("a", "b", "c", "d"), texts=("one", "1", "two", "2"))
+    rows = made_benchmark().tasks[0].queries
+    queries = rows[:4]
+    text = made_benchmark().tasks[0].gallery
+    pairs = AlteredPairs(queries, np.arange(4), text[np.array([0, 2])], text[np.array([1, 3])], np.array([0, 1]))
+    statistics = pairs.score(Embeddings({ORIGINALS: images, TEXTS: texts}))
+    blind, looking = pairs.won(("image_to_text", "danger", None), statistics, benchmark)
+    assert (blind.role, blind.query.image, blind.right.text) == ("won_blind", "a", "one")
+    assert blind.query.note == "100 % of 3 other images prefer the original too; by how much, this one ranks 2.5 of 4"
+    assert (looking.role, looking.query.image, looking.wrong.text) == ("won_looking", "b", "2")
+    assert looking.query.note.startswith("0 % of 3 other images") and looking.query.note.endswith("ranks 1 of 4")
+
+
+def test_cards_say_how_a_pair_was_won():
+    query = Side(
+        image="a.jpg", note="99 % of 3 other images prefer the original too; by how much, this one ranks 1 of 4"
+    )
+    made = [
+        example(role=role, query=query, right=Side(text="a red cat"), wrong=Side(text="a red weapon"), order=place)
+        for place, role in enumerate(("error", *reversed(WON)))
+    ]
+    chosen = choose_examples(made, made[0].task, WON, 5)
+    assert [each.role for each in chosen] == list(WON)
+    drawn = render_block(example_cards(chosen))
+    assert drawn.count("won blind") == drawn.count("won by looking") == 1
+    assert "<del>cat</del>" in drawn and "<mark>weapon</mark>" in drawn and "99 % of 3 other images" in drawn

@@ -1,0 +1,176 @@
+"""Differences of scores: equal to a direct count over all pairs, with bits that depend on the scores alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity import DifferenceStatistics, difference_statistics, difference_statistics_of_matrix
+
+WIDTH = 12
+
+
+def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown_in=None):
+    """The definitions, one pair after the other: (pair, query, d_i, preference, blind, grounding, rank, wrong)."""
+    rows = []
+    for pair, group in enumerate(pair_group):
+        differences = scores_right[:, pair] - scores_wrong[:, pair]
+        shown = query_group == group
+        if also_shown_in is not None:
+            shown = shown | (query_group == also_shown_in[pair])
+        wrong = differences[~shown]
+        for query in np.flatnonzero(query_group == group):
+            own = differences[query]
+            half = [np.mean(np.where(d > 0, 1.0, np.where(d == 0, 0.5, 0.0))) for d in (own, wrong, own - wrong)]
+            rank = 1 + np.sum(wrong > own) + np.sum(wrong == own) / 2
+            rows.append((pair, query, own, *half, rank, len(wrong)))
+    return np.array(rows, float)
+
+
+def as_rows(found: DifferenceStatistics):
+    columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "wrong")
+    return np.stack([np.asarray(getattr(found, name), float) for name in columns], axis=1)
+
+
+def assert_same_bits(first: DifferenceStatistics, second: DifferenceStatistics):
+    for field in dataclasses.fields(DifferenceStatistics):
+        one, other = (np.asarray(getattr(each, field.name)) for each in (first, second))
+        assert one.tobytes() == other.tobytes(), field.name
+
+
+def whole_numbers(generator, rows):
+    """Vectors whose products are exact in any order of summation, so that an oracle sees the same scores; many tie."""
+    return generator.integers(-2, 3, (rows, WIDTH)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Queries of 300 groups with one to six queries each, more than a tile of pairs, and their statistics."""
+    generator = np.random.default_rng(0)
+    query_group = generator.permutation(np.repeat(np.arange(300), generator.integers(1, 7, 300)) * 7)
+    pair_group = generator.integers(0, 300, 1100) * 7
+    queries = generator.standard_normal((len(query_group), WIDTH)).astype(np.float32)
+    right, wrong = (generator.standard_normal((1100, WIDTH)).astype(np.float32) for _ in range(2))
+    groups = {"query_group": query_group, "pair_group": pair_group}
+    groups["also_shown_in"] = np.where(generator.random(1100) < 0.5, generator.integers(0, 300, 1100) * 7, -1)
+    return (queries, right, wrong), groups, difference_statistics(queries, right, wrong, **groups)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
+    generator = np.random.default_rng(1)
+    query_group = generator.integers(0, 90, 600)
+    pair_group = generator.integers(0, 95, 1500)
+    second = generator.integers(0, 90, 1500) if twice else None
+    queries, right, wrong = (whole_numbers(generator, rows) for rows in (600, 1500, 1500))
+    wrong[:50] = right[:50]
+    groups = {"query_group": query_group, "pair_group": pair_group, "also_shown_in": second}
+    found = difference_statistics(queries, right, wrong, **groups)
+    wanted = by_all_pairs(queries @ right.T, queries @ wrong.T, **groups)
+    assert (wanted[:, 3] == 0.5).sum() > 100
+    np.testing.assert_array_equal(as_rows(found), wanted)
+    columns = np.arange(1500)
+    matrix = np.concatenate([queries @ right.T, queries @ wrong.T], axis=1)
+    for scores in (matrix, np.asfortranarray(matrix.astype(float)), matrix.astype(np.float16)):
+        given = {"query_rows": np.arange(600), "right_columns": columns, "wrong_columns": columns + 1500}
+        np.testing.assert_array_equal(as_rows(difference_statistics_of_matrix(scores, **given, **groups)), wanted)
+
+
+def test_real_numbers_agree_with_products_in_float64(counted):
+    (queries, right, wrong), groups, found = counted
+    scores = [queries.astype(float) @ side.astype(float).T for side in (right, wrong)]
+    wanted = by_all_pairs(*scores, **groups)
+    np.testing.assert_allclose(found.difference, wanted[:, 2], atol=WIDTH * 20 * 2.0**-24)
+    # Differences that are nearer to each other than rounding may change places: far fewer than one in a thousand.
+    assert np.abs(as_rows(found)[:, 3:7] - wanted[:, 3:7])[:, :3].mean() < 1e-6
+
+
+def test_the_same_bits_on_one_to_eight_devices(counted, device_count):
+    tables, groups, expected = counted
+    assert_same_bits(difference_statistics(*tables, **groups, mesh=make_mesh(jax.devices()[:device_count])), expected)
+
+
+def test_the_same_bits_in_any_order_and_in_shares(counted):
+    (queries, right, wrong), groups, expected = counted
+    shares = np.array_split(np.arange(len(right)), 3)
+    parts = []
+    for share in shares:
+        of_pairs = {name: groups[name][share] for name in ("pair_group", "also_shown_in")}
+        rows = {"query_group": groups["query_group"], "right_rows": share, "wrong_rows": share}
+        parts.append(difference_statistics(queries, right, wrong, **of_pairs, **rows))
+    assert_same_bits(DifferenceStatistics.concatenate(parts), expected)
+    order = np.random.default_rng(2).permutation(len(queries))
+    shuffled = {**groups, "query_group": groups["query_group"][order]}
+    found = difference_statistics(queries[order], right, wrong, **shuffled)
+    again = np.lexsort((order[found.query], found.pair))
+    assert found.below[again].tobytes() == expected.below.tobytes()
+    assert found.difference[again].tobytes() == expected.difference.tobytes()
+
+
+def test_rows_can_be_named_instead_of_copied(counted):
+    (queries, right, wrong), groups, expected = counted
+    backwards = np.arange(len(right))[::-1]
+    found = difference_statistics(
+        queries, right[::-1], wrong[::-1], **groups, right_rows=backwards, wrong_rows=backwards
+    )
+    assert_same_bits(found, expected)
+
+
+def made(images, right, wrong):
+    owner = np.arange(len(right)) % len(images)
+    return difference_statistics(images, right, wrong, query_group=np.arange(len(images)), pair_group=owner)
+
+
+def test_a_constant_scorer_has_one_half_and_no_first_rank():
+    found = made(np.ones((700, 8), np.float32), *(np.ones((1400, 8), np.float32) for _ in range(2)))
+    assert {0.5} == {*found.preference, *found.blind, *found.grounding}
+    assert (found.rank > 1).all()
+
+
+def test_a_scorer_of_texts_alone_has_a_grounding_of_one_half():
+    generator = np.random.default_rng(3)
+    right, wrong = (generator.standard_normal((1400, 48)).astype(np.float32) for _ in range(2))
+    found = made(np.repeat(generator.standard_normal((1, 48)).astype(np.float32), 700, axis=0), right, wrong)
+    assert 0 < found.preference.mean() < 1
+    np.testing.assert_array_equal(found.preference, found.blind)
+    assert (found.grounding == 0.5).all() and (found.rank == 350.5).all()
+
+
+def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
+    generator = np.random.default_rng(4)
+    images, right, wrong = (whole_numbers(generator, rows) for rows in (200, 600, 600))
+    # A further coordinate, 1 for all images, adds any function of the text to its scores: whole numbers, so exactly.
+    with_bias = [
+        np.column_stack([side, generator.integers(-1000, 1000, len(side))]).astype(np.float32)
+        for side in (right, wrong)
+    ]
+    plain, biased = made(images, right, wrong), made(np.column_stack([images, np.ones(200, np.float32)]), *with_bias)
+    np.testing.assert_array_equal(plain.below, biased.below)
+    assert (plain.preferring != biased.preferring).any()
+
+
+def test_one_image_alone_has_a_preference_and_no_wrong_partner():
+    found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
+    assert found.preference.tolist() == [1.0] and found.wrong.tolist() == [0]
+    assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()
+
+
+def test_pairs_of_no_query_and_no_pairs_at_all_have_no_entries():
+    none = np.empty((0, 4), np.float32)
+    queries = np.eye(3, 4, dtype=np.float32)
+    assert len(difference_statistics(queries, none, none, query_group=np.arange(3), pair_group=np.empty(0, int))) == 0
+    found = difference_statistics(queries, queries, queries, query_group=np.arange(3), pair_group=np.array([5, 1, 6]))
+    assert (found.pair.tolist(), found.pairs) == ([1], 3)
+
+
+def test_embeddings_that_are_no_numbers_and_unequal_widths_are_refused(counted):
+    (queries, right, wrong), groups, _ = counted
+    broken = wrong.copy()
+    broken[-1, 0] = np.nan
+    with pytest.raises(InputError, match=r"given\.npy: embeddings: found NaN or infinite values"):
+        difference_statistics(queries, right, broken, **groups, source="given.npy")
+    with pytest.raises(InputError, match="width: found 12 and 11 and 12"):
+        difference_statistics(queries, right[:, 1:], wrong, **groups)
