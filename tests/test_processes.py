@@ -116,9 +116,11 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
     encoder = tiny_encoder()
 
     def embed(number: int, folder: str) -> np.ndarray:
-        def encode(part, advance):
-            encoded.append((number, part[0]))
-            return np.array(part, np.float32)[:, None]
+        def encode(items):
+            encoded.extend((number, item) for item in items if item % 10 == 0)
+            # Batches go across parts.
+            items = np.array(items, np.float32)[:, None]
+            yield from ((np.arange(len(items))[batch], items[batch]) for batch in (slice(0, 3), slice(3, None)))
 
         cache = EmbeddingCache(tmp_path / folder)
         return embedding.features_of_parts(encoder, "captions", parts, contents, encode, cache)

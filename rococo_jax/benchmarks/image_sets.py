@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,17 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, as_rgb, chunks
+from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, Task, as_rgb, chunks, run_tasks
+from rococo_jax.data.pixels import View, Views
+from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import find_corruption
-from rococo_jax.perturb.images.image_folders import image_id, read_rgb
+from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 
 UNCORRUPTED = "uncorrupted"
 # The constants of ImageNet-C were chosen for this size.
 _CORRUPTED_SIDE = 224
 _CORRUPTED_AT_ONCE = 32
+_CUT = View(f"cut {_CORRUPTED_SIDE}", (_CORRUPTED_SIDE, _CORRUPTED_SIDE, 3), partial(rgb_pixels, size=_CORRUPTED_SIDE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +35,9 @@ class CorruptedImages:
     kind: str | None
     severity: int
     seed: int = 0
+
+    def __post_init__(self):
+        self.originals.views.announce(_CUT)
 
     @property
     def name(self) -> str:
@@ -52,14 +58,31 @@ class CorruptedImages:
 
     def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
         """Corrupts batches on the device; see `ImageSet.read`."""
-        key, originals = jax.random.key(self.seed), self.originals
-        with ThreadPoolExecutor(2, thread_name_prefix="images") as pool:
-            for batch in chunks(rows, _CORRUPTED_AT_ONCE):
-                pixels = np.stack(list(pool.map(lambda row: read_rgb(originals.paths[row], _CORRUPTED_SIDE), batch)))
-                if self.kind is not None:
-                    ids = np.array([image_id(originals.names[row]) for row in batch], np.int64)
-                    pixels = np.asarray(find_corruption(self.kind)(pixels, self.severity, key, ids=ids))
-                yield from map(prepare or _same, map(Image.fromarray, pixels))
+        return run_tasks(self.tasks(rows, prepare or _same))
+
+    def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
+        """A task for each batch, which the device corrupts."""
+        return (Task(len(batch), partial(self._prepared, batch, prepare)) for batch in chunks(rows, _CORRUPTED_AT_ONCE))
+
+    def _prepared(self, rows: Sequence[int], prepare: Prepare) -> list[Any]:
+        several = self.views.is_announced(prepare)
+        kept = [self.views.kept(row, prepare) for row in rows] if several else [None]
+        if all(pixels is not None for pixels in kept):
+            return kept
+        pixels = np.stack([self.originals.views.pixels(row, _CUT) for row in rows])
+        if self.kind is not None:
+            ids = np.array([image_id(self.originals.names[row]) for row in rows], np.int64)
+            corrupt = find_corruption(self.kind)
+            pixels = np.asarray(corrupt(pixels, self.severity, jax.random.key(self.seed), ids=ids))
+        made = [prepare(Image.fromarray(image)) for image in pixels]
+        for row, each in zip(rows, made if several else [], strict=several):
+            self.views.keep(row, prepare, each)
+        return made
+
+    @cached_property
+    def views(self) -> Views:
+        """What several models want of the corrupted images."""
+        return Views(self.originals.paths, self.thumbnail)
 
     def applied_to(self, originals: FileImages) -> "CorruptedImages":
         """The same corruption of other images."""
@@ -108,9 +131,18 @@ class CroppedImages:
 
     def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
         """Opens files in threads and cuts them; see `ImageSet.read`."""
-        boxes = iter([self.boxes[row] for row in rows])
-        whole = self.originals.read([self.rows[row] for row in rows], _same)
-        return ((prepare or as_rgb)(image.crop(box)) for image, box in zip(whole, boxes, strict=True))
+        return run_tasks(self.tasks(rows, prepare or as_rgb))
+
+    def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
+        """A task for each row."""
+        return (Task(1, lambda row=row: [self._prepared(row, prepare)]) for row in rows)
+
+    def _prepared(self, row: int, prepare: Prepare) -> Any:
+        image = self.originals.views.image(self.rows[row]).crop(self.boxes[row])
+        try:
+            return prepare(image)
+        except InputError as error:
+            raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 
     def thumbnail(self, row: int) -> Image.Image:
         """The part itself."""

@@ -8,6 +8,7 @@ HELP = "Write a model's image and caption embeddings to one .npz file."
 EXAMPLES = """\
   rococo embed models/clip-b32 --images coco/images --captions coco/captions_test.json --out clip-b32.npz
 """
+OLD_OPTIONS = {"--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     """What every command that embeds takes."""
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the towers")
+    parser.add_argument("--precision", choices=("float32", "high", "bfloat16"), default="float32", help="of the "
+        "towers; high is float32 with products in 3 passes of bfloat16 or TF32 (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--images-at-once", metavar="N", help="on each device (default: what fits into its memory)")
     parser.add_argument("--cache", metavar="DIR", help="where embeddings are kept (default: the user's cache folder)")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+
+
+def compute_of(arguments: argparse.Namespace):
+    """The `Compute` that the arguments ask for."""
+    from rococo_jax.encoders.compute import Compute
+    from rococo_jax.errors import InputError
+
+    count = arguments.images_at_once
+    if count is not None and (not count.isdecimal() or int(count) == 0):
+        raise InputError("--images-at-once", "number", count, "a whole number, 1 or more")
+    return Compute(arguments.precision, None if count is None else int(count))
 
 
 def embedding_cache(arguments: argparse.Namespace):
@@ -42,14 +56,14 @@ def run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from rococo_jax.data.captions import read_captioned_images
-    from rococo_jax.encoders import load_model
+    from rococo_jax.encoders import load_encoder
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.storage import atomic_write
 
     enable_compilation_cache()
     data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
-    encoder = load_model(arguments.model, dtype=arguments.dtype)
+    encoder = load_encoder(arguments.model, compute=compute_of(arguments))
     cache = embedding_cache(arguments)
     arrays = {
         "image_names": np.array(data.names),

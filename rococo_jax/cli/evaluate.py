@@ -12,7 +12,7 @@ EXAMPLES = """\
   rococo evaluate models/blip --rerank 256 --images coco/images --annotations rococo/annotations --out out/blip
   rococo evaluate --models models.txt 'runs/*/model' --images coco/images --annotations rococo/annotations --out out
 """
-OLD_OPTIONS = {"--mixes": "--mixed-galleries", "--part": "--shard"}
+OLD_OPTIONS = {"--mixes": "--mixed-galleries", "--part": "--shard", "--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     import jax
 
-    from rococo_jax.cli.embed import embedding_cache
+    from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.evaluation.estimate import estimate
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.journal import JOURNAL, write_journal
@@ -82,6 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = run_on_all_processes("settings", lambda: _settings(arguments))
     training = run_on_all_processes("baseline captions", lambda: _training(arguments))
+    compute = run_on_all_processes("settings", lambda: compute_of(arguments))
     out, shard = Path(arguments.out), arguments.shard
     models = broadcast_from_process_0("models", lambda: read_models(arguments.models, arguments.model_list))
     # A list may grow, and its results must not move when it does.
@@ -96,14 +97,14 @@ def _run(arguments: argparse.Namespace) -> int:
     def begin() -> None:
         data = "; ".join(benchmark.summary() for benchmark in benchmarks)
         print(f"{len(folders)} model(s); {data}; protocol {settings.protocol}", file=sys.stderr)
-        lines = estimate(folders, benchmarks, settings.rerank, arguments.dtype)
+        lines = estimate(folders, benchmarks, settings.rerank, compute)
         print("\n".join(lines), file=sys.stderr, flush=True)
         if not alone:
             write_journal(out / JOURNAL, event="started", models=list(folders), estimate=lines)
 
     broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
-    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, arguments.dtype, names, training)
+    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, compute, names, training)
     if jax.process_index() == 0:
         if all_results:
             print_summary(all_results)

@@ -11,6 +11,7 @@ EXAMPLES = """\
   rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/joined --images coco/images --captions captions_train.json
   rococo join VISION TEXT OUT --images coco/images,flickr8k/images --captions coco/train.json,flickr8k/captions.json
 """
+OLD_OPTIONS = {"--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from rococo_jax.checkpoints import save_model
-    from rococo_jax.cli.embed import embedding_cache
+    from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.data.images import FileImages
     from rococo_jax.data.training_images import (
@@ -58,8 +59,11 @@ def run(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     refuse_existing_folder(arguments.out)
     data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
-    vision = image_tower_of(load_model(arguments.vision, dtype=arguments.dtype), arguments.image_pooling)
-    text = text_tower_of(load_model(arguments.text, dtype=arguments.dtype))
+    compute = compute_of(arguments)
+    vision = image_tower_of(load_model(arguments.vision, dtype=compute.dtype), arguments.image_pooling)
+    text = text_tower_of(load_model(arguments.text, dtype=compute.dtype))
+    for tower in (vision, text):
+        tower.use(compute)
     cache = embedding_cache(arguments)
     image_features = embed_images(vision, data.paths, cache, features=True)
     text_features = embed_texts(text, data.captions, cache, features=True)

@@ -17,7 +17,7 @@ EXAMPLES = """\
 The same command goes on where it was stopped; points that are done are taken as read.
 """
 TAKES_OVERRIDES = True
-OLD_OPTIONS = {"--hold": "--keep", "--rate": "--lr-scaling", "--mixes": "--mixed-galleries"}
+OLD_OPTIONS = {"--hold": "--keep", "--rate": "--lr-scaling", "--mixes": "--mixed-galleries", "--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +160,7 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
 def _evaluation(arguments: argparse.Namespace, base):
     """What every model is asked: by the command line, else by the config's `eval` keys, else nothing."""
     from rococo_jax.benchmarks.settings import settings_from
-    from rococo_jax.cli.embed import embedding_cache
+    from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.sweep.plan import parse_seeds
@@ -184,7 +184,7 @@ def _evaluation(arguments: argparse.Namespace, base):
         places["names"] = _names(arguments.benchmarks)
     settings = settings_from(asked)
     benchmarks = open_benchmarks(settings, **places)
-    return Evaluation(benchmarks, settings, embedding_cache(arguments), arguments.dtype)
+    return Evaluation(benchmarks, settings, embedding_cache(arguments), compute_of(arguments))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

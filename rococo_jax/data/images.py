@@ -8,21 +8,22 @@ processes nor fork a process that has started JAX.
 import collections
 import dataclasses
 import io
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from PIL import Image, UnidentifiedImageError
 
+from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
 
 T = TypeVar("T")
 
+_AHEAD = 128
 _WANTED = "a whole image file that Pillow can read"
 
 
@@ -66,43 +67,69 @@ def _decode(file: Path | io.BytesIO, source: object) -> Image.Image:
 
 def load_image(path: str | os.PathLike, prepare: Callable[[Image.Image], T]) -> T:
     """The result of `prepare` on one decoded image file. Raises InputError, which names the file."""
-    image = open_image(path)
+    return _made_of(path, open_image(path), prepare)
+
+
+def _made_of(path: str | os.PathLike, image: Image.Image, prepare: Callable[[Image.Image], T]) -> T:
     try:
         return prepare(image)
     except InputError as error:
         raise InputError(path, error.field, error.found, error.wanted) from None
 
 
+class Task(NamedTuple):
+    """Work on `images` images, to be done in a thread: what `make` gives for each."""
+
+    images: int
+    make: Callable[[], list[Any]]
+
+
 def map_images(
     paths: Sequence[str | os.PathLike],
     prepare: Callable[[Image.Image], T],
     *,
-    ahead: int = 128,
+    ahead: int | None = None,
     workers: int | None = None,
 ) -> Iterator[T]:
-    """The results of `prepare` on image files, in the order of `paths`; files are opened and prepared in threads.
-
-    Args:
-        prepare: called with each decoded image, in a thread.
-        ahead: how many images may be ready or in work before they are asked for, which bounds the memory.
-        workers: threads; by default the number of CPU cores that this process may use.
+    """The results of `prepare` on image files, in the order of `paths`; see `run_tasks`.
 
     Raises InputError for the first file, in the order of `paths`, that cannot be used.
     """
-    waiting: collections.deque[Future] = collections.deque()
-    remaining = iter(paths)
-    with ThreadPoolExecutor(workers or _usable_cores(), thread_name_prefix="images") as pool:
+    tasks = (Task(1, partial(_loaded, path, prepare)) for path in paths)
+    return run_tasks(tasks, ahead=ahead, workers=workers)
 
-        def submit(count: int) -> None:
-            waiting.extend(pool.submit(load_image, path, prepare) for path in itertools.islice(remaining, count))
 
+def _loaded(path: str | os.PathLike, prepare: Callable[[Image.Image], T]) -> list[T]:
+    return [load_image(path, prepare)]
+
+
+def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int | None = None) -> Iterator[Any]:
+    """What the tasks make, image by image in their order, made in threads.
+
+    Args:
+        ahead: how many images may be ready or in work before they are asked for, which bounds the memory; by default
+            128, or two tasks for each thread where that is more.
+        workers: threads; by default the number of CPU cores that this process may use.
+
+    Raises what the first task, in their order, raised.
+    """
+    waiting: collections.deque[tuple[int, Future]] = collections.deque()
+    remaining, under_way = iter(tasks), 0
+    workers = workers or _usable_cores()
+    most, at_least = (_AHEAD, 2 * workers) if ahead is None else (ahead, 0)
+    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
         try:
-            submit(ahead)
-            while waiting:
-                yield waiting.popleft().result()
-                submit(1)
+            while True:
+                while (under_way < most or len(waiting) < at_least) and (task := next(remaining, None)) is not None:
+                    waiting.append((task.images, pool.submit(task.make)))
+                    under_way += task.images
+                if not waiting:
+                    return
+                for image in waiting.popleft()[1].result():
+                    under_way -= 1
+                    yield image
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
 
 
@@ -147,7 +174,10 @@ class ImageSet(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileImages:
-    """Image files, as they are, under the `names` that captions and results call them."""
+    """Image files, as they are, under the `names` that captions and results call them.
+
+    Sets that are made of them read `views`, so that each file is decoded once.
+    """
 
     names: tuple[str, ...]
     paths: tuple[Path, ...]
@@ -159,7 +189,13 @@ class FileImages:
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """SHA-256 of every file."""
-        return tuple(map(hash_file, self.paths))
+        with ThreadPoolExecutor(_usable_cores(), thread_name_prefix="hashes") as pool:
+            return tuple(pool.map(hash_file, self.paths))
+
+    @cached_property
+    def views(self) -> Views:
+        """What is made of the files and kept."""
+        return Views(self.paths, lambda row: open_image(self.paths[row]))
 
     def content(self, row: int) -> bytes:
         """The hash of the file."""
@@ -171,7 +207,16 @@ class FileImages:
 
     def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
         """Opens and prepares files in threads, in order; see `ImageSet.read`."""
-        return map_images([self.paths[row] for row in rows], prepare or as_rgb)
+        return run_tasks(self.tasks(rows, prepare or as_rgb))
+
+    def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
+        """A task for each row."""
+        return (Task(1, partial(self._prepared, row, prepare)) for row in rows)
+
+    def _prepared(self, row: int, prepare: Prepare) -> list[Any]:
+        if isinstance(prepare, View):
+            return [self.views.pixels(row, prepare)]
+        return [_made_of(self.paths[row], self.views.image(row), prepare)]
 
     def thumbnail(self, row: int) -> Image.Image:
         """The image itself."""
@@ -181,6 +226,22 @@ class FileImages:
         """Nothing."""
         del row
         return ""
+
+
+def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Prepare) -> Iterator[Any]:
+    """Rows of several sets, one after the other, through one pool of threads.
+
+    A set that has `tasks(rows, prepare)` shares the pool; of another all asked for at once are one task.
+    """
+
+    def tasks() -> Iterator[Task]:
+        for images, rows in requests:
+            if hasattr(images, "tasks"):
+                yield from images.tasks(rows, prepare)
+            else:
+                yield Task(len(rows), lambda images=images, rows=rows: list(images.read(rows, prepare)))
+
+    return run_tasks(tasks())
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
+from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -87,6 +88,12 @@ class Preprocessing:
             raise InputError("image", "aspect ratio", found, f"at most {_MOST_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         return np.array(image if self.crop_size is None else _centre_crop(image, self.crop_size))
+
+    @property
+    def view(self) -> View:
+        """`resize` with what decides its pixels."""
+        decides = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
+        return View(f"resized {hash_json(decides)}", (*self.image_size, 3), self.resize)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
         if self.exact_size is not None:

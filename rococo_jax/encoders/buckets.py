@@ -1,6 +1,6 @@
 """Length buckets: groups texts of similar length, so that short captions are not padded to the whole context.
 
-Under a causal mask or an attention mask padding never changes a vector. Every bucket has one static shape, rows x
+Under a causal mask or an attention mask padding never changes a vector. Every bucket has one static shape, unit x
 length, whatever the number of texts: an element of a matrix product has the same bits wherever it stands in an array of
 one shape, so a text's vector does not depend on its neighbours.
 """
@@ -17,11 +17,11 @@ _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Texts `index`, at most `rows` of them, padded to `length` and encoded as `rows` rows over all devices."""
+    """Texts `index`, padded to `length` and encoded in units of `unit` rows, at most one for each device."""
 
     index: np.ndarray
     length: int
-    rows: int
+    unit: int
 
 
 def bucket_length(tokens: int, context_length: int) -> int:
@@ -45,15 +45,15 @@ def text_batches(
         token_counts: how many tokens each text has.
         context_length: the most tokens the tower takes.
         tokens_per_device: rows x length on one device, as near as whole rows allow.
-        devices: how many devices share the rows of a batch.
+        devices: how many units a batch may have.
         fixed_length: the one length for towers whose vectors depend on padding (SigLIP), else None.
     """
     lengths = np.array([fixed_length or bucket_length(count, context_length) for count in token_counts], dtype=np.int64)
     for length in np.unique(lengths).tolist():
-        rows = max(1, tokens_per_device // length) * devices
+        unit = max(1, tokens_per_device // length)
         members = np.flatnonzero(lengths == length)
-        for start in range(0, len(members), rows):
-            yield TextBatch(members[start : start + rows], length, rows)
+        for start in range(0, len(members), unit * devices):
+            yield TextBatch(members[start : start + unit * devices], length, unit)
 
 
 def pad_rows(rows: np.ndarray, count: int) -> np.ndarray:

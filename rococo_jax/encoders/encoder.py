@@ -2,13 +2,15 @@
 
 The module inside is a pure function of its parameters; this class adds what surrounds it: preprocessing, tokenizer,
 batches of one static shape, and the mesh. A vector depends neither on the batch size of the call nor on the other
-items, their order, or the number of devices: every device always runs the same program on the same number of rows.
+items, their order, or the number of devices: every device always runs the same program on the same number of rows
+(`device_steps`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -19,22 +21,23 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import TrainingImages
-from rococo_jax.encoders.buckets import pad_rows, text_batches
+from rococo_jax.encoders import programs
+from rococo_jax.encoders.buckets import bucket_length, pad_rows, text_batches
+from rococo_jax.encoders.compute import Compute, free_bytes, images_at_once, largest_unit, text_tokens_at_once
+from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
 from rococo_jax.encoders.matching import Matcher
 from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.attention import use_fused_attention
-from rococo_jax.models.fsdp import merge_gathered, shard_model
+from rococo_jax.models.fsdp import shard_model
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
-# Rows a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call.
-_CPU_IMAGES, _ACCELERATOR_IMAGES = 16, 256
-_CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 16384
 _PROJECTED_ROWS = 256
 
 
@@ -72,19 +75,30 @@ class Encoder:
         else:
             self._graph, state = nnx.split(model)
             self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        self._image_rows = _CPU_IMAGES if on_cpu else _ACCELERATOR_IMAGES
-        self._tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
+        platform = self.mesh.devices.flat[0].platform
+        self._image_rows, self._images_fit = images_at_once(self.spec, platform), False
+        self._tokens = text_tokens_at_once(platform)
+        self.steps = DeviceSteps(self.name, self.mesh, self._on_halved)
         self._tower_hashes: dict[str, str] = {}
+        self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
 
     @property
     def spec(self):
         """The `ModelSpec` of the module."""
         return self.model.spec
 
+    def use(self, compute: Compute) -> None:
+        """Computes as chosen from here on, in the dtype that the module was built in."""
+        if jnp.dtype(compute.dtype) != jnp.dtype(self.model.dtype):
+            raise ValueError(f"{compute.precision} for a model in {jnp.dtype(self.model.dtype).name}")
+        self.compute, self._images_fit = compute, False
+        self._image_rows = compute.images_at_once or self._image_rows
+
     def describe(self) -> dict[str, Any]:
-        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype."""
-        return {
+        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype, and how
+        float32 products are computed where not at full precision.
+        """
+        about = {
             "name": self.name,
             "weights": self.provenance.get("weights_sha256"),
             "spec": self.spec.to_json(),
@@ -92,6 +106,7 @@ class Encoder:
             "tokenizer": None if self.tokenizer is None else self.tokenizer.hash(),
             "dtype": jnp.dtype(self.model.dtype).name,
         }
+        return about | ({"precision": "high"} if self.compute.precision == "high" else {})
 
     def fingerprint(self) -> str:
         """A hash of all that decides an embedding; the name is no part of it."""
@@ -105,6 +120,11 @@ class Encoder:
         """
         self._require_images()
         return self.preprocessing.resize(image)
+
+    @property
+    def pixel_view(self) -> View | None:
+        """`prepare` with its key, by which pixels are kept; None without an image tower."""
+        return self.preprocessing and self.preprocessing.view
 
     def facts(self) -> dict[str, Any]:
         """Provenance, size, cost, and what to look at twice; decides no figure that the fingerprint does not hold."""
@@ -127,6 +147,9 @@ class Encoder:
         about = self.describe()
         before = "preprocessing" if side == "vision" else "tokenizer"
         kept = {before: about[before], "dtype": about["dtype"], "spec": about["spec"][side]}
+        kept |= {"precision": about["precision"]} if "precision" in about else {}
+        if side == "vision" and self.compute.images_at_once is not None:
+            kept["images_at_once"] = self.compute.images_at_once  # decides the last bits
         return {"weights": self._tower_hashes[side], **kept}
 
     def describe_matching(self) -> dict[str, Any]:
@@ -170,13 +193,29 @@ class Encoder:
 
     def image_features(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images width"]:
         """Pooled features of the image tower before the projection head, as `encode_image` takes them."""
-        return self._encode_images(images, on_progress)
+        return collected(self.name, "images", self.image_batches(images), on_progress)
 
     def text_features(
         self, texts: Sequence[Any], on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "texts width"]:
         """Pooled features of the text tower before the projection head, as `encode_text` takes them."""
-        return self._encode_texts(texts, on_progress)
+        return collected(self.name, "texts", self.text_batches(texts), on_progress)
+
+    def image_batches(self, images) -> Iterator[BatchFeatures]:
+        """As `image_features`, batch by batch: places among the images, and their features."""
+        yield from self._image_batches(images, programs.image_features)
+
+    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
+        """As `text_features`, batch by batch: places among the texts, and their features. Short texts come first."""
+        ids = self.token_ids(texts)
+        program = partial(programs.text_features, self.mesh, self._graph, self.compute.products, self._state)
+        yield from self.steps.run(self._text_rows(ids), program)
+
+    def prepare_texts(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """Texts as `text_batches` takes them, and the length to which each is padded."""
+        ids, context = self.token_ids(texts), self.spec.text.context_length
+        fixed = self.tokenizer.spec.fixed_length
+        return ids, [fixed or bucket_length(len(row), context) for row in ids]
 
     def project_image_features(self, features: Float[np.ndarray, "images width"]) -> Float[np.ndarray, "images dim"]:
         """Unit vectors from what `image_features` gave."""
@@ -193,7 +232,7 @@ class Encoder:
             InputError: the model has no matching head, or as `encode_image`.
         """
         self.require_matching()
-        return self._encode_images(images, on_progress, _image_tokens)
+        return collected(self.name, "images", self._image_batches(images, programs.image_tokens), on_progress)
 
     def matching_logits(
         self,
@@ -234,7 +273,7 @@ class Encoder:
         outputs = []
         for start in range(0, len(features), rows):
             part = features[start : start + rows]
-            vectors = _projected(self._graph, method, self._state, self._place(pad_rows(part, rows)))
+            vectors = programs.projected(self._graph, method, self._state, self._place(pad_rows(part, rows)))
             outputs.append(np.asarray(vectors)[: len(part)])
         vectors = np.concatenate(outputs)
         lengths = np.linalg.norm(vectors, axis=1)
@@ -243,21 +282,51 @@ class Encoder:
             raise InputError(self.name, method.removeprefix("project_"), found, "vectors of length 1")
         return vectors
 
-    def _encode_images(self, images, on_progress: OnProgress | None, program: Callable | None = None) -> np.ndarray:
+    def _image_batches(self, images, program: Callable) -> Iterator[BatchFeatures]:
         self._require_images()
-        rows = self._image_rows * self.mesh.size
-        outputs = []
-        for batch in self._pixel_batches(images, rows):
-            count = len(batch)
-            placed = self._place(pad_rows(batch, rows))
-            encode = partial(program or _image_features, self._graph, self.preprocessing)
-            outputs.append((encode(self._state, placed), count))
-            if len(outputs) > 1:
-                outputs[-2] = _fetch(outputs[-2], on_progress)
-        if not outputs:
-            raise InputError(self.name, "images", "none", "at least one image")
-        outputs[-1] = _fetch(outputs[-1], on_progress)
-        return np.concatenate(outputs)
+        static = self.mesh, self._graph, self.preprocessing, self.compute.products
+        if not self._images_fit:
+            self._fit_images(program, static)
+        program = partial(program, *static, self._state)
+        yield from self.steps.run(self._image_rows_of(images), program)
+
+    def _fit_images(self, program: Callable, static: tuple) -> None:
+        """Takes as many images at once as the compiled program leaves room for; refuses where not one fits."""
+        self._images_fit, free = True, free_bytes(self.mesh)
+        if free is None:
+            return
+
+        def needed(unit: int) -> int:
+            side, rows = self.spec.vision.image_size, unit * self.mesh.size
+            sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
+            active = jax.ShapeDtypeStruct((self.mesh.size,), bool, sharding=sharding)
+            images = jax.ShapeDtypeStruct((rows, side, side, 3), np.uint8, sharding=sharding)
+            memory = program.lower(*static, self._state, active, images).compile().memory_analysis()
+            under_way = STEPS_UNDER_WAY + self.mesh.size
+            return memory.temp_size_in_bytes + under_way * (unit * side * side * 3 + memory.output_size_in_bytes)
+
+        fits = largest_unit(self._image_rows, needed, free)
+        if not fits or (self.compute.images_at_once and fits < self._image_rows):
+            self._refuse_images(self._image_rows, f"{free / 1e9:.1f} GB free", fits)
+        if fits < self._image_rows:
+            print(f"rococo: {self.name}: {fits} images at once fit into {free / 1e9:.1f} GB", file=sys.stderr)
+        self._image_rows = fits
+
+    def _refuse_images(self, count: int, memory: str, fits: int) -> NoReturn:
+        device = self.mesh.devices.flat[0].device_kind
+        found = f"{count}, which do not fit into the memory of {device} ({memory})"
+        raise InputError(self.name, "images_at_once", found, f"at most {fits}" if fits else "a larger device")
+
+    def _on_halved(self, batch: Rows, unit: int) -> None:
+        """Takes smaller units from here on."""
+        if len(batch.arrays) == 1 and self.compute.images_at_once is not None:
+            self._refuse_images(batch.unit, "it ran out", unit)
+        if len(batch.arrays) == 1:
+            self._image_rows = min(self._image_rows, unit)
+        else:
+            self._tokens = min(self._tokens, unit * batch.cost)
+        what = "images" if len(batch.arrays) == 1 else f"texts of {batch.cost} tokens"
+        print(f"rococo: {self.name}: out of device memory, going on with {unit} {what} at once", file=sys.stderr)
 
     def _require_images(self) -> None:
         if self.spec.vision is None:
@@ -265,7 +334,15 @@ class Encoder:
         if self.preprocessing is None:
             raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
 
-    def _pixel_batches(self, images, rows: int) -> Iterator[np.ndarray]:
+    def _image_rows_of(self, images) -> Iterator[Rows]:
+        done = 0
+        images = self._as_pixels(images)
+        while batch := list(islice(images, self._image_rows * self.mesh.size)):
+            yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), self._image_rows)
+            done += len(batch)
+
+    def _as_pixels(self, images) -> Iterator[np.ndarray]:
+        """Image by image, as the program takes them."""
         if isinstance(images, np.ndarray | jax.Array):
             images = np.asarray(images)
             if images.ndim != 4 or images.shape[3] != 3:
@@ -273,12 +350,16 @@ class Encoder:
             size = (self.spec.vision.image_size,) * 2
             if images.dtype != np.uint8 and images.shape[1:3] != size:
                 raise InputError("pixels", "size", images.shape[1:3], f"{size}, as the model sees them")
-            if images.dtype != np.uint8 or images.shape[1:3] == size:
-                yield from (images[start : start + rows] for start in range(0, len(images), rows))
-                return
-            images = (Image.fromarray(image) for image in images)
-        for batch in _batched(images, rows):
-            yield np.stack([x if isinstance(x, np.ndarray) else self.preprocessing.resize(x) for x in batch])
+            if images.dtype == np.uint8 and images.shape[1:3] != size:
+                images = (Image.fromarray(image) for image in images)
+        return (x if isinstance(x, np.ndarray) else self.preprocessing.resize(x) for x in images)
+
+    def _text_rows(self, ids: list[list[int]]) -> Iterator[Rows]:
+        counts, context = [len(row) for row in ids], self.spec.text.context_length
+        fixed = self.tokenizer.spec.fixed_length
+        for batch in text_batches(counts, context, self._tokens, self.mesh.size, fixed):
+            arrays = self.tokenizer.pad([ids[i] for i in batch.index], batch.length)
+            yield Rows(batch.index, tuple(arrays), batch.unit, batch.length)
 
     def token_ids(self, texts: Sequence[Any]) -> list[list[int]]:
         """The ids of each text, as `encode_text` takes them, special tokens in place.
@@ -310,56 +391,5 @@ class Encoder:
             if text.pooling == "first_eos" and text.eos_id not in row:
                 raise InputError(self.name, "token ids", f"no {text.eos_id} in a text", "every text ended by it")
 
-    def _encode_texts(self, texts: Sequence[Any], on_progress: OnProgress | None) -> np.ndarray:
-        ids = self.token_ids(texts)
-        counts, context = [len(row) for row in ids], self.spec.text.context_length
-        output, pending = None, None
-        for batch in text_batches(counts, context, self._tokens, self.mesh.size, self.tokenizer.spec.fixed_length):
-            padded, mask = self.tokenizer.pad([ids[i] for i in batch.index], batch.length)
-            placed = self._place(pad_rows(padded, batch.rows)), self._place(pad_rows(mask, batch.rows))
-            vectors = _text_features(self._graph, self._state, *placed)
-            if pending is None:
-                output = np.empty((len(ids), vectors.shape[1]), np.float32)
-            else:
-                output[pending[1]] = _fetch((pending[0], len(pending[1])), on_progress)
-            pending = vectors, batch.index
-        output[pending[1]] = _fetch((pending[0], len(pending[1])), on_progress)
-        return output
-
     def _place(self, rows: np.ndarray) -> jax.Array:
         return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _image_features(graph, preprocessing: Preprocessing | None, state, images) -> jax.Array:
-    pixels = preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
-    return merge_gathered(graph, state).image_features(pixels)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _image_tokens(graph, preprocessing: Preprocessing | None, state, images) -> jax.Array:
-    pixels = preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
-    return merge_gathered(graph, state).vision.tokens(pixels)
-
-
-@partial(jax.jit, static_argnums=0)
-def _text_features(graph, state, ids, mask) -> jax.Array:
-    return merge_gathered(graph, state).text_features(ids, mask)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _projected(graph, method: str, state, features) -> jax.Array:
-    return getattr(merge_gathered(graph, state), method)(features)
-
-
-def _fetch(output: tuple[jax.Array, int], on_progress: OnProgress | None) -> np.ndarray:
-    vectors, count = output
-    if on_progress is not None:
-        on_progress(count)
-    return np.asarray(vectors)[:count]
-
-
-def _batched(items: Iterable, size: int) -> Iterator[list]:
-    items = iter(items)
-    while batch := list(islice(items, size)):
-        yield batch

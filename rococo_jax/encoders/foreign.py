@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
+from rococo_jax.encoders.device_steps import BatchFeatures, collected
 from rococo_jax.encoders.protocol import ImageTextEncoder, OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
@@ -63,11 +64,23 @@ class ForeignEncoder:
 
     def image_features(self, images: Iterable[Image.Image], on_progress: OnProgress | None = None) -> np.ndarray:
         """Unit vectors of images."""
-        return self._encode("encode_image", images, _IMAGES_AT_ONCE, on_progress)
+        return collected(self.name, "encode_image", self.image_batches(images), on_progress)
 
     def text_features(self, texts: Sequence[str], on_progress: OnProgress | None = None) -> np.ndarray:
         """Unit vectors of texts."""
-        return self._encode("encode_text", texts, _TEXTS_AT_ONCE, on_progress)
+        return collected(self.name, "encode_text", self.text_batches(texts), on_progress)
+
+    def image_batches(self, images: Iterable[Image.Image]) -> Iterator[BatchFeatures]:
+        """Places among the images and unit vectors, batch by batch."""
+        return self._encode("encode_image", images, _IMAGES_AT_ONCE)
+
+    def text_batches(self, texts: Sequence[str]) -> Iterator[BatchFeatures]:
+        """Places among the texts and unit vectors, batch by batch."""
+        return self._encode("encode_text", texts, _TEXTS_AT_ONCE)
+
+    def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        """The texts as they are, by the number of their characters."""
+        return texts, list(map(len, texts))
 
     def project_image_features(self, features: Float[np.ndarray, "images dim"]) -> Float[np.ndarray, "images dim"]:
         """The same vectors: there is no head."""
@@ -107,23 +120,18 @@ class ForeignEncoder:
         """Raises InputError: reranking needs a matching head of this project's models."""
         raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
 
-    def _encode(self, method: str, items: Iterable, at_once: int, on_progress: OnProgress | None) -> np.ndarray:
-        items, vectors = iter(items), []
+    def _encode(self, method: str, items: Iterable, at_once: int) -> Iterator[BatchFeatures]:
+        items, done, width = iter(items), 0, None
         while batch := list(itertools.islice(items, at_once)):
             made = self._vectors(method, batch)
             if method not in self._checked:
                 self._checked.add(method)
                 self._compare(method, made[0], self._vectors(method, batch[:1])[0])
-            if vectors and made.shape[1] != vectors[0].shape[1]:
-                raise InputError(
-                    self.name, method, f"vectors of {vectors[0].shape[1]} and {made.shape[1]}", "one width"
-                )
-            vectors.append(made)
-            if on_progress is not None:
-                on_progress(len(batch))
-        if not vectors:
-            raise InputError(self.name, method, "nothing to encode", "at least one item")
-        return np.concatenate(vectors)
+            if width not in (None, made.shape[1]):
+                raise InputError(self.name, method, f"vectors of {width} and {made.shape[1]}", "one width")
+            width = made.shape[1]
+            yield np.arange(done, done + len(batch)), made
+            done += len(batch)
 
     def _vectors(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
         """One call, checked, as unit vectors in float32."""

@@ -28,6 +28,7 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.encoders.run_checkpoints import find_checkpoint, read_checkpoint
@@ -35,13 +36,13 @@ from rococo_jax.models.fsdp import partition_of
 from rococo_jax.runtime import make_mesh
 
 
-def load_encoder(source: Any, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.float32) -> Encoder | ForeignEncoder:
+def load_encoder(source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None) -> Encoder | ForeignEncoder:
     """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
 
     Args:
         source: a model's name, the name of a function that returns an encoder, or an encoder.
         mesh: the devices; all of them by default.
-        dtype: of the towers' compute, for models of this project.
+        compute: how the towers compute, for models of this project that are loaded here.
 
     Raises:
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
@@ -49,7 +50,10 @@ def load_encoder(source: Any, *, mesh: Mesh | None = None, dtype: DTypeLike = jn
     if isinstance(source, str) and is_factory(source):
         source = load_factory(source)
     if isinstance(source, str | os.PathLike):
-        return load_model(source, mesh=mesh, dtype=dtype)
+        compute = compute or Compute()
+        encoder = load_model(source, mesh=mesh, dtype=compute.dtype)
+        encoder.use(compute)
+        return encoder
     return source if isinstance(source, Encoder | ForeignEncoder) else ForeignEncoder(source, mesh=mesh)
 
 

@@ -1,12 +1,14 @@
 """What an encoder is: the protocol for users, and the wider one that evaluation uses inside."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Float
 from PIL import Image
+
+from rococo_jax.encoders.device_steps import BatchFeatures
 
 OnProgress = Callable[[int], None]
 
@@ -42,10 +44,19 @@ class FeatureEncoder(Protocol):
         """An image as `image_features` takes it; called in the threads that open files."""
 
     def image_features(self, images: Iterable[Any], on_progress: OnProgress | None = None) -> np.ndarray:
-        """Features of prepared images, in order."""
+        """BatchFeatures of prepared images, in order."""
 
     def text_features(self, texts: Sequence[str], on_progress: OnProgress | None = None) -> np.ndarray:
-        """Features of texts, in order."""
+        """BatchFeatures of texts, in order."""
+
+    def image_batches(self, images: Iterable[Any]) -> Iterator[BatchFeatures]:
+        """As `image_features`, batch by batch: places among the images, and their features."""
+
+    def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[int]]:
+        """Texts as `text_batches` takes them, and a length of each; texts of one length are encoded together."""
+
+    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
+        """BatchFeatures of prepared texts, batch by batch: places among the texts, and their features."""
 
     def project_image_features(self, features: np.ndarray) -> Float[np.ndarray, "images dim"]:
         """Unit vectors in float32."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.settings import settings_from
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
 from rococo_jax.evaluation.seen_images import load_any
@@ -22,6 +23,8 @@ def evaluate(
     out: str | os.PathLike | None = None,
     allow_missing_images: bool = False,
     cache: str | os.PathLike | None = None,
+    precision: str = "float32",
+    images_at_once: int | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """What `rococo evaluate` writes into `results.json`: `["tasks"][task][variant][metric]`, most in percent.
@@ -36,6 +39,8 @@ def evaluate(
             model and data that are there are returned as they are.
         allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
+        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`.
+        images_at_once: on each device; what fits by default.
         settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
@@ -44,7 +49,8 @@ def evaluate(
     """
     asked = settings_from({**settings, "allow_missing_images": allow_missing_images})
     opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
-    encoder, kept = load_any(model), EmbeddingCache(cache)
+    encoder = load_any(model, compute=Compute(precision, images_at_once))
+    kept = EmbeddingCache(cache)
     if out is None:
         return evaluate_model(encoder, opened, asked, kept).results
     return evaluate_into(Path(out), encoder, opened, asked, kept)[0]

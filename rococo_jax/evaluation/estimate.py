@@ -12,15 +12,16 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.checkpoints.hub import demo_folder
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.matching import TEXTS
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS
@@ -82,7 +83,7 @@ def work_of(benchmarks: Sequence[Benchmark], rerank: int = 0) -> Work:
 
 
 def estimate(
-    folders: Mapping[str, Path], benchmarks: Sequence[Benchmark], rerank: int = 0, dtype: DTypeLike = jnp.float32
+    folders: Mapping[str, Path], benchmarks: Sequence[Benchmark], rerank: int = 0, compute: Compute | None = None
 ) -> list[str]:
     """What evaluating models into folders will take, as lines to print; models with results there cost nothing.
 
@@ -90,16 +91,16 @@ def estimate(
         InputError: an image among the few that are timed is not whole, or a model that is known already has no
             matching head to rerank with.
     """
-    work = work_of(benchmarks, rerank)
+    work, compute = work_of(benchmarks, rerank), compute or Compute()
     waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
     specs = [spec_before_loading(source) for source in waiting]
     for source, found in zip(waiting, specs, strict=True):
         if rerank and found is not None and found[0].matching is None:
             raise InputError(source, "matching head", "none", "one to rerank with, such as BLIP's for retrieval")
     paths = [path for benchmark in benchmarks for path in getattr(benchmark.image_sets.get(ORIGINALS), "paths", ())]
-    rate, image_seconds = measured_rate(dtype), measured_image_seconds(paths)
+    rate, image_seconds = measured_rate(compute), measured_image_seconds(paths)
     costs = [found and cost_of(found[0], work, rate, image_seconds, found[1]) for found in specs]
-    return estimate_lines(costs, len(folders) - len(waiting), work, rate, image_seconds)
+    return estimate_lines(costs, len(folders) - len(waiting), work, rate, image_seconds, compute)
 
 
 def cost_of(spec: ModelSpec, work: Work, rate: float, image_seconds: float, fixed_length: int | None = None) -> Cost:
@@ -124,13 +125,15 @@ def cost_of(spec: ModelSpec, work: Work, rate: float, image_seconds: float, fixe
     return Cost(seconds, kept + work.queries * _BYTES_A_QUERY)
 
 
-def measured_rate(dtype: DTypeLike = jnp.float32) -> float:
-    """Operations a second of a matrix product over all devices: the best of three, after one that compiles."""
+def measured_rate(compute: Compute) -> float:
+    """Operations a second of a matrix product as the towers compute it, over all devices: the best of three, after one
+    that compiles.
+    """
     devices = jax.devices()
     on_cpu = devices[0].platform == "cpu"
     side = 1024 if on_cpu else 8192
-    product = jax.jit(lambda a, b: a @ b)
-    matrix = jax.device_put(jnp.ones((side, side), dtype), devices[0])
+    product = jax.jit(partial(jnp.dot, precision=compute.products))
+    matrix = jax.device_put(jnp.ones((side, side), compute.dtype), devices[0])
     product(matrix, matrix).block_until_ready()
     seconds = []
     for _ in range(3):
@@ -178,13 +181,21 @@ def spec_before_loading(source: str) -> tuple[ModelSpec, int | None] | None:
     return None
 
 
-def estimate_lines(costs: Sequence[Cost | None], done: int, work: Work, rate: float, image_seconds: float) -> list[str]:
+def estimate_lines(
+    costs: Sequence[Cost | None],
+    done: int,
+    work: Work,
+    rate: float,
+    image_seconds: float,
+    compute: Compute | None = None,
+) -> list[str]:
     """What is printed before a run.
 
     Args:
         costs: one a model that is still to be done; None where nothing is known before loading.
         done: models that have results already.
         work, rate, image_seconds: as in `cost_of`.
+        compute: how the towers compute.
     """
     known = [cost for cost in costs if cost is not None]
     lines = [f"{done} model(s) have results here; they are checked and kept"] if done else []
@@ -198,7 +209,7 @@ def estimate_lines(costs: Sequence[Cost | None], done: int, work: Work, rate: fl
     return [
         *lines,
         f"estimate: {duration(seconds)} and {size / 1e6:,.1f} MB of disk for {len(costs)} model(s), "
-        f"{work.images:,} images and {work.texts:,} captions each{guessed}",
+        f"{work.images:,} images and {work.texts:,} captions each, {(compute or Compute()).summary()}{guessed}",
         f"  from {TOWER_SHARE:.0%} of {rate / 1e9:,.0f} GFLOP/s (a matrix product, timed now) and "
         f"{1e3 * image_seconds:.1f} ms an image; compiling not counted, nor what the cache saves",
     ]

@@ -6,22 +6,27 @@ Several processes do it together: each embeds and scores its share, and process 
 must be there for each of them; no other file need be shared.
 """
 
+import contextlib
 import gc
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.checkpoints.hub import demo_folder
+from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
+from rococo_jax.data.images import FileImages
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.baselines import TrainingCaptions, baselines_of
@@ -201,7 +206,7 @@ def evaluate_all(
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
-    dtype: DTypeLike = jnp.float32,
+    compute: Compute | None = None,
     names: Mapping[str, str] | None = None,
     training: TrainingCaptions | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -215,7 +220,7 @@ def evaluate_all(
         folders: for each model, where its results go.
         out: the run's folder, for the journal.
         benchmarks, settings, cache, training: as in `evaluate_model`.
-        dtype: of the towers' compute.
+        compute: how the towers of this project's models compute.
         names: what to call models, where not after their source.
 
     Raises:
@@ -224,11 +229,12 @@ def evaluate_all(
     """
     all_results, failed = [], []
     first = jax.process_index() == 0
+    _announce_pixels([source for source, folder in folders.items() if not (folder / RESULTS).exists()], benchmarks)
     for place, (source, folder) in enumerate(folders.items(), 1):
         started = time.time()
         try:
             results, made = _load_and_evaluate(
-                source, folder, benchmarks, settings, cache, dtype, (names or {}).get(source), training
+                source, folder, benchmarks, settings, cache, compute, (names or {}).get(source), training
             )
         except Exception as error:  # a night's run must outlive whatever is wrong with one model
             if len(folders) == 1 or _fails_every_model(error, benchmarks):
@@ -253,19 +259,38 @@ def evaluate_all(
     return all_results, failed
 
 
+def _announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:
+    """Has a file's pixels for all models made when it is decoded for the first, and altered images made once for models
+    that want the same pixels. Only model directories say beforehand what they want.
+    """
+    views, models = {}, Counter()
+    for source in sources:
+        with contextlib.suppress(InputError, OSError):  # reported when the model's turn comes
+            path = (demo_folder(source) or Path(source)) / MODEL_FILE
+            found = read_description(path.parent)[1]["preprocessing"] if path.is_file() else None
+            if found:
+                view = Preprocessing.from_json(found, path).view
+                views[view.key] = view
+                models[view.key] += 1
+    for images in (images for benchmark in benchmarks for images in benchmark.image_sets.values()):
+        for key, view in views.items():
+            if isinstance(images, FileImages) or (models[key] > 1 and hasattr(images, "views")):
+                images.views.announce(view)
+
+
 def _load_and_evaluate(
     source: str,
     folder: Path,
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
-    dtype: DTypeLike,
+    compute: Compute | None,
     name: str | None,
     training: TrainingCaptions | None,
 ) -> tuple[dict[str, Any], bool]:
     """One model from its source. The encoder lives in this call alone, so that no two are in memory at once."""
     own_devices = make_mesh(jax.local_devices())
-    encoder = run_on_all_processes(f"loading {source}", lambda: load_any(source, mesh=own_devices, dtype=dtype))
+    encoder = run_on_all_processes(f"loading {source}", lambda: load_any(source, mesh=own_devices, compute=compute))
     encoder.name = name or encoder.name
     return evaluate_into(folder, encoder, benchmarks, settings, cache, training)
 

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jax.typing import DTypeLike
 from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
@@ -21,6 +19,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import OfImages
 from rococo_jax.data.training_images import CROSS_FIT, fold_of
 from rococo_jax.encoders import Encoder, load_encoder
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json, read_json
 
@@ -65,7 +64,7 @@ class CrossFitted:
         raise InputError(self.name, "rerank", "a cross-fitted model", "one model with a matching head")
 
 
-def load_any(source: Any, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.float32) -> Any:
+def load_any(source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None) -> Any:
     """What `load_encoder` takes, or the folder of a cross-fitted model.
 
     Raises:
@@ -73,12 +72,12 @@ def load_any(source: Any, *, mesh: Mesh | None = None, dtype: DTypeLike = jnp.fl
     """
     path = Path(source) / CROSS_FIT if isinstance(source, str | Path) else None
     if path is None or not path.is_file():
-        return load_encoder(source, mesh=mesh, dtype=dtype)
+        return load_encoder(source, mesh=mesh, compute=compute)
     value = read_json(path, "a cross-fitted model")
     folds = value.get("folds") if isinstance(value, dict) else None
     if not isinstance(folds, list) or len(folds) != 2 or not all(isinstance(name, str) for name in folds):
         raise InputError(path, "folds", repr(folds)[:80], "the names of two folders")
-    loaded = tuple(load_encoder(str(path.parent / name), mesh=mesh, dtype=dtype) for name in folds)
+    loaded = tuple(load_encoder(str(path.parent / name), mesh=mesh, compute=compute) for name in folds)
     return CrossFitted(loaded, path.parent.resolve().name)
 
 

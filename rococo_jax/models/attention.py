@@ -104,7 +104,9 @@ class FusedAttention:
             return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
         rows = PartitionSpec(self.mesh.axis_names)
         splash = functools.partial(_splash, interpret=self.interpret)
-        # XLA cannot split a Pallas kernel: each device runs it on its own rows.
+        # XLA cannot split a Pallas kernel: each device runs its own rows, which inside `shard_map` it has.
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            return splash(query, key, value)
         return jax.shard_map(splash, mesh=self.mesh, in_specs=rows, out_specs=rows, check_vma=False)(query, key, value)
 
 

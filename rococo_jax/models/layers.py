@@ -7,8 +7,10 @@ gelu_tanh(x)  = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            (SigLIP
 layer_norm(x) = (x - mean) / sqrt(variance + eps) * scale + bias         (Ba et al., arXiv 1607.06450)
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +34,24 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 }
 
 
+_float32_products = contextvars.ContextVar("float32_products", default=jax.lax.Precision.HIGHEST)
+
+
 def precision_of(dtype: DTypeLike) -> jax.lax.Precision:
-    """Full float32 products where float32 was asked for (accelerators round them down otherwise)."""
-    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
+    """Full float32 products where float32 was asked for (accelerators round them down otherwise), but for
+    `float32_products`.
+    """
+    return _float32_products.get() if jnp.dtype(dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
+
+
+@contextlib.contextmanager
+def float32_products(precision: jax.lax.Precision) -> Iterator[None]:
+    """Traces float32 products in the block at this precision."""
+    token = _float32_products.set(precision)
+    try:
+        yield
+    finally:
+        _float32_products.reset(token)
 
 
 def along_last_axis(vector: Float[Array, " d"], like: Float[Array, "... d"]) -> Float[Array, "... d"]:

@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.encoders import load_model
+from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
@@ -54,12 +53,12 @@ EVALUATION = "evaluation"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What every model of the sweep is asked, as in `evaluate_model`; `dtype` is that of the towers' compute."""
+    """What every model of the sweep is asked, as in `evaluate_model`; `compute` says how the towers compute."""
 
     benchmarks: list[Benchmark]
     settings: Settings
     cache: EmbeddingCache
-    dtype: DTypeLike = jnp.float32
+    compute: Compute | None = None
 
 
 class Stopped(Exception):
@@ -164,7 +163,7 @@ def _words_hash(point: Point) -> str:
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluates the model of a point into its folder."""
-    encoder = load_model(folder / MODEL, dtype=evaluation.dtype)
+    encoder = load_encoder(str(folder / MODEL), compute=evaluation.compute)
     encoder.name = name
     evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 

@@ -101,10 +101,10 @@ def test_batches_cover_all_texts_once_and_waste_little_on_captions():
     batches = list(text_batches(lengths, 77, tokens_per_device=1024))
     assert sorted(np.concatenate([batch.index for batch in batches])) == list(range(5000))
     assert all(counts[batch.index].max() <= batch.length for batch in batches)
-    computed = sum(batch.rows * batch.length for batch in batches)
+    computed = sum(batch.unit * batch.length for batch in batches)
     assert computed < 1.3 * counts.sum()
 
 
 def test_towers_that_see_their_padding_have_one_length():
     batches = list(text_batches([3, 9, 64], 64, tokens_per_device=640, devices=2, fixed_length=64))
-    assert [(batch.length, batch.rows, len(batch.index)) for batch in batches] == [(64, 20, 3)]
+    assert [(batch.length, batch.unit, len(batch.index)) for batch in batches] == [(64, 10, 3)]

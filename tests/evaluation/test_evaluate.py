@@ -164,8 +164,8 @@ def test_models_on_one_tower_share_its_work(model, benchmark, evaluated, tmp_pat
     def no_tower(*_):
         raise AssertionError("a tower was run that another model has run already")
 
-    monkeypatch.setattr(Encoder, "_encode_images", no_tower)
-    monkeypatch.setattr(Encoder, "_encode_texts", no_tower)
+    monkeypatch.setattr(Encoder, "image_batches", no_tower)
+    monkeypatch.setattr(Encoder, "text_batches", no_tower)
     assert evaluate(tmp_path / "sibling", benchmark, tmp_path / "out") == 0
     assert files_of(tmp_path / "out") != files_of(evaluated)
 

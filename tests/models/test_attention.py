@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.models.attention import (
     FusedAttention,
@@ -75,6 +76,20 @@ def test_the_kernel_of_tpus_is_attention(tokens):
     ours = value_and_gradients(lambda *qkv: fused(*qkv, None), *operands)
     for mine, theirs in zip(ours, reference(None, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
+
+
+def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
+    mesh = make_mesh(jax.devices()[:2])
+    fused = FusedAttention("splash", mesh, interpret=True)
+    operands = inputs(40, "bfloat16", heads=1)[:3]
+
+    @jax.jit
+    def step(active, *operands):
+        return on_active_devices(mesh, lambda _, *qkv: fused(*qkv, None), None, active, *operands)
+
+    found = np.asarray(step(jnp.array([True, False]), *operands))
+    np.testing.assert_array_equal(found[0], np.asarray(fused(*operands, None))[0])
+    assert not found[1].any()
 
 
 def test_the_implementation_follows_device_precision_length_and_mask():

@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import re
-from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -27,17 +26,19 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     SIDE,
     MixingPlan,
     SquashedImages,
+    decode_jpeg,
     encode_jpeg,
     make_plan,
+    mix_pair,
     mix_places,
-    mixed_batches,
     plan_batches,
     squash,
 )
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.data.images import FileImages, chunks, open_image
+from rococo_jax.data.images import FileImages, Prepare, Task, chunks, open_image, run_tasks
+from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
     ResumableFolder,
@@ -127,6 +128,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     return written
 
 
+SQUASHED = View(f"squashed {SIDE}", (SIDE, SIDE, 3), squash)
 _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
@@ -141,10 +143,15 @@ def parse_mix(variant: str) -> tuple[str, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedImages:
-    """The mixed images of a plan; row i is named after original i. They are made when read and not kept."""
+    """The mixed images of a plan; row i is named after original i. They are made when read and not kept; the squashed
+    originals are.
+    """
 
     originals: FileImages
     plan: MixingPlan
+
+    def __post_init__(self):
+        self.originals.views.announce(SQUASHED)
 
     @property
     def name(self) -> str:
@@ -173,20 +180,20 @@ class MixedImages:
         batches = chunks(plan_batches(self.plan), max(1, size // BATCH))
         return [self.plan.first[np.concatenate(run)].tolist() for run in batches]
 
-    def read(self, rows: Sequence[int], prepare: Callable[[Image.Image], Any] | None = None) -> Iterator[Any]:
-        """Mixes the batches that hold these rows; see `ImageSet.read`. In the order of `runs` none waits for others."""
-        left, uses, made_early = deque(rows), Counter(rows), {}
-        batches = [places for places in plan_batches(self.plan) if uses.keys() & set(self.plan.first[places].tolist())]
-        files = dict(zip(self.plan.images, self.originals.paths, strict=True))
-        made = mixed_batches(self.plan, squash_files(files, self.plan.images), batches=batches)
-        for places, images in made:
-            own = zip(self.plan.first[places].tolist(), images, strict=True)
-            made_early |= {row: image for row, image in own if row in uses}
-            while left and left[0] in made_early:
-                row = left.popleft()
-                uses[row] -= 1
-                image = Image.fromarray(made_early[row] if uses[row] else made_early.pop(row))
-                yield prepare(image) if prepare else image
+    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
+        """Mixes images in threads; see `ImageSet.read`."""
+        return run_tasks(self.tasks(rows, prepare or (lambda image: image)))
+
+    def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
+        """A task for each row."""
+        if self.views.is_announced(prepare):
+            return (Task(1, lambda row=row: [self.views.pixels(row, prepare)]) for row in rows)
+        return (Task(1, lambda row=row: [prepare(self.thumbnail(row))]) for row in rows)
+
+    @cached_property
+    def views(self) -> Views:
+        """What several models want of the mixed images."""
+        return Views(self.originals.paths, self.thumbnail)
 
     def applied_to(self, originals: FileImages) -> "MixedImages":
         """Other images, mixed in the same way with each other; one seed serves all."""
@@ -195,8 +202,9 @@ class MixedImages:
 
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
-        files = dict(zip(self.plan.images, self.originals.paths, strict=True))
-        return Image.fromarray(mix_one(self.plan, int(self._place[row]), files))
+        place = int(self._place[row])
+        squashed = functools.partial(self.originals.views.pixels, view=SQUASHED)
+        return Image.fromarray(_mix(self.plan, place, squashed))
 
     def note(self, row: int) -> str:
         """What was mixed in, and the share of the image's own content."""
@@ -259,25 +267,16 @@ def box_of(plan: MixingPlan, place: int) -> tuple[int, int, int, int]:
     return x1, y1, x2, y2
 
 
-def plan_of_one(plan: MixingPlan, place: int) -> MixingPlan:
-    """The plan of one mixed image: the first place is `place`, and its partner the only other image, if it has one.
+def mix_one(plan: MixingPlan, place: int, files: Mapping[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
+    """The mixed image at `place`, as an encoder sees it, from the files of this image and its partner, by name.
 
-    A mixed image depends on its two images, the box of its batch and the codec alone, so its pixels stay the same.
+    Raises:
+        InputError: one of the two files cannot be read.
     """
-    first, partner = plan.first[place], plan.partner[place]
-    images = [first] if first == partner else [first, partner]
-    return dataclasses.replace(
-        plan,
-        images=tuple(plan.images[index] for index in images),
-        first=np.arange(len(images)),
-        partner=np.full(len(images), len(images) - 1),
-        batch=np.zeros(len(images), np.int64),
-        boxes=plan.boxes[[plan.batch[place]]],
-        true_ratio=np.repeat(plan.true_ratio[place], len(images)),
-    )
+    return _mix(plan, place, lambda index: squash(open_image(files[plan.images[index]])))
 
 
-def mix_one(plan: MixingPlan, place: int, files: dict[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, as an encoder sees it, from the files of this image and its partner, by name."""
-    alone = plan_of_one(plan, place)
-    return next(mixed_batches(alone, squash_files(files, alone.images)))[1][0]
+def _mix(plan: MixingPlan, place: int, squashed: Callable[[int], np.ndarray]) -> np.ndarray:
+    """As `mix_one`; `squashed` gives an image by its index into `plan.images`."""
+    mixed = mix_pair(plan, place, squashed(int(plan.first[place])), squashed(int(plan.partner[place])))
+    return decode_jpeg(encode_jpeg(mixed)) if plan.compressed else mixed

@@ -16,6 +16,7 @@ For a list of images, a method, ratio, seed and protocol, `make_plan` decides wh
 in memory.
 """
 
+import functools
 import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,30 @@ def draw_published_boxes(batches: int, ratio: float, seed: int) -> Int[np.ndarra
 def squash(image: Image.Image) -> UInt8[np.ndarray, "384 384 3"]:
     """RGB, squashed to 384 x 384 with Pillow's bicubic on 8-bit pixels, whatever the aspect ratio."""
     return np.asarray(image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+
+
+def mix_pair(
+    plan: MixingPlan, place: int, own: UInt8[np.ndarray, "384 384 3"], partner: UInt8[np.ndarray, "384 384 3"]
+) -> UInt8[np.ndarray, "384 384 3"]:
+    """The mixed image at `place`, without JPEG, on the host: the bytes of `mix_places`."""
+    if plan.method == "patch" and plan.protocol != "control":
+        x1, y1, x2, y2 = plan.boxes[plan.batch[place]].tolist()
+        mixed = own.copy()
+        mixed[x1:x2, y1:y2] = partner[x1:x2, y1:y2]
+        return mixed
+    pairs = own.astype(np.uint16)
+    pairs <<= 8
+    pairs |= partner
+    return _mixed_bytes(plan.ratio).take(pairs)
+
+
+@functools.cache
+def _mixed_bytes(ratio: float) -> UInt8[np.ndarray, "65536"]:
+    """The mixed byte of all pairs of bytes, own first."""
+    own, partner = np.divmod(np.arange(65536).reshape(1, 256, 256, 1), 256)
+    pair = jnp.asarray(np.concatenate([own, partner]), jnp.uint8)
+    mixed = apply_mixing(pair, jnp.array([1, 0]), ratio, jnp.zeros((2, 4), jnp.int32), "mix")
+    return np.asarray(mixed.images)[0].ravel()
 
 
 def encode_jpeg(image: UInt8[np.ndarray, "height width 3"]) -> bytes:

@@ -162,9 +162,9 @@ def image_id(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
 
 
-def read_rgb(path: Path, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
+def rgb_pixels(image: Image.Image, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
     """RGB pixels; with `size` the shorter side is resized to it (bicubic) and the centre square cropped."""
-    image = open_image(path).convert("RGB")
+    image = image.convert("RGB")
     if size is not None:
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)
@@ -222,7 +222,7 @@ def write_corrupted(
     ):
         advance(len(names) - len(missing))
         for run in chunks(missing, _READ_AHEAD):
-            pixels = pool.map(lambda item: read_rgb(Path(images) / item[0], size), run)
+            pixels = pool.map(lambda item: rgb_pixels(open_image(Path(images) / item[0]), size), run)
             for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
                 corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)

@@ -158,7 +158,9 @@ class _Engine:
         def run(batch):
             prefix, suffix = tuple(self.words.prefix), tuple(self.words.suffix)
             layout = Layout(batch.length, self.words.room, prefix, suffix, self.spec.pad_id, fixed is not None)
-            bodies, spans = _row_arrays([rows[i] for i in _filled(batch.index.tolist(), batch.rows)], batch.length)
+            bodies, spans = _row_arrays(
+                [rows[i] for i in _filled(batch.index.tolist(), batch.unit * self.mesh.size)], batch.length
+            )
             place = self._place
             vectors = embed_changed(
                 self.graph, layout, self.method, self.mask_id, self.state, place(bodies), place(spans)

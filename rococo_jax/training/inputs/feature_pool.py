@@ -129,7 +129,7 @@ def image_features(
     """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
     parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
     of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
-    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_features, cache)
+    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_batches, cache)
 
 
 def _augmented_features(

@@ -1,0 +1,112 @@
+"""How towers compute: the precision of their products, and how many images a device encodes at once.
+
+    float32    products at full precision, six passes of bfloat16 on TPUs, no tensor cores on GPUs
+    high       float32 with cheaper products: three passes of bfloat16 on TPUs, TF32 on GPUs (float32 on CPUs)
+    bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
+
+The batch is found from the memory that the compiled program needs, where the platform tells how much there is.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec, VisionSpec
+
+_HIGHEST, _HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
+PRECISIONS = {
+    "float32": (jnp.float32, _HIGHEST, "float32"),
+    "high": (jnp.float32, _HIGH, "float32, products in 3 passes of bfloat16 or TF32"),
+    "bfloat16": (jnp.bfloat16, _HIGHEST, "bfloat16"),
+}
+# What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call.
+_CPU_IMAGES, _CPU_TEXT_TOKENS = 16, 1024
+# Enough rows for the matrix units of today's accelerators (50 x 12 tiles of 128 x 256 in an MLP of B/32), few enough
+# that one unit of padding is little.
+_ACCELERATOR_IMAGE_TOKENS, _ACCELERATOR_TEXT_TOKENS = 8192, 4096
+_RESNET_IMAGES = 64
+# Of the free memory; the allocator loses some to fragments.
+_USABLE = 0.9
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What is chosen for an evaluation.
+
+    Attributes:
+        precision: one of `PRECISIONS`.
+        images_at_once: of a device; None for what fits.
+
+    Raises:
+        InputError: a value out of its range.
+    """
+
+    precision: str = "float32"
+    images_at_once: int | None = None
+
+    def __post_init__(self):
+        if self.precision not in PRECISIONS:
+            raise InputError("compute", "precision", repr(self.precision), f"one of {', '.join(PRECISIONS)}")
+        if self.images_at_once is not None and self.images_at_once < 1:
+            raise InputError("compute", "images_at_once", self.images_at_once, "at least 1")
+
+    @property
+    def dtype(self) -> type:
+        """Of the towers."""
+        return PRECISIONS[self.precision][0]
+
+    @property
+    def products(self) -> jax.lax.Precision:
+        """Of float32 products in the towers."""
+        return PRECISIONS[self.precision][1]
+
+    def summary(self) -> str:
+        """One phrase for people."""
+        return f"towers in {PRECISIONS[self.precision][2]}"
+
+
+def images_at_once(spec: ModelSpec, platform: str) -> int:
+    """Images that a device encodes at once: on accelerators the power of two next to a fixed number of tokens."""
+    if platform == "cpu":
+        return _CPU_IMAGES
+    vision = spec.vision
+    if not isinstance(vision, VisionSpec):
+        return _RESNET_IMAGES
+    tokens = vision.grid**2 + vision.class_token
+    return 2 ** max(0, round(math.log2(_ACCELERATOR_IMAGE_TOKENS / tokens)))
+
+
+def text_tokens_at_once(platform: str) -> int:
+    """Tokens of texts that a device encodes at once."""
+    return _CPU_TEXT_TOKENS if platform == "cpu" else _ACCELERATOR_TEXT_TOKENS
+
+
+def free_bytes(mesh: Mesh) -> int | None:
+    """Free memory of the fullest device of this process; None where the platform does not tell, as on CPUs."""
+    stats = [device.memory_stats() for device in mesh.local_devices]
+    if not all(each and "bytes_limit" in each for each in stats):
+        return None
+    return min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in stats)
+
+
+def largest_unit(unit: int, needed: Callable[[int], int], free: int) -> int:
+    """The unit, or the largest power of two below it whose program fits; 0 where none does.
+
+    Args:
+        unit: of rows, at most.
+        needed: bytes of a device for a unit; compiles the program.
+        free: bytes of a device.
+    """
+    usable = int(_USABLE * free)
+    while (bytes_needed := needed(unit)) > usable:
+        if unit == 1:
+            return 0
+        # Nearly all of it grows with the rows.
+        fits = max(1, unit * usable // bytes_needed)
+        unit = min(2 ** int(math.log2(fits)), 2 ** (math.ceil(math.log2(unit)) - 1))
+    return unit

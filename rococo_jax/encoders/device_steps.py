@@ -1,0 +1,225 @@
+"""Runs a tower over batches: every device encodes a unit of one static shape in a step, or nothing.
+
+    step     up to `unit` rows for each device; `unit` is fixed, so the same program runs for every item
+    idle     a device without rows skips its unit (a conditional), and goes on with the next step at once
+    balance  where a step has fewer units than devices, those that have had least work take them
+
+So at most one unit of each shape is padding, whatever the number of devices, and a vector's bits depend neither on the
+other items nor on the number of devices.
+
+Batches are made ahead in a thread, and several steps are under way before the first is fetched. A step that does not
+fit into the devices' memory is cut into smaller ones.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Bool, Float, Int
+
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import AXES
+
+T = TypeVar("T")
+Program = Callable[..., jax.Array]
+BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
+
+_MADE_AHEAD = 2
+# Beside one for each device, so that a device without rows is never waited for.
+STEPS_UNDER_WAY = 2
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one step, as they are on the host.
+
+    Attributes:
+        index: places of the rows among the items.
+        arrays: of the program's inputs, one row each.
+        unit: how many of them a device encodes at once.
+        cost: of a row, in any unit of work.
+    """
+
+    index: Int[np.ndarray, " rows"]
+    arrays: tuple[np.ndarray, ...]
+    unit: int
+    cost: int = 1
+
+
+@dataclass
+class DeviceSteps:
+    """Steps over the devices of a mesh.
+
+    Attributes:
+        name: what errors call the program's owner.
+        mesh: the devices.
+        on_halved: called with a batch that did not fit and the unit in which it is tried again.
+        load: work that each device has had: rows times cost, padding included.
+        asked: the same of the rows alone, without padding.
+    """
+
+    name: str
+    mesh: Mesh
+    on_halved: Callable[[Rows, int], None]
+    load: Int[np.ndarray, " devices"] = field(init=False)
+    asked: int = 0
+
+    def __post_init__(self):
+        self.load = np.zeros(self.mesh.size, np.int64)
+
+    def run(self, batches: Iterable[Rows], program: Program) -> Iterator[BatchFeatures]:
+        """The features of all rows, batch by batch, in order.
+
+        Args:
+            batches: of at most `unit` rows for each device.
+            program: (active, *arrays) -> features, over the mesh; see `on_active_devices`.
+        """
+        waiting: collections.deque[tuple[Rows, np.ndarray, jax.Array | None]] = collections.deque()
+        with contextlib.closing(made_ahead(self._placed(batch) for batch in batches)) as placed:
+            for batch, slots, inputs in placed:
+                waiting.append((batch, slots, _or_none(program, inputs)))
+                if len(waiting) >= STEPS_UNDER_WAY + self.mesh.size - 1:
+                    yield from self._fetched(*waiting.popleft(), program)
+            while waiting:
+                yield from self._fetched(*waiting.popleft(), program)
+
+    def _fetched(
+        self, batch: Rows, slots: np.ndarray, features: jax.Array | None, program: Program
+    ) -> Iterator[BatchFeatures]:
+        found = None if features is None else _or_none(np.asarray, [features])
+        if found is not None:
+            of_units = found.reshape(self.mesh.size, batch.unit, *found.shape[1:])
+            yield batch.index, of_units[slots].reshape(-1, *found.shape[1:])[: len(batch.index)]
+            return
+        unit = batch.unit // 2
+        if unit == 0:
+            device = self.mesh.devices.flat[0].device_kind
+            raise InputError(self.name, "memory of the device", f"no room for one item on {device}", "a larger device")
+        self.on_halved(batch, unit)
+        for start in range(0, len(batch.index), unit * self.mesh.size):
+            here = slice(start, start + unit * self.mesh.size)
+            smaller = dataclasses.replace(
+                batch, index=batch.index[here], arrays=tuple(array[here] for array in batch.arrays), unit=unit
+            )
+            smaller, slots, inputs = self._placed(smaller)
+            yield from self._fetched(smaller, slots, _or_none(program, inputs), program)
+
+    def _placed(self, batch: Rows) -> tuple[Rows, np.ndarray, list[jax.Array]]:
+        count, devices = len(batch.index), self.mesh.size
+        units = -(-count // batch.unit)
+        if units > devices:
+            raise ValueError(f"{count} rows in units of {batch.unit} for {devices} devices")
+        slots = np.sort(np.argsort(self.load, kind="stable")[:units])
+        work = batch.unit * batch.cost
+        self.load[slots] += work
+        self.asked += count * batch.cost
+        active = np.zeros(devices, bool)
+        active[slots] = True
+        padded = (_in_slots(array, slots, batch.unit, devices) for array in batch.arrays)
+        sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
+        return batch, slots, [jax.device_put(array, sharding) for array in (active, *padded)]
+
+
+def _or_none(run: Callable[..., T], inputs: Sequence[Any]) -> T | None:
+    """What `run` gives; None where it does not fit into memory."""
+    try:
+        return run(*inputs)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None
+
+
+def _in_slots(array: np.ndarray, slots: np.ndarray, unit: int, devices: int) -> np.ndarray:
+    """The rows on the devices `slots`, in order. Padding repeats the first row: real content, which makes no NaN."""
+    if len(array) == unit * devices:
+        return array
+    padded = np.empty((len(slots) * unit, *array.shape[1:]), array.dtype)
+    padded[: len(array)], padded[len(array) :] = array, array[:1]
+    if len(slots) == devices:
+        return padded
+    placed = np.zeros((devices, unit, *array.shape[1:]), array.dtype)
+    placed[slots] = padded.reshape(len(slots), unit, *array.shape[1:])
+    return placed.reshape(devices * unit, *array.shape[1:])
+
+
+def on_active_devices(mesh: Mesh, encode: Program, state: Any, active: Bool[jax.Array, " devices"], *rows) -> jax.Array:
+    """`encode(state, *rows)` on each device's rows where `active`, zeros elsewhere. To be called inside `jit`.
+
+    Where parameters are sharded, all devices gather them together, and so all encode.
+    """
+    if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
+        return encode(state, *rows)
+
+    def local(state: Any, active: jax.Array, *rows: jax.Array) -> jax.Array:
+        made = jax.eval_shape(encode, state, *rows)
+        return jax.lax.cond(active[0], encode, lambda *_: jnp.zeros(made.shape, made.dtype), state, *rows)
+
+    split = PartitionSpec(AXES)
+    specs = (PartitionSpec(), split, *(split for _ in rows))
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(state, active, *rows)
+
+
+def collected(
+    name: str, what: str, batches: Iterator[BatchFeatures], on_progress: Callable[[int], None] | None = None
+) -> Float[np.ndarray, "items *features"]:
+    """All features in the order of the items; `name` and `what` say in the error of what there are none."""
+    places, features = [], []
+    for index, rows in batches:
+        places.append(index)
+        features.append(rows)
+        if on_progress is not None:
+            on_progress(len(index))
+    if not features:
+        raise InputError(name, what, "nothing to encode", "at least one item")
+    together, order = np.concatenate(features), np.concatenate(places)
+    in_order = np.empty_like(together)
+    in_order[order] = together
+    return in_order
+
+
+def made_ahead(items: Iterator[T], ahead: int = _MADE_AHEAD) -> Iterator[T]:
+    """The items, made in a thread a few ahead of their use. Closing the generator ends the thread.
+
+    Raises:
+        Exception: what making an item raised, where that item is due.
+    """
+    made: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(ahead)
+    left = threading.Event()
+
+    def make() -> None:
+        error = None
+        try:
+            with contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext():
+                for item in items:
+                    made.put((item, None, False))
+                    if left.is_set():
+                        break
+        except BaseException as caught:
+            error = caught
+        made.put((None, error, True))
+
+    thread = threading.Thread(target=make, daemon=True, name="batches")
+    thread.start()
+    try:
+        while True:
+            item, error, ended = made.get()
+            if error is not None:
+                raise error
+            if ended:
+                return
+            yield item
+    finally:
+        left.set()
+        while thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                made.get(timeout=0.05)

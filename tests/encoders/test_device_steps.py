@@ -1,0 +1,173 @@
+"""Steps over devices: little padding on any number of devices, one program a shape, and smaller steps without memory.
+
+The tower is a program that does nothing, so that whole benchmarks can be counted.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.encoders import programs
+from rococo_jax.encoders.buckets import bucket_length
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.compute import images_at_once
+from rococo_jax.encoders.device_steps import made_ahead
+from rococo_jax.encoders.embedding import embed_texts, features_of_parts
+from rococo_jax.errors import InputError
+from rococo_jax.models import VisionSpec
+from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+
+CONTEXT = 77
+
+
+def without_tower(encoder, monkeypatch, tokens: int):
+    """The encoder with programs that return a number of each row, and text batches as on an accelerator."""
+
+    def nothing(active, rows):
+        first = rows.reshape(len(rows), -1)[:, :1].astype(jnp.float32)
+        return jnp.where(jnp.repeat(active, len(rows) // len(active))[:, None], first, -1)
+
+    program = jax.jit(nothing)
+    monkeypatch.setattr(programs, "image_features", lambda mesh, graph, made, products, state, *rows: program(*rows))
+    monkeypatch.setattr(programs, "text_features", lambda mesh, graph, products, state, *rows: program(*rows[:2]))
+    encoder._image_rows, encoder._tokens = 128, tokens
+    return program
+
+
+def excess(encoder) -> tuple[float, float]:
+    """Work of all devices beside what was needed, and work of the busiest beside its share."""
+    load, asked = encoder.steps.load, encoder.steps.asked
+    return load.sum() / asked, len(load) * load.max() / asked
+
+
+def test_five_thousand_images_in_cached_parts_compute_little_padding(device_count, monkeypatch, tmp_path):
+    encoder = tiny_encoder(devices=device_count)
+    program = without_tower(encoder, monkeypatch, 4096)
+    rows = np.arange(5000)
+    parts = np.split(rows, range(512, 5000, 512))
+    contents = [[str(row).encode() for row in part] for part in parts]
+
+    def encode(items):
+        return encoder.image_batches(np.float32([row]) for row in items)
+
+    cache = EmbeddingCache(tmp_path)
+    for _ in range(2):
+        found = features_of_parts(encoder, "images", parts, contents, encode, cache)
+        np.testing.assert_array_equal(found[:, 0], rows)
+        # Nothing is computed the second time.
+        assert encoder.steps.asked == 5000
+    assert len(list(tmp_path.glob("??/*.npy"))) == len(parts)
+    assert max(excess(encoder)) <= 1.05
+    assert program._cache_size() == 1
+
+
+@pytest.mark.parametrize("tokens", [1024, 4096])
+def test_the_captions_of_coco_compute_little_padding(device_count, tokens, monkeypatch, tmp_path):
+    spec = tiny_spec()
+    spec = dataclasses.replace(spec, text=dataclasses.replace(spec.text, context_length=CONTEXT))
+    encoder = tiny_encoder(devices=device_count, spec=spec)
+    program = without_tower(encoder, monkeypatch, tokens)
+    # Lengths as CLIP's tokenizer gives them for COCO: 13.4 on average, a long tail.
+    rng = np.random.default_rng(0)
+    lengths = (8 + rng.gamma(3.4, 1.6, 25010)).round().clip(8, 60).astype(int).tolist()
+    ids = {f"{place:05}": [place, *[5] * (length - 1)] for place, length in enumerate(lengths)}
+    monkeypatch.setattr(
+        encoder, "token_ids", lambda texts: [ids[text] if isinstance(text, str) else text for text in texts]
+    )
+    found = embed_texts(encoder, list(ids), EmbeddingCache(tmp_path), features=True)
+    np.testing.assert_array_equal(found[:, 0], np.arange(25010))
+    padded = [bucket_length(length, CONTEXT) for length in lengths]
+    assert encoder.steps.asked == sum(padded)
+    assert max(excess(encoder)) <= 1.15
+    assert program._cache_size() == len(set(padded)) <= 10
+
+
+def test_parts_of_texts_are_kept_before_all_are_done(monkeypatch, tmp_path):
+    encoder, kept = tiny_encoder(), []
+    cache = EmbeddingCache(tmp_path)
+    monkeypatch.setattr("rococo_jax.encoders.embedding._TEXTS_PER_PART", 20)
+    text_batches = encoder.text_batches
+
+    def watched(texts):
+        for batch in text_batches(texts):
+            kept.append(len(list(tmp_path.rglob("*.npy"))))
+            yield batch
+
+    monkeypatch.setattr(encoder, "text_batches", watched)
+    embed_texts(encoder, random_captions(400), cache)
+    assert kept[0] == 0 and kept[-1] >= 10
+
+
+def test_images_on_an_accelerator_by_tokens():
+    def images(**changed):
+        vision = dict(image_size=224, patch_size=32, width=64, layers=1, heads=1, mlp_width=64, activation="gelu",
+                      norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False,
+                      pooling="cls")  # fmt: skip
+        return images_at_once(dataclasses.replace(tiny_spec(), vision=VisionSpec(**vision | changed)), "tpu")
+
+    assert images() == 128 and images(patch_size=16) == 32
+    assert images(patch_size=14, image_size=384, class_token=False, pooling="mean") == 8
+
+
+def out_of_memory_above(rows: int, program, devices: int):
+    def limited(*arguments):
+        if len(arguments[-1]) > rows * devices:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+        return program(*arguments)
+
+    return limited
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_steps_without_memory_are_cut_in_half_until_they_fit(devices, monkeypatch, capsys):
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    texts = random_captions(200, longest=4)
+    encoder = tiny_encoder(devices=devices)
+    expected = encoder.encode_image(images), encoder.encode_text(texts)
+    for name, rows in (("image_features", 4), ("text_features", 50)):
+        program = getattr(programs, name)
+        monkeypatch.setattr(programs, name, out_of_memory_above(rows, program, devices))
+    # Other shapes round differently in the last bits.
+    np.testing.assert_allclose(encoder.encode_image(images), expected[0], atol=2e-6)
+    assert encoder._image_rows == 4
+    assert "out of device memory, going on with 4 images at once" in capsys.readouterr().err
+    np.testing.assert_allclose(encoder.encode_text(texts), expected[1], atol=2e-6)
+    assert encoder._tokens < 1024
+
+
+def test_a_model_too_large_for_one_image_is_one_line(monkeypatch):
+    encoder = tiny_encoder()
+    monkeypatch.setattr(programs, "image_features", out_of_memory_above(0, None, 1))
+    with pytest.raises(InputError, match="tiny: memory of the device: found no room for one item"):
+        encoder.encode_image(np.zeros((3, 32, 32, 3), np.uint8))
+
+
+def test_an_error_of_making_a_batch_is_raised_where_the_batch_is_due():
+    def items():
+        yield 1
+        raise InputError("a.jpg", "image", "nothing", "something")
+
+    made = made_ahead(items())
+    assert next(made) == 1
+    with pytest.raises(InputError, match=r"a\.jpg"):
+        next(made)
+
+
+def test_batches_are_made_only_a_few_ahead_and_the_thread_ends():
+    begun, closed = [], []
+
+    def items():
+        try:
+            for number in range(100):
+                begun.append(number)
+                yield number
+        finally:
+            closed.append(True)
+
+    made = made_ahead(items(), ahead=2)
+    assert next(made) == 0
+    made.close()
+    assert len(begun) <= 6 and closed == [True]
