@@ -4,8 +4,8 @@
 
 Processors compute float32 products in full, so `high` is emulated: operands are split (3 passes of bfloat16) or rounded
 (TF32) before a float32 product, which is what the matrix units do but for the order of their sums. Printed for images
-and for captions: the angle between the vectors and those of full float32 (largest and median, in radians), and the
-share of cosines between images and captions whose order within a row changes at the first place.
+and for captions: the angle between the vectors and those of full float32 (largest and median, in radians); the largest
+change of a cosine; and the share of images and captions that have another caption or image in the first place.
 """
 
 import argparse

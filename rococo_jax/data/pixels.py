@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -146,6 +147,7 @@ class _Table:
             try:
                 self.file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115
                 self.file.truncate(self.rows * self.size)
+                weakref.finalize(self, self.file.close)
                 self.pixels = np.memmap(self.file, np.uint8, "r", shape=(self.rows, *shape))
             except OSError:  # kept pixels save time alone
                 self._close()
