@@ -101,7 +101,7 @@ def embed_texts(
 def features_of_parts(
     encoder: FeatureEncoder,
     kind: str,
-    parts: Sequence[Sequence[Any]],
+    parts: Sequence[Any],
     contents: Sequence[list[bytes]],
     encode: Encode,
     cache: EmbeddingCache,

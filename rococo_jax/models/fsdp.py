@@ -30,8 +30,8 @@ _IN_BLOCKS, _LOOKED_UP = ".blocks.", "text.words"
 def partition_of(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
     """The sharding of a parameter over the axis `fsdp`.
 
-    >>> partition_of("text.blocks.block.mlp.up.kernel", (12, 512, 2048), 4)
-    PartitionSpec(None, None, 'fsdp')
+    >>> tuple(partition_of("text.blocks.block.mlp.up.kernel", (12, 512, 2048), 4))
+    (None, None, 'fsdp')
     """
     first = 1 if _IN_BLOCKS in path else 0
     size = 1

@@ -61,9 +61,8 @@ def make_state(
         donate: use up `parameters` where they lie on the mesh already, instead of copying them.
     """
     placed = place_parameters(parameters, mesh)
-    # What was copied here is nobody else's.
-    owned = {path: array for path, array in placed.items() if donate or array is not parameters[path]}
-    shared = {path: array for path, array in placed.items() if path not in owned}
+    # What is placed on the devices it lies on already keeps its buffer, under a new name.
+    owned, shared = (placed, {}) if donate else ({}, placed)
 
     def make(owned: dict[str, jax.Array], shared: dict[str, jax.Array]) -> TrainState:
         copies = {path: jnp.copy(array) for path, array in shared.items()}

@@ -122,7 +122,8 @@ def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
             spec = ModelSpec(None, dataclasses.replace(spec.text, eos_id=None))
             preprocessing, tokenizer.spec = None, dataclasses.replace(tokenizer.spec, family="bert")
         else:  # in the Hugging Face form the id 2 stands for the highest id of a text
-            spec = dataclasses.replace(spec, text=dataclasses.replace(spec.text, eos_id=3))
+            spec = dataclasses.replace(spec, text=dataclasses.replace(spec.text, eos_id=299))
+            tokenizer = tiny_tokenizer(end=299)
         encoder = Encoder(numbers(spec), preprocessing, tokenizer, name="mine", mesh=MESH)
         export_huggingface(encoder, tmp_path / attention)
         again = load_model(tmp_path / attention, mesh=MESH)
@@ -170,9 +171,9 @@ def test_open_clip_folders_come_back_the_same(case, tmp_path):
 
 
 def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_path):
-    spec = changed("text", eos_id=3)
+    spec = changed("text", eos_id=299)
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), std=(0.5, 0.25, 0.2))
-    encoder = Encoder(numbers(spec), preprocessing, tiny_tokenizer(), name="mine", mesh=MESH)
+    encoder = Encoder(numbers(spec), preprocessing, tiny_tokenizer(end=299), name="mine", mesh=MESH)
     export_open_clip(encoder, tmp_path / "out")
     again = load_model(tmp_path / "out", mesh=MESH)
     assert (again.spec, again.preprocessing) == (spec, preprocessing)

@@ -140,8 +140,8 @@ def test_a_finished_run_without_pairs_gets_them_from_the_cache(model, benchmark,
 
     (tmp_path / "results.json").write_bytes((evaluated / "results.json").read_bytes())
     (tmp_path / "per_query.parquet").write_bytes((evaluated / "per_query.parquet").read_bytes())
-    monkeypatch.setattr(Encoder, "_encode_images", no_tower)
-    monkeypatch.setattr(Encoder, "_encode_texts", no_tower)
+    monkeypatch.setattr(Encoder, "image_batches", no_tower)
+    monkeypatch.setattr(Encoder, "text_batches", no_tower)
     assert evaluate(model, benchmark, tmp_path, "--no-report") == 0
     assert (tmp_path / "pairs.parquet").read_bytes() == (evaluated / "pairs.parquet").read_bytes()
 

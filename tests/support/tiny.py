@@ -31,20 +31,21 @@ def tiny_spec(width: int = 32, attention: str = "causal") -> ModelSpec:
     return ModelSpec(vision=vision, text=text, vision_head=head, text_head=head)
 
 
-def tiny_tokenizer() -> Tokenizer:
-    """Words of `WORDS`, single characters for what else there is, `<s> ... </s>`."""
+def tiny_tokenizer(end: int = 2) -> Tokenizer:
+    """Words of `WORDS`, single characters for what else there is, `<s> ... </s>`; `</s>` has the id `end`."""
     characters = [chr(code) for code in range(33, 127)]
     # Each token once: two tokens of one id would be written out in an order that changes from process to process.
     tokens = dict.fromkeys(["<pad>", "<s>", "</s>", "<unk>", *WORDS, *characters])
     vocabulary = {token: index for index, token in enumerate(tokens)}
     vocabulary |= {f"##{token}": len(vocabulary) + index for index, token in enumerate(characters)}
+    vocabulary["</s>"] = end
     rust = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="<unk>"))
     rust.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     rust.normalizer = tokenizers.normalizers.Lowercase()
     rust.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", end)]
     )
-    spec = TokenizerSpec(family="clip", cleaning="none", context_length=24, pad_id=0, eos_id=2)
+    spec = TokenizerSpec(family="clip", cleaning="none", context_length=24, pad_id=0, eos_id=end)
     return Tokenizer(rust, spec)
 
 

@@ -82,7 +82,7 @@ def programs() -> tuple[str, str]:
         mesh = make_mesh(jax.devices()[:1])
         return lower_step(case.config(), spec_of(case), PREPROCESSING, mesh, TOKENS).as_text()
 
-    return program(), program(("remat", True), ("micro_batches", 2), ("dtype", "bfloat16"))
+    return program(), program(("remat", "full"), ("micro_batches", 2), ("dtype", "bfloat16"))
 
 
 def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
