@@ -93,12 +93,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Within the block SIGINT raises KeyboardInterrupt as usual, and is noted in the list."""
+    """Within the block SIGINT raises KeyboardInterrupt as usual, and is noted in the list.
+
+    During an import it ends the process instead: extension modules print a traceback of their own for the exception.
+    """
     noted: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         noted.append(number)
-        signal.default_int_handler(number, frame)
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame is not None:
+            report_in_one_line(KeyboardInterrupt())
+            sys.stderr.flush()
+            os._exit(130)
+        raise KeyboardInterrupt
 
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_usual or threading.current_thread() is not threading.main_thread():
