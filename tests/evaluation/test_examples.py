@@ -127,7 +127,7 @@ def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
     command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
     command += ["--out", tmp_path / "out", "--protocol", protocol, "--mixed-galleries", "none", "--no-cache"]
     assert main([*map(str, command), "--no-report"]) == 0
-    errors = [each for each in read_examples(tmp_path / "out") if each.variant == "danger"]
+    errors = [each for each in read_examples(tmp_path / "out") if (each.variant, each.role) == ("danger", "error")]
     assert errors, "nobody is fooled, so this test would show nothing"
     for each in errors:
         assert each.wrong.note.removeprefix("altered from: ") in origins[each.wrong.text]
