@@ -49,10 +49,11 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     tokenizer = read_tokenizer(config.init.tokenizer)
-    spec = ModelSpec.from_json(config.init.spec.to_dict(), "config.init.spec")
-    if spec.text is not None and not spec.text.vocabulary_size:
-        text = dataclasses.replace(spec.text, vocabulary_size=tokenizer.rust.get_vocab_size())
-        spec = dataclasses.replace(spec, text=text)
+    fields = config.init.spec.to_dict()
+    # A vocabulary of 0 stands for the tokenizer's, which the config does not know.
+    if isinstance(fields.get("text"), dict) and not fields["text"].get("vocabulary_size"):
+        fields["text"]["vocabulary_size"] = tokenizer.rust.get_vocab_size()
+    spec = ModelSpec.from_json(fields, "config.init.spec")
     preprocessing = Preprocessing.from_json(config.init.preprocessing.to_dict(), "config.init.preprocessing")
     model = DualEncoder(spec, rngs=nnx.Rngs(config.seed), dtype=jnp.dtype(config.dtype))
     provenance = {"made_by": "random parameters", "seed": config.seed}
