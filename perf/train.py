@@ -93,7 +93,7 @@ class Trained:
         self.batch = place_batch(batch_of(rows, defended), mesh)
         step = make_step(config, spec, preprocessing, optimizer, mesh)
         self.step = step.lower(self.state, self.frozen, self.batch).compile()
-        self.flops = step_flops(config, spec, TOKENS)
+        self.flops = step_flops(config, spec, TOKENS).hardware
 
     def seconds(self, steps: int) -> float:
         """Mean seconds per step over `steps` steps."""

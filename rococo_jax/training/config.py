@@ -24,11 +24,12 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
+from rococo_jax.training.profiling import profiled_steps
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
-MAY_CHANGE = ("log.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches", "remat",
-              "logits.", "optimizer.skip_nonfinite")  # fmt: skip
+MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches",
+              "remat", "logits.", "optimizer.skip_nonfinite")  # fmt: skip
 
 
 def default_config() -> ConfigDict:
@@ -109,7 +110,10 @@ def default_config() -> ConfigDict:
             "logits": {"strategy": "auto", "block_rows": 0},
             # Takes the former `similarities.route` and `similarities.tile_rows`.
             "similarities": {},
-            "log": {"every": 10, "tensorboard": True},
+            # `wandb`: the name of a Weights & Biases project, "" for none.
+            "log": {"every": 10, "tensorboard": True, "wandb": ""},
+            # Steps to trace, as "10:13" for the 11th to the 13th.
+            "profile": {"steps": ""},
             # Saved every so many steps, and minutes (0: not by time). Kept: the last few, the best, and those of every
             # `keep_every`-th step (0: none).
             "checkpoint": {"every": 200, "minutes": 0.0, "keep": 2, "keep_every": 0},
@@ -291,6 +295,10 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     for key, check in _checks().items():
         if not check.holds(leaves[key]):
             raise InputError(source, f"config.{key}", repr(leaves[key]), check.wanted)
+    steps = profiled_steps(config.profile.steps)
+    if steps is None or (config.profile.steps and not steps) or steps.stop > config.steps:
+        wanted = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
+        raise InputError(source, "config.profile.steps", repr(config.profile.steps), wanted)
     if config.batch_size % config.micro_batches:
         found = f"{config.batch_size} in {config.micro_batches} parts"
         raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")

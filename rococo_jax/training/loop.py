@@ -5,6 +5,7 @@ implicit transfers between host and device. A state is saved only after its loss
 Ctrl-C end the run after the current step, with everything saved; the same command resumes it.
 """
 
+import contextlib
 import math
 import sys
 import time
@@ -18,11 +19,12 @@ from ml_collections import ConfigDict
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier
 from rococo_jax.training.batch import Batch, place_batch
+from rococo_jax.training.profiling import Profile, profiled_steps
 from rococo_jax.training.requests import SAVE, STOPS, Requests, stop_signals
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from rococo_jax.training.step import Step
-from rococo_jax.training.throughput import Meter, step_bytes
+from rococo_jax.training.throughput import Meter, StepFlops, step_bytes
 
 Evaluate = Callable[[TrainState], Mapping[str, float]]
 
@@ -58,7 +60,7 @@ def run_loop(
     checkpoints: TrainingCheckpoints,
     log: RunLog,
     evaluate: Evaluate | None = None,
-    flops: float | None = None,
+    flops: StepFlops | None = None,
     on_step: Callable[[int, TrainState], None] = lambda done, state: None,
     compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled] = lambda lowered: lowered.compile(),
 ) -> Outcome:
@@ -66,7 +68,7 @@ def run_loop(
 
     Args:
         evaluate: called every `config.eval.every` steps and at the end; its `score`, if any, picks the best checkpoint.
-        flops: of a step on one device, for the share of the chip's peak.
+        flops: of a step on one device, for the shares of the chip's peak.
         on_step: called after every step, for tests and launchers.
         compile_step: compiles the step before the first one.
 
@@ -74,11 +76,18 @@ def run_loop(
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
     """
     first = int(state.step)
-    with Requests(first) as requests, stop_signals(requests), progress("training", config.steps, "steps") as advance:
+    profile = Profile(log.folder, profiled_steps(config.profile.steps))
+    with (
+        Requests(first) as requests,
+        stop_signals(requests),
+        progress("training", config.steps, "steps") as advance,
+        contextlib.closing(profile),
+    ):
         advance(first)
         compiled, meter, saved_at = None, None, time.monotonic()
         settler = _Settler(config, log, checkpoints)
         for number in range(first, config.steps):
+            asked_at = time.perf_counter()
             try:
                 batch = next(batches)
             except Exception:
@@ -88,6 +97,7 @@ def run_loop(
                 settler.settle()
                 checkpoints.save(number, state, batches.get_state(), settler.skipped_updates)
                 return Outcome(state, requests.wanted)
+            waited = time.perf_counter() - asked_at
             placed = place_batch(batch, mesh)
             if compiled is None:
                 compiled = compile_step(step.lower(state, frozen, placed))
@@ -95,9 +105,11 @@ def run_loop(
                 # faster than others.
                 barrier("the first step")
                 meter = settler.meter = Meter(config.batch_size, flops, step_bytes(compiled))
+            profile.before(number, state)
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled(state, frozen, placed)
-            meter.count()
+            profile.after(number, state)
+            meter.count(waited)
             settler.settle()
             settler.pending = number + 1, metrics, batches.skipped
             advance(1, settler.loss)

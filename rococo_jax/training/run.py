@@ -42,7 +42,7 @@ from rococo_jax.training.memory import Estimate, compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.placement import gather_to_host, parameters_of_this_process
 from rococo_jax.training.run_cache import RunCache
-from rococo_jax.training.run_log import RunLog
+from rococo_jax.training.run_log import RunLog, check_wandb
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
 from rococo_jax.training.step import check_batch, make_step, reads_teacher
 from rococo_jax.training.throughput import step_flops
@@ -89,6 +89,7 @@ def train(
         Diverged: the loss or its gradient is not finite.
     """
     workdir = Path(workdir)
+    check_wandb(config.log.wandb)
     kept = refuse_other_config(workdir / CONFIG, config) if (workdir / CONFIG).exists() else None
     if kept is None and (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).iterdir()):
         found = "nothing there beside checkpoints"
@@ -160,13 +161,16 @@ def _train(
     else:
         state = make_state(trained, optimizer, mesh, averaged=averaged, donate=owned)
         del trained
-    log = RunLog(workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard)
+    wandb = config.log.wandb and {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
+    log = RunLog(
+        workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard, wandb=wandb or None
+    )
 
     def current(state: TrainState) -> Encoder:
         parameters, own_mesh = parameters_of_this_process(state.average or state.parameters, frozen, mesh)
         return origin.encoder(parameters, _record(config, int(state.step)), own_mesh)
 
-    flops = step_flops(config, origin.spec, tokens) / mesh.size
+    flops = step_flops(config, origin.spec, tokens).over(mesh.size)
     bytes_in_parts = Estimate(
         config, origin.spec, origin.preprocessing, tokens, state, with_teacher(frozen, start), mesh
     )

@@ -1,4 +1,4 @@
-"""The log of a run: one JSON line a logged step, and the same figures to TensorBoard.
+"""The log of a run: one JSON line a logged step, and the same figures to TensorBoard and, if asked, Weights & Biases.
 
 METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit_scale, images_per_second, ...
 EVALUATIONS.jsonl  step and the figures of the evaluation
@@ -6,20 +6,32 @@ EVALUATIONS.jsonl  step and the figures of the evaluation
 A run that resumes from a checkpoint drops the lines of later steps, which are done again.
 """
 
+import importlib.util
 import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-METRICS, EVALUATIONS, TENSORBOARD = "metrics.jsonl", "evaluations.jsonl", "tensorboard"
+from rococo_jax.errors import InputError
+from rococo_jax.storage import atomic_write
+
+METRICS, EVALUATIONS, TENSORBOARD, WANDB = "metrics.jsonl", "evaluations.jsonl", "tensorboard", "wandb-run"
 
 
 class RunLog:
-    """Appends to the log of a working folder from a step on. `folder=None` writes nothing (other processes)."""
+    """Appends to the log of a working folder from a step on. `folder=None` writes nothing (other processes).
 
-    def __init__(self, folder: Path | None, first_step: int, *, tensorboard: bool):
-        self.folder, self.files, self.board = folder, {}, None
+    Args:
+        wandb: arguments of `wandb.init` (project, name, config); None for no Weights & Biases. A run that resumes goes
+            on with the same one, whose identifier is kept in the folder.
+
+    """
+
+    def __init__(
+        self, folder: Path | None, first_step: int, *, tensorboard: bool, wandb: Mapping[str, Any] | None = None
+    ):
+        self.folder, self.files, self.board, self.wandb = folder, {}, None, None
         if folder is None:
             return
         for name in (METRICS, EVALUATIONS):
@@ -30,6 +42,8 @@ class RunLog:
             from tensorboardX import SummaryWriter
 
             self.board = SummaryWriter(str(folder / TENSORBOARD), purge_step=first_step + 1)
+        if wandb is not None:
+            self.wandb = _wandb_run(folder, wandb)
 
     def write(self, name: str, step: int, values: Mapping[str, float]) -> None:
         """A line of `METRICS` or `EVALUATIONS`."""
@@ -38,9 +52,17 @@ class RunLog:
         self.files[name].write(
             json.dumps({"step": step, **{key: _plain(value) for key, value in values.items()}}) + "\n"
         )
-        for key, value in values.items():
-            if self.board is not None and isinstance(value, int | float) and math.isfinite(value):
-                self.board.add_scalar(f"{name.removesuffix('.jsonl')}/{key}", value, step)
+        group = name.removesuffix(".jsonl")
+        finite = {
+            f"{group}/{key}": value
+            for key, value in values.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+        if self.board is not None:
+            for key, value in finite.items():
+                self.board.add_scalar(key, value, step)
+        if self.wandb is not None:
+            self.wandb.log(finite, step=step)
 
     def close(self) -> None:
         """Closes the files."""
@@ -48,6 +70,25 @@ class RunLog:
             file.close()
         if self.board is not None:
             self.board.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+
+def check_wandb(project: str) -> None:
+    """Raises InputError where a project is named and wandb is not installed."""
+    if project and importlib.util.find_spec("wandb") is None:
+        wanted = "'' or wandb installed: pip install 'rococo-jax[wandb]'"
+        raise InputError("config", "config.log.wandb", repr(project), wanted)
+
+
+def _wandb_run(folder: Path, arguments: Mapping[str, Any]) -> Any:
+    import wandb
+
+    kept = folder / WANDB
+    run = wandb.init(**arguments, dir=str(folder), id=kept.read_text() if kept.exists() else None, resume="allow")
+    with atomic_write(kept) as path:
+        path.write_text(run.id)
+    return run
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

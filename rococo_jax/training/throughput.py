@@ -1,6 +1,7 @@
 """How fast a run is: images a second, FLOPs of a step, and the share of the chips' peak.
 
-    share_of_peak = step_flops / (seconds a step * devices * peak)
+    mfu = model FLOPs / (seconds a step * devices * peak)       what the model needs (arXiv 2204.02311, appendix B)
+    hfu = hardware FLOPs / (seconds a step * devices * peak)    what is computed, passes made again included
     bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
 
 FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
@@ -8,6 +9,9 @@ where a batch has more pairs than a tower has parameters. For each row of a towe
 
     a pass forward        image_flops or text_flops
     a pass backward       twice that, through what is trained
+
+and of the hardware alone:
+
     remat "full"          one pass forward more through what is trained ("dots": some percent, not counted)
     in parts              one pass forward more through everything (gradient cache)
 
@@ -16,6 +20,8 @@ Peaks are the vendors' dense bfloat16 figures.
 
 import math
 import time
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -58,6 +64,17 @@ def step_bytes(compiled: jax.stages.Compiled) -> int | None:
     return found.argument_size_in_bytes + found.temp_size_in_bytes + results
 
 
+class StepFlops(NamedTuple):
+    """Operations of a step: what the model needs, and what is computed with passes made again."""
+
+    model: float
+    hardware: float
+
+    def over(self, devices: int) -> "StepFlops":
+        """The share of one of so many devices."""
+        return StepFlops(self.model / devices, self.hardware / devices)
+
+
 class Meter:
     """Counts steps between two readings.
 
@@ -67,14 +84,15 @@ class Meter:
         memory: bytes that a step takes on one device, None where unknown.
     """
 
-    def __init__(self, images: int, flops: float | None, memory: int | None = None):
+    def __init__(self, images: int, flops: StepFlops | None, memory: int | None = None):
         self.images, self.flops, self.memory = images, flops, memory
-        self.peak = peak_flops(jax.devices()[0])
-        self.start, self.steps = time.perf_counter(), 0
+        self.peak = peak_flops(jax.local_devices()[0])
+        self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
 
-    def count(self) -> None:
-        """Counts one step."""
+    def count(self, waited: float = 0.0) -> None:
+        """Counts one step, before which the host waited so many seconds for its batch."""
         self.steps += 1
+        self.waited += waited
 
     def pause(self, seconds: float) -> None:
         """Leaves out time that was spent on evaluation or saving."""
@@ -83,22 +101,30 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Figures since the last reading."""
         now = time.perf_counter()
-        seconds = max(now - self.start, 1e-9) / max(self.steps, 1)
-        self.start, self.steps = now, 0
+        seconds, waited = max(now - self.start, 1e-9) / max(self.steps, 1), self.waited / max(self.steps, 1)
+        self.start, self.steps, self.waited = now, 0, 0.0
         rate = self.images / seconds
         figures = {
             "images_per_second": rate,
             "images_per_second_per_device": rate / jax.device_count(),
             "seconds_per_step": seconds,
+            "seconds_waiting_for_data": waited,
         }
         if self.flops and self.peak:
-            figures["share_of_peak"] = self.flops / seconds / self.peak
+            figures["mfu"] = self.flops.model / seconds / self.peak
+            figures["hfu"] = self.flops.hardware / seconds / self.peak
         if self.memory is not None:
             figures["memory_bytes_per_device"] = self.memory
-        return figures
+        return figures | memory_in_use(jax.local_devices()[0].memory_stats() or {})
 
 
-def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
+def memory_in_use(stats: Mapping[str, int]) -> dict[str, int]:
+    """Bytes in use now and at most so far, of what a device tells of its memory (CPUs: nothing)."""
+    names = {"memory_in_use_bytes": "bytes_in_use", "memory_peak_bytes": "peak_bytes_in_use"}
+    return {name: stats[key] for name, key in names.items() if key in stats}
+
+
+def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> StepFlops:
     """Operations of one step on all devices together.
 
     Args:
@@ -111,21 +137,25 @@ def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
     if config.data.cached_features:
         # Heads only; all that a pass costs is their products.
         heads = [_head_flops(spec.vision_head, spec.vision.features), _head_flops(spec.text_head, spec.text.features)]
-        return 3.0 * config.batch_size * (images * heads[0] + texts * heads[1])
-    of_images = images * image_flops(spec) * _passes(config, spec, "vision")
-    of_texts = texts * text_flops(spec, text_length) * _passes(config, spec, "text")
-    return config.batch_size * (of_images + of_texts)
+        flops = 3.0 * config.batch_size * (images * heads[0] + texts * heads[1])
+        return StepFlops(flops, flops)
+    of_images = images * image_flops(spec)
+    of_texts = texts * text_flops(spec, text_length)
+    of_vision, of_text = _passes(config, spec, "vision"), _passes(config, spec, "text")
+    return StepFlops(
+        *(config.batch_size * (of_images * a + of_texts * b) for a, b in zip(of_vision, of_text, strict=True))
+    )
 
 
-def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> float:
-    """How many forward passes a row costs."""
+def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> tuple[float, float]:
+    """How many forward passes a row needs, and how many are made."""
     what = config.train[side]
     tower = getattr(spec, side)
     share = float(what == "all")
     if what.startswith("last:") and not isinstance(tower, ResNetSpec):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
-    again = float(config.micro_batches > 1)
-    return 1 + again + share * (2 + (config.remat == "full"))
+    again = float(config.micro_batches > 1) + share * (config.remat == "full")
+    return 1 + 2 * share, 1 + 2 * share + again
 
 
 def _head_flops(head, features: int) -> float:

@@ -46,6 +46,8 @@ SAME_RESULT = {
     "data.prefetch": "the same batches: data/test_training_input",
     "log.every": "which steps are written",
     "log.tensorboard": "whether curves are written",
+    "log.wandb": "where curves are written",
+    "profile.steps": "which steps are traced",
     "checkpoint.every": "which steps are saved",
     "checkpoint.keep": "how many are kept",
     "checkpoint.keep_every": "which are kept",

@@ -3,7 +3,13 @@
 Where a loss is checked, its first value is recomputed by NumPy from the embeddings of the starting model.
 """
 
+import importlib.machinery
+import importlib.util
 import json
+import signal
+import sys
+import time
+import types
 from pathlib import Path
 
 import jax
@@ -16,10 +22,13 @@ from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
+from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.runtime import enable_compilation_cache, make_mesh
-from rococo_jax.training import run
-from rococo_jax.training.config import read_config
+from rococo_jax.training import run, throughput
+from rococo_jax.training.config import default_config, read_config
+from rococo_jax.training.throughput import Meter, StepFlops, step_flops
 from tests.support.tiny import drawn_parameters, random_captions, tiny_spec, tiny_tokenizer
 
 IMAGES, BATCH, STEPS = 8, 8, 6
@@ -99,3 +108,74 @@ def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
     assert kept == {2, 6}
     # The model at the end is the last, not the best.
     assert float(load_model(done.model).model.logit_scale[...]) == seen[-1][1]
+
+
+def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
+    begun, logged, traced = [], [], []
+    wandb = types.ModuleType("wandb")
+    wandb.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+    wandb.init = lambda **given: (
+        begun.append(given)
+        or types.SimpleNamespace(id="abc", log=lambda v, step: logged.append((step, v)), finish=list)
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for name in ("start_trace", "stop_trace"):
+        original = getattr(jax.profiler, name)
+        monkeypatch.setattr(jax.profiler, name, lambda *a, name=name, do=original: (traced.append(name), do(*a)))
+    steps_done = []
+    overrides = ["config.profile.steps=2:4", "config.log.wandb=robust", "config.seed=3", "config.checkpoint.every=2"]
+    config = read_config(data / "config.py", overrides)
+
+    def on_step(done, state):
+        traced.append(done)
+        if done == 5 and not steps_done:
+            steps_done.append(done)
+            signal.raise_signal(signal.SIGTERM)
+
+    assert run.train(config, tmp_path / "run", on_step=on_step).stopped
+    # Steps 2 and 3, counted from 0, lie between the two calls: the third and the fourth to be done.
+    assert traced == [1, 2, "start_trace", 3, "stop_trace", 4, 5]
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+    run.train(config, tmp_path / "run", on_step=on_step)
+    assert traced.count("start_trace") == 1, "a run that resumes after the range traces nothing"
+    assert [each["id"] for each in begun] == [None, "abc"] and begun[0]["project"] == "robust"
+    lines = {line["step"]: line for line in map(json.loads, (tmp_path / "run" / "metrics.jsonl").open())}
+    assert dict(logged).keys() == lines.keys()
+    assert all(values["metrics/loss"] == lines[step]["loss"] for step, values in logged)
+    assert 0 <= lines[1]["seconds_waiting_for_data"] <= lines[1]["seconds_per_step"]
+
+
+@pytest.mark.parametrize("steps", ["3:2", "2:2", "4:7", "x", "1:"])
+def test_a_profile_range_outside_the_run_is_refused(data, steps):
+    with pytest.raises(InputError, match=rf"config.profile.steps: found '{steps}'; wanted '' or FIRST:END.*END <= 6"):
+        read_config(data / "config.py", [f"config.profile.steps={steps}"])
+
+
+def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"config.log.wandb: found 'robust'.*rococo-jax\[wandb\]"):
+        run.train(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_model_and_hardware_use_of_a_step(monkeypatch):
+    """By hand: a tower trained whole needs three passes a row; full rematerialisation and parts make one more each."""
+    config = default_config()
+    config.batch_size = 8
+    spec = tiny_spec(16)
+    images, texts = 8 * image_flops(spec), 8 * text_flops(spec, 10)
+    assert step_flops(config, spec, 10) == pytest.approx((3 * (images + texts),) * 2)
+    config.train.text = "none"
+    config.remat, config.micro_batches = "full", 2
+    assert step_flops(config, spec, 10) == pytest.approx((3 * images + texts, 5 * images + 2 * texts))
+    monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
+    meter = Meter(8, StepFlops(2e12, 3e12), 4)
+    meter.start, meter.steps = time.perf_counter() - 2.0, 4
+    found = meter.read()
+    seconds = found["seconds_per_step"]
+    assert seconds == pytest.approx(0.5, rel=0.01)
+    assert found["mfu"] == pytest.approx(2e12 / seconds / 989e12) and found["hfu"] == pytest.approx(1.5 * found["mfu"])
+    assert found["memory_bytes_per_device"] == 4
+    told = throughput.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
+    assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
