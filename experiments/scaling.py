@@ -12,9 +12,12 @@ in the output file are skipped. `--cost-model` prints the analytic cost model of
 
 The prediction is a bound, not a measurement:
 
-    seconds >= max(operations / (devices * peak), bytes sent by a device / its links)
+    seconds >= max(tower operations / (devices * peak) + loss operations / (devices * float32 peak),
+                   bytes sent by a device / its links)
 
-with operations from the architecture (`step_flops`, and `loss_flops` below) and bytes from the compiled program.
+with operations from the architecture (`step_flops`, and `loss_flops` below) and bytes from the compiled program. Towers
+compute in bfloat16, losses in float32 at the highest precision: on a GPU outside of the tensor cores, on a TPU in six
+bfloat16 passes.
 """
 
 import argparse
@@ -27,12 +30,13 @@ from pathlib import Path
 TOKENS, VOCABULARY, ROWS_AT_A_TIME, FSDP = 32, 49408, 256, 8
 # Width, layers and heads of the image tower and of the text tower; patch; embedding.
 MODELS = {"b16": ((768, 12), (512, 12), 16, 512), "l14": ((1024, 24), (768, 12), 14, 768)}
-# Peak bf16 FLOP/s, bytes of memory, bytes/s out of a chip over its fast links; from the vendors' data sheets.
+# Peak bf16 FLOP/s, peak float32 FLOP/s at the highest precision, bytes of memory, bytes/s out of a chip over its fast
+# links; from the vendors' data sheets (float32 on TPUs: a sixth of bf16).
 CHIPS = {
-    "TPU v5e": (197e12, 16e9, 200e9),
-    "TPU v5p": (459e12, 95e9, 600e9),
-    "TPU v6e": (918e12, 32e9, 448e9),
-    "H100 SXM": (989e12, 80e9, 450e9),
+    "TPU v5e": (197e12, 197e12 / 6, 16e9, 200e9),
+    "TPU v5p": (459e12, 459e12 / 6, 95e9, 600e9),
+    "TPU v6e": (918e12, 918e12 / 6, 32e9, 448e9),
+    "H100 SXM": (989e12, 67e12, 80e9, 450e9),
 }
 
 
@@ -91,14 +95,14 @@ def compile_step(model: str, batch: int, devices: list) -> dict:
         "arguments": memory.argument_size_in_bytes,
         "temporary": memory.temp_size_in_bytes,
         "sent": bytes_sent(compiled.as_text(), len(devices)),
-        "tower_flops": step_flops(config, spec, TOKENS),
+        "tower_flops": step_flops(config, spec, TOKENS).hardware,
         "loss_flops": loss_flops(batch, spec.vision_head.dim),
         "seconds_to_compile": round(time.perf_counter() - started, 1),
     }
 
 
-def cost_model(model: str, batch: int, devices: int) -> dict:
-    """A line from the analytic cost model; `docs/scaling.md` has the terms."""
+def cost_model(model: str, batch: int, devices: int, parts: int | None = None) -> dict:
+    """A line from the analytic cost model; `docs/scaling.md` has the terms. `parts`: micro-batches other than usual."""
     import math
 
     from rococo_jax.checkpoints.parameters import parameter_shapes
@@ -106,6 +110,7 @@ def cost_model(model: str, batch: int, devices: int) -> dict:
 
     spec, config = spec_of(model), config_of(batch, devices)
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spec).values())
+    config.micro_batches = config.micro_batches if parts is None else parts
     rows, parts, dim = batch // devices, config.micro_batches, spec.vision_head.dim
     others = (FSDP - 1) / FSDP
     return {
@@ -120,7 +125,7 @@ def cost_model(model: str, batch: int, devices: int) -> dict:
             "scattered": 4 * parameters * parts * others + 8 * parameters / FSDP * (devices > FSDP),
             "embeddings": 9 * 4 * dim * rows * (devices - 1),
         },
-        "tower_flops": step_flops(config, spec, TOKENS),
+        "tower_flops": step_flops(config, spec, TOKENS).hardware,
         "loss_flops": loss_flops(batch, dim),
     }
 
@@ -137,8 +142,9 @@ def table(lines: list[dict]) -> None:
         flops, sent = line["tower_flops"] + line["loss_flops"], sum(line["sent"].values())
         held = line["arguments"] + line["temporary"]
         bounds = []
-        for peak, memory, links in CHIPS.values():
-            compute, links_time = flops / line["devices"] / peak, sent / links
+        for peak, float32_peak, memory, links in CHIPS.values():
+            compute = (line["tower_flops"] / peak + line["loss_flops"] / float32_peak) / line["devices"]
+            links_time = sent / links
             bound = "compute" if compute >= links_time else "links"
             bounds.append(f"{max(compute, links_time):.3g} s ({bound})" if held <= memory else "too large")
         cells = [line["model"], f"{line['batch']:,}", f"{line['devices']:,}", line["platform"]]
