@@ -1,7 +1,9 @@
-"""Differences on devices: scores of a tile of pairs with all query tiles, subtracted and counted at once, not kept.
+"""Differences on devices: scores of a tile of pairs with all query tiles, subtracted and counted at once.
 
-Each device counts over its shard of the queries, without communication; the host adds up the devices. Products have the
-shape of the ranking's tiles, so that equal embeddings have equal scores, bit for bit, and differences tie exactly.
+A first step takes the own queries' differences from the few query tiles that hold them, and keeps those scores; a
+second counts over all query tiles, with the scores kept. Each device counts over its shard of the queries, without
+communication; the host adds up the devices. Products have the shape of the ranking's tiles, so that equal embeddings
+have equal scores, bit for bit, and differences tie exactly.
 """
 
 import functools
@@ -19,6 +21,8 @@ from rococo_jax.similarity.counting import PADDING, Counts, GalleryTiles, Querie
 # What to do with a query tile and a tile of pairs: nothing; count all queries; leave out those that show the item.
 # SKIP is that of the ranking.
 SKIP, COUNT, COUNT_OTHERS = range(3)
+# Scores that are kept between the two steps, on each device; those of one tile at least.
+_KEPT_BYTES = 2**26
 
 
 class PairTile(NamedTuple):
@@ -47,72 +51,104 @@ class PairCounts(NamedTuple):
 
 
 class QueryTiles(NamedTuple):
-    """Query tiles, sharded over devices, and what a step needs of each.
+    """Query tiles, sharded over devices, and what the second step needs of each.
 
     Attributes:
         queries: embeddings and groups; the group of padding is `PADDING`.
-        numbers: of the tiles, counted over all devices.
-        needs: SKIP, COUNT or COUNT_OTHERS; in the first step, whether the tile has own queries of the pairs.
+        needs: SKIP, COUNT or COUNT_OTHERS.
+        kept: the place of its scores among those that its device kept, -1 for none.
         ranks: counts of the ranking so far, None where nothing is ranked.
         rank_needs: what the ranking needs of the tile with the right and with the wrong items.
     """
 
     queries: Queries
-    numbers: Int[Array, "tiles"]
     needs: Int[Array, "tiles"]
+    kept: Int[Array, "tiles"]
     ranks: Counts | None = None
     rank_needs: Int[Array, "tiles 2"] | None = None
+
+
+Scores = Float[Array, "kept 2 queries size"]
+
+
+def tiles_kept(rows: int, columns: int) -> int:
+    """How many tiles of scores a device keeps."""
+    return max(1, _KEPT_BYTES // (2 * 4 * rows * columns))
 
 
 @functools.cache
 def compiled_first_step(
     mesh: jax.sharding.Mesh,
-) -> Callable[[QueryTiles, GalleryTiles, PairTile], tuple[Counts | None, Float[Array, "devices owns size"]]]:
-    """Compiles `step(tiles, items, pairs) -> ranks, own`: `d_i` of each own query, -inf on other devices.
+) -> Callable[
+    [Queries, Int[Array, "tiles"], Int[Array, "near"], GalleryTiles, PairTile],
+    tuple[Float[Array, "devices owns size"], Scores],
+]:
+    """Compiles `step(queries, numbers, near, items, pairs) -> own, scores`.
 
-    `items` are a tile of right items and one of wrong items. Query tiles are sharded over all devices of `mesh`, a tile
-    never over two; the rest is replicated.
+    `d_i` of each own query, -inf on other devices; and the scores of the first of the near tiles with both items. Query
+    tiles are sharded over all devices of `mesh`, a tile never over two; `numbers` counts them over all devices. `near`
+    are, for each device, the places among its own of tiles that may hold own queries, -1 for none. `items` are a tile
+    of right items and one of wrong items; they and `pairs` are replicated.
     """
     sharded, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
-    step = functools.partial(_first_step, mesh.axis_names)
-    return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(sharded, whole, whole), out_specs=sharded))
+    step, specs = functools.partial(_first_step, mesh.axis_names), (sharded, sharded, sharded, whole, whole)
+    return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=sharded))
 
 
 @functools.cache
 def compiled_second_step(
     mesh: jax.sharding.Mesh,
-) -> Callable[[QueryTiles, GalleryTiles, PairTile, Float[Array, "owns size"]], tuple[Counts | None, PairCounts]]:
-    """Compiles `step(tiles, items, pairs, own) -> ranks, counts`: counts of each device, stacked on the first axis."""
+) -> Callable[
+    [QueryTiles, Scores, GalleryTiles, PairTile, Float[Array, "owns size"]], tuple[Counts | None, PairCounts]
+]:
+    """Compiles `step(tiles, kept, items, pairs, own) -> ranks, counts`: of each device, stacked on the first axis."""
     sharded, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
-    step = functools.partial(_second_step, mesh.axis_names)
-    return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(sharded, whole, whole, whole), out_specs=sharded))
+    step, specs = functools.partial(_second_step, mesh.axis_names), (sharded, sharded, whole, whole, whole)
+    return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=sharded))
 
 
 def _first_step(
-    axes: tuple[str, ...], tiles: QueryTiles, items: GalleryTiles, pairs: PairTile
-) -> tuple[Counts | None, Float[Array, "1 owns size"]]:
-    def one_tile(own, tile):
-        def find():
-            scores = _scores_of_both(tile.queries, items)
-            own_here = _own_differences(scores[0] - scores[1], tile.numbers, pairs)
-            return jnp.maximum(own, own_here), _ranked(tile, scores, items)
+    axes: tuple[str, ...],
+    queries: Queries,
+    numbers: Int[Array, "tiles"],
+    near: Int[Array, "near"],
+    items: GalleryTiles,
+    pairs: PairTile,
+) -> tuple[Float[Array, "1 owns size"], Scores]:
+    rows, columns = queries.group.shape[1], pairs.shown_in.shape[1]
+    varying = functools.partial(lax.pcast, axis_name=axes, to="varying")
 
-        own, ranks = lax.cond(tile.needs == SKIP, lambda: (own, tile.ranks), find)
-        return own, ranks
+    def find(own: Array, place: Array) -> tuple[Array, Array]:
+        def found():
+            tile = jax.tree.map(lambda part: part[place], queries)
+            scores = jnp.stack(_scores_of_both(tile, items))
+            return jnp.maximum(own, _own_differences(scores, numbers[place], pairs)), scores
 
-    nothing = jnp.full(pairs.own_tile.shape, -jnp.inf, jnp.float32)
-    own, ranks = lax.scan(one_tile, lax.pcast(nothing, axes, to="varying"), tiles)
-    return ranks, own[None]
+        return lax.cond(place < 0, lambda: (own, varying(jnp.zeros((2, rows, columns), jnp.float32))), found)
+
+    kept = tiles_kept(rows, columns)
+    own = varying(jnp.full(pairs.own_tile.shape, -jnp.inf, jnp.float32))
+    own, scores = lax.scan(find, own, near[:kept])
+    own, _ = lax.scan(lambda own, place: (find(own, place)[0], None), own, near[kept:])
+    return own[None], scores
 
 
 def _second_step(
-    axes: tuple[str, ...], tiles: QueryTiles, items: GalleryTiles, pairs: PairTile, own: Float[Array, "owns size"]
+    axes: tuple[str, ...],
+    tiles: QueryTiles,
+    kept: Scores,
+    items: GalleryTiles,
+    pairs: PairTile,
+    own: Float[Array, "owns size"],
 ) -> tuple[Counts | None, PairCounts]:
     def one_tile(counts, tile):
         def count():
-            scores = _scores_of_both(tile.queries, items)
-            differences = scores[0] - scores[1]
-            added = _add_tile(counts, tile.needs, differences, tile.queries.group, pairs.shown_in, own)
+            scores = lax.cond(
+                tile.kept >= 0,
+                lambda: (kept[tile.kept, 0], kept[tile.kept, 1]),
+                lambda: _scores_of_both(tile.queries, items),
+            )
+            added = _add_tile(counts, tile.needs, scores, tile.queries.group, pairs.shown_in, own)
             return added, _ranked(tile, scores, items)
 
         return lax.cond(tile.needs == SKIP, lambda: (counts, tile.ranks), count)
@@ -152,30 +188,31 @@ def _no_pair_counts(owns: int, size: int) -> PairCounts:
 
 
 def _own_differences(
-    differences: Float[Array, "queries size"], number: Int[Array, ""], pairs: PairTile
+    scores: Float[Array, "2 queries size"], number: Int[Array, ""], pairs: PairTile
 ) -> Float[Array, "owns size"]:
     """`d_i` of own queries that are in the tile of this number; -inf of all others."""
     here = pairs.own_tile == number
-    found = jnp.take_along_axis(differences, jnp.where(here, pairs.own_row, 0), axis=0)
-    return jnp.where(here, found, -jnp.inf)
+    rows = jnp.where(here, pairs.own_row, 0)
+    right, wrong = (jnp.take_along_axis(scores[side], rows, axis=0) for side in (0, 1))
+    return jnp.where(here, right - wrong, -jnp.inf)
 
 
 def _add_tile(
     counts: PairCounts,
     need: Int[Array, ""],
-    differences: Float[Array, "queries size"],
+    scores: tuple[Float[Array, "queries size"], Float[Array, "queries size"]],
     group: Int[Array, "queries"],
     shown_in: Int[Array, "2 size"],
     own: Float[Array, "owns size"],
 ) -> PairCounts:
-    """Adds the differences of a tile of queries."""
+    """Adds the differences of a tile of queries. Each branch subtracts, so that no differences are written."""
 
     def masked():
         group_of_row = group[:, None]
         others = (group_of_row != shown_in[:1]) & (group_of_row != shown_in[1:]) & (group_of_row != PADDING)
-        return _count(differences, own, others)
+        return _count(scores[0] - scores[1], own, others)
 
-    found = lax.cond(need == COUNT_OTHERS, masked, lambda: _count(differences, own, None))
+    found = lax.cond(need == COUNT_OTHERS, masked, lambda: _count(scores[0] - scores[1], own, None))
     return jax.tree.map(jnp.add, counts, found)
 
 

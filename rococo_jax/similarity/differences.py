@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.counting import Counts, GalleryTiles
+from rococo_jax.similarity.counting import GalleryTiles
 from rococo_jax.similarity.difference_counting import (
     COUNT,
     COUNT_OTHERS,
@@ -33,6 +33,7 @@ from rococo_jax.similarity.difference_counting import (
     QueryTiles,
     compiled_first_step,
     compiled_second_step,
+    tiles_kept,
 )
 from rococo_jax.similarity.ranks import QueriesOnDevices, Ranking, Rows, cut_into_tiles, tile_shape
 from rococo_jax.similarity.statistics import same_group_pairs
@@ -164,7 +165,6 @@ def difference_statistics(
             items = items_of_pairs(np.stack([side.take(padded) for side in sides]))
             for side in sides:
                 table.check_scores_with(side)
-            counting.find_own(items, pairs)
             counting.count(items, pairs)
             advance(len(pairs))
     return counting.statistics()
@@ -240,10 +240,10 @@ class PairCounting:
         self.first_step, self.second_step = compiled_first_step(queries.mesh), compiled_second_step(queries.mesh)
         self.numbers = queries.of_tiles(np.arange(len(queries.tiles)))
 
-    def find_own(
+    def count(
         self, items: GalleryTiles, pairs: Int[np.ndarray, " some"], needs: Int[np.ndarray, "tiles 2"] | None = None
     ) -> None:
-        """Takes `d_i` of a tile of pairs.
+        """Takes `d_i` of a tile of pairs, then counts all queries.
 
         Args:
             items: a tile of right and one of wrong items; padding after the pairs.
@@ -251,24 +251,18 @@ class PairCounting:
             needs: what the ranking needs of each query tile with each of the two.
         """
         tile, (entry, column, slot) = self._tile(items, pairs)
-        wanted = np.isin(np.arange(len(self.queries.tiles)), self.tile[entry])
-        wanted = wanted if needs is None else wanted | needs.any(axis=1)
-        ranks, found = self.first_step(self._query_tiles(wanted, needs), *self.queries.replicate((items, tile)))
-        self._take_ranks(ranks)
+        items, on_devices = self.queries.replicate((items, tile))
+        near, kept_place = self._near(self.tile[entry], items.embeddings.shape[1])
+        found, kept = self.first_step(self.queries.tiles_of_queries, self.numbers, near, items, on_devices)
         # -0.0 equals 0.0; adding 0 makes their bits the same.
         self.difference[entry] = np.asarray(found).max(axis=0)[slot, column] + np.float32(0)
-
-    def count(
-        self, items: GalleryTiles, pairs: Int[np.ndarray, " some"], needs: Int[np.ndarray, "tiles 2"] | None = None
-    ) -> None:
-        """Counts all queries for a tile of pairs whose `d_i` are found."""
-        tile, (entry, column, slot) = self._tile(items, pairs)
         # Slots without a query compare with -inf, and are not read.
         own = np.full(tile.own_tile.shape, -np.inf, np.float32)
         own[slot, column] = self.difference[entry]
-        arguments = self.queries.replicate((items, tile, own))
-        ranks, counts = self.second_step(self._query_tiles(self._needs(tile), needs), *arguments)
-        self._take_ranks(ranks)
+        tiles = self._query_tiles(self._needs(tile), kept_place, needs)
+        ranks, counts = self.second_step(tiles, kept, items, on_devices, self.queries.replicate(own))
+        if self.ranking is not None and ranks is not None:
+            self.ranking.counts = ranks
         preferring, below = (np.asarray(part).sum(axis=0) for part in counts)
         self.preferring[entry], self.below[entry] = preferring[column], below[slot, column]
 
@@ -285,15 +279,28 @@ class PairCounting:
         padded = np.pad(shown_in, ((0, 0), (0, size - len(pairs))), mode="edge")
         return PairTile(padded, *own), (entry, column, slot)
 
-    def _query_tiles(self, needs: np.ndarray, rank_needs: np.ndarray | None) -> QueryTiles:
+    def _near(self, tiles: Int[np.ndarray, " entries"], columns: int) -> tuple[Array, Int[np.ndarray, "tiles"]]:
+        """Which tiles hold own queries, by their places on each device; and where the scores of each tile are kept.
+
+        Their number is rounded up to a power of two, so that few programs are compiled.
+        """
+        queries, devices = self.queries, self.queries.mesh.size
+        of_device = queries.tile_count // devices
+        tiles = np.unique(tiles)
+        slot = np.arange(len(tiles)) - np.searchsorted(tiles // of_device, tiles // of_device)
+        slots = 1 << int(slot.max(initial=0)).bit_length()
+        near = np.full((devices, slots), -1, np.int32)
+        near[tiles // of_device, slot] = tiles % of_device
+        place = np.full(len(queries.tiles), -1)
+        place[tiles] = np.where(slot < tiles_kept(queries.tiles.items.shape[1], columns), slot, -1)
+        near = near.reshape(-1)
+        return queries.shard(near.shape, near.__getitem__), place
+
+    def _query_tiles(self, needs: np.ndarray, kept: np.ndarray, rank_needs: np.ndarray | None) -> QueryTiles:
         queries, of_tiles = self.queries.tiles_of_queries, self.queries.of_tiles
         if self.ranking is None or rank_needs is None:
-            return QueryTiles(queries, self.numbers, of_tiles(needs))
-        return QueryTiles(queries, self.numbers, of_tiles(needs), self.ranking.counts, of_tiles(rank_needs))
-
-    def _take_ranks(self, ranks: Counts | None) -> None:
-        if self.ranking is not None and ranks is not None:
-            self.ranking.counts = ranks
+            return QueryTiles(queries, of_tiles(needs), of_tiles(kept))
+        return QueryTiles(queries, of_tiles(needs), of_tiles(kept), self.ranking.counts, of_tiles(rank_needs))
 
     def _needs(self, tile: PairTile) -> np.ndarray:
         """Which query tiles may hold queries that are not counted: those of the pairs' groups, and padding."""

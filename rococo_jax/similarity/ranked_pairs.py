@@ -3,7 +3,7 @@
 The altered items of a gallery and the originals that they were made from are cut into tiles side by side, so that one
 visit of a query tile counts the ranks in both and the differences between them. Ranks and differences are those of
 `rank_statistics` and `difference_statistics`, to the bit; the differences cost some subtractions and comparisons, and
-the products with altered items near the diagonal once more, in place of all products once more.
+no product more than the ranking.
 """
 
 import jax
@@ -93,14 +93,14 @@ def rank_and_difference_statistics(
     unaltered = int(np.count_nonzero(~tiles.altered))
     total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
-        for needs, count_pairs in ((positives, counting.find_own), (distractors, counting.count)):
+        for needs in (positives, distractors):
             for tile in range(unaltered):
                 which, start = np.array([tile]), tile * columns
-                if start < len(order):
+                if start < len(order) and needs is distractors:
                     which = np.array([tile, unaltered + tile])
                     block = gallery_block(tiles, gallery_table, gallery_group, which, 2)
                     query_table.check_scores_with(gallery_table)
-                    count_pairs(block, order[start : start + columns], needs[:, which])
+                    counting.count(block, order[start : start + columns], needs[:, which])
                 elif needs[:, tile].any():
                     block = gallery_block(tiles, gallery_table, gallery_group, which, 1)
                     query_table.check_scores_with(gallery_table)

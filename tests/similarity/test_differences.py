@@ -8,7 +8,12 @@ import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity import DifferenceStatistics, difference_statistics, difference_statistics_of_matrix
+from rococo_jax.similarity import (
+    DifferenceStatistics,
+    difference_counting,
+    difference_statistics,
+    difference_statistics_of_matrix,
+)
 
 WIDTH = 12
 
@@ -108,6 +113,18 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
     again = np.lexsort((order[found.query], found.pair))
     assert found.below[again].tobytes() == expected.below.tobytes()
     assert found.difference[again].tobytes() == expected.difference.tobytes()
+
+
+def test_scores_that_are_not_kept_are_made_once_more_with_the_same_bits(counted, monkeypatch):
+    tables, groups, expected = counted
+    steps = difference_counting.compiled_first_step, difference_counting.compiled_second_step
+    monkeypatch.setattr(difference_counting, "_KEPT_BYTES", 0)
+    for step in steps:
+        step.cache_clear()
+    assert difference_counting.tiles_kept(512, 1024) == 1
+    assert_same_bits(difference_statistics(*tables, **groups), expected)
+    for step in steps:
+        step.cache_clear()
 
 
 def test_rows_can_be_named_instead_of_copied(counted):
