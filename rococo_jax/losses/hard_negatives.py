@@ -3,14 +3,19 @@
     negclip    what altered captions add to the contrastive loss as extra columns of every image (NegCLIP, arXiv
                2210.01936), A = sum over all altered captions of the batch, N(i) as in `contrastive`:
                1/2B sum_i [ -log e^z_ii / (e^z_ii + N(i) + A) + log e^z_ii / (e^z_ii + N(i)) ]
-    intra      CE-CLIP (arXiv 2306.08832), intra-modal: mean_i -log e^{tau s(I_i,T_i)} / sum_k e^{tau s(T_i,T~_ik)}
+    intra      CE-CLIP (arXiv 2306.08832), intra-modal: the altered captions of all pairs of the batch j,
+               mean_i -log e^{tau s(I_i,T_i)} / (e^{tau s(I_i,T_i)} + sum_jk e^{tau s(T_i,T~_jk)})
     rank       CE-CLIP, cross-modal ranking: mean max(0, tau s(I_i,T~_ik) - tau s(I_i,T_i) + margin)
-               margin = min(mean of tau s(I,T) - tau s(I,T~), upper), without a gradient
+               margin = clip(mean of tau s(I,T) - tau s(I,T~), 0, upper), without a gradient
     focal      FSC-CLIP (arXiv 2410.05210), the global part: p = softmax of tau s(I_i, .) over T_i, T~_i1..K,
                mean_i - sum_j (1 - p_j)^gamma y_j log p_j,   y = (1 - beta) onehot + beta / (1 + K)
 
-CE-CLIP's margin is the mean of the step before; here it is that of the batch [ours], so that a step needs no memory. A
-pair without altered captions adds to none of the last three; its share of K is left out of y.
+Sources are the authors' public code (lezhang7/Enhance-FineGrained, `get_imc_loss`, `get_cmr_loss`; ytaek-oh/fsc-clip,
+`_focal_loss_with_nsr`) and the weights of its training scripts. In CE-CLIP's code the label of every row is 0, and
+column 0 is the row's own pair. CE-CLIP's margin is the mean of the step before, for each of its four kinds of
+alterations; here it is that of the batch over all kinds [ours], so that a step needs no memory. Where a pair has fewer
+than K altered captions, the public codes keep a place of similarity 0 in focal's softmax and in rank's mean; here it is
+left out [ours], and a pair without any adds to neither.
 """
 
 import jax
@@ -65,14 +70,13 @@ def intra_modal(
     logit_scale: Float[Array, ""],
     altered_mask: Valid | None = None,
     mask: Bool[Array, "batch"] | None = None,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """CE-CLIP's intra-modal term: a caption is nearer to its image than to its altered captions."""
-    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
-    near = jnp.where(valid, logit_scale * (texts[:, None] * altered).sum(-1), -jnp.inf)
-    counted = valid.any(1)
-    near = jnp.where(counted[:, None], near, 0.0)
-    losses = jax.nn.logsumexp(near, axis=1) - logit_scale * paired_cosines(images, texts)
-    return mean_over_batch(losses, counted)
+    """CE-CLIP's intra-modal term: a caption is nearer to its image than to the altered captions of the batch."""
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    every = flattened(altered_texts, altered_mask, mask)
+    near = similarities.log_sum_exp(Items(texts, None, mask), every, logit_scale=logit_scale)
+    return mean_over_batch(softmax_nll(logit_scale * paired_cosines(images, texts), near), mask)
 
 
 def adaptive_rank(
@@ -88,7 +92,7 @@ def adaptive_rank(
     """CE-CLIP's cross-modal rank term, with a margin that grows with what the model tells apart, up to `upper`."""
     images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
     gap = logit_scale * (paired_cosines(images, texts)[:, None] - (images[:, None] * altered).sum(-1))
-    margin = jnp.minimum(jax.lax.stop_gradient(mean_over_batch(gap, valid)), upper)
+    margin = jnp.clip(jax.lax.stop_gradient(mean_over_batch(gap, valid)), 0.0, upper)
     return mean_over_batch(jnp.maximum(margin - gap, 0.0), valid)
 
 
@@ -134,7 +138,7 @@ def _negclip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits
 
 
 def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    intra = _applied(intra_modal, embeddings)
+    intra = _applied(intra_modal, embeddings, similarities=logits)
     rank = _applied(adaptive_rank, embeddings, upper=settings.upper)
     return settings.intra * intra + settings.rank * rank, {"ce_clip_intra": intra, "ce_clip_rank": rank}
 
@@ -157,8 +161,8 @@ register(
     LossTerm(
         "ce_clip",
         _ce_clip,
-        # Weights of the two terms as in the paper; the highest margin, in logits.
-        keys={**_WEIGHT, "intra": Key(0.2, NOT_NEGATIVE), "rank": Key(0.4, NOT_NEGATIVE), "upper": Key(10.0)},
+        # Weights of the two terms and the highest margin, in logits, of the public training script.
+        keys={**_WEIGHT, "intra": Key(0.3, NOT_NEGATIVE), "rank": Key(0.2, NOT_NEGATIVE), "upper": Key(10.0)},
         reads=(ALTERED,),
         order=7,
     )

@@ -73,7 +73,7 @@ LOSSES = {
     "blind, local": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
     "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask mask", {}),
     "NegCLIP": ("negclip_columns", _ALTERED, "ids altered_mask mask", {}),
-    "intra, local": ("intra_modal", _ALTERED, "altered_mask mask", {}),
+    "intra": ("intra_modal", _ALTERED, "altered_mask mask", {}),
     "rank, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 9.0}),
     "rank up to 1, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 1.0}),
     "focal, local": ("focal_hard_negative", _ALTERED, "altered_mask mask", {"gamma": 2.0, "smoothing": 0.1}),

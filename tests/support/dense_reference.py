@@ -135,17 +135,18 @@ def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_m
 
 
 def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask, mask):
-    allowed, found = altered_mask & mask[:, None], []
-    for i in np.flatnonzero(allowed.any(1)):
-        near = logit_scale * altered_texts[i, allowed[i]] @ texts[i]
-        found.append(-np.log(np.exp(logit_scale * images[i] @ texts[i]) / np.exp(near).sum()))
+    every = altered_texts[altered_mask & mask[:, None]]
+    found = []
+    for i in np.flatnonzero(mask):
+        own, near = np.exp(logit_scale * images[i] @ texts[i]), np.exp(logit_scale * every @ texts[i])
+        found.append(-np.log(own / (own + near.sum())))
     return sum(found) / len(found)
 
 
 def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, mask, upper):
     own = (images * texts).sum(1)[:, None]
     gaps = logit_scale * (own - np.einsum("id,iad->ia", images, altered_texts))[altered_mask & mask[:, None]]
-    margin = min(gaps.real.mean(), upper)
+    margin = min(max(gaps.real.mean(), 0), upper)
     return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
 
 
