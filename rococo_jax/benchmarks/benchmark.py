@@ -27,7 +27,7 @@ MODULES = tuple(
     for name in (
         *("rococo.benchmark", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "coco_order", "crepe"),
         *("winoground", "colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup"),
-        *("imagecode", "plain_choices"),
+        *("imagecode", "plain_choices", "cifar10", "cue_conflict", "plain_classes"),
     )
 )
 ENTRY_POINTS = "rococo_jax.benchmarks"
@@ -110,7 +110,8 @@ class BenchmarkInfo:
         """What is not there of what the benchmark needs, as paths."""
         absent = [str(folder) for role, folder in folders.items() if role not in self.optional and not folder.is_dir()]
         annotations = folders.get("annotations")
-        if annotations is not None and annotations.is_dir() and not self.recognises(annotations):
+        needed = annotations is not None and "annotations" not in self.optional
+        if needed and annotations.is_dir() and not self.recognises(annotations):
             absent.append(f"{annotations}/{self.files[0]}")
         return absent
 

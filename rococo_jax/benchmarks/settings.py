@@ -25,6 +25,8 @@ class Settings:
         seeds: of the mixing; a mixed variant is the mean over them.
         corruptions: kinds of ImageNet-C; empty for none.
         severities: of the corruptions, 1 to 5.
+        templates: of prompts for classes: how many of ours (1, 5, 30, 80), or files; all but the first are further
+            variants.
         rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
         allow_missing_images: leave out images that have no file, with a note, instead of refusing.
         require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own.
@@ -39,6 +41,7 @@ class Settings:
     seeds: tuple[int, ...] = (1, 10, 100)
     corruptions: tuple[str, ...] = ()
     severities: tuple[int, ...] = (1, 3, 5)
+    templates: tuple[str, ...] = ("80",)
     rerank: int = 0
     allow_missing_images: bool = False
     require_clean: bool = False

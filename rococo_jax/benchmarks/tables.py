@@ -74,10 +74,14 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Unit vectors of every row of every table, by the table's name. Errors call the vectors `source`."""
+    """Unit vectors of every row of every table, by the table's name. Errors call the vectors `source`.
+
+    `logit_scale` is the model's own factor on cosines, by which they become probabilities; None where it has none.
+    """
 
     tables: Mapping[str, Float[np.ndarray, "rows width"]]
     source: str = "embeddings"
+    logit_scale: float | None = None
 
     def select(self, rows: Rows) -> tuple[Float[np.ndarray, "table width"], Int[np.ndarray, " rows"]]:
         """A table that holds all these rows, and the place of each in it; a single table is not copied."""

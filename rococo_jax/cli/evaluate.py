@@ -41,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--corruptions", default="none", metavar="A,B", help="also ask the unaltered tasks on corrupted images: kinds "
         "of ImageNet-C, or all (default: none)")  # fmt: skip
     add("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
+    add(
+        "--templates",
+        default="80",
+        metavar="N,FILE",
+        help="prompts for classes: 1, 5, 30 or 80 of ours, or files with "
+        "one template a line, {} for the class; the first is used throughout, the others are further variants",
+    )
     add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
         "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
     add("--baseline-captions", metavar="FILE", help="training captions, Karpathy form, for the baselines that see no "
@@ -128,6 +135,7 @@ def _settings(arguments: argparse.Namespace):
         "seeds": _numbers("--seeds", arguments.seeds),
         "corruptions": corruptions,
         "severities": _numbers("--severities", arguments.severities),
+        "templates": _names(arguments.templates),
         "rerank": _number("--rerank", arguments.rerank),
         "allow_missing_images": arguments.allow_missing_images,
         "require_clean": arguments.require_clean,

@@ -160,6 +160,11 @@ class Encoder:
         return {**about, "weights": self._tower_hashes["matching"]}
 
     @property
+    def logit_scale(self) -> float:
+        """The factor on cosines by which the model was trained to tell right from wrong."""
+        return float(np.exp(np.asarray(self.model.logit_scale[...], np.float64)))
+
+    @property
     def images_at_once(self) -> int:
         """How many images all devices encode in one step."""
         return self._image_rows * self.mesh.size

@@ -58,6 +58,17 @@ class ForeignEncoder:
         self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
         self._checked: set[str] = set()
 
+    @property
+    def logit_scale(self) -> float | None:
+        """The object's factor on cosines; None where it has none."""
+        scale = getattr(self.encoder, "logit_scale", None)
+        if scale is None or callable(scale):
+            return None
+        scale = float(np.asarray(as_numpy(scale), np.float64).reshape(-1)[0])
+        if not 0 < scale < np.inf:
+            raise InputError(self.name, "logit_scale", scale, "a factor on cosines, above 0")
+        return scale
+
     def prepare(self, image: Image.Image) -> Image.Image:
         """The image in RGB."""
         return image.convert("RGB")

@@ -35,7 +35,8 @@ def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: Embedd
         images, texts = next(width for name, width in widths.items() if name != TEXTS), widths[TEXTS]
         found = f"{images} of an image and {texts} of a text"
         raise InputError(encoder.name, "width of the vectors", found, "one width for both")
-    return Embeddings(tables)
+    scale = getattr(encoder, "logit_scale", None)
+    return Embeddings(tables, logit_scale=None if scale is None else float(scale))
 
 
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:

@@ -4,6 +4,7 @@
      "kinds": {TASK: KIND}, "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}}, "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
+     "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
      "sha256": hash of all the rest}
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
@@ -62,7 +63,7 @@ def make_results(
     for each in outcomes:
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
-    kinds, tasks, bounds, sizes, alone = {}, {}, {}, {}, []
+    kinds, tasks, bounds, sizes, curves, alone = {}, {}, {}, {}, {}, []
     for (task, variant), of_variant in runs.items():
         first = of_variant[0]
         baseline = None if variant == first.baseline else baselines.get((task, first.baseline))
@@ -77,6 +78,8 @@ def make_results(
             alone.append(f"{task}, {variant}: no preference, blind and grounding, because no pair has a wrong partner")
         seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
         sizes.setdefault(task, {})[variant] = first.sizes | seeds
+        if variant == first.variant and len(of_variant) == 1 and hasattr(first, "curves"):
+            curves.setdefault(task, {})[variant] = first.curves()
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -89,6 +92,7 @@ def make_results(
         "sizes": sizes,
         "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
         "notes": [*notes, *alone],
+        **({"curves": curves} if curves else {}),
     }
 
 

@@ -1,6 +1,6 @@
 """Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
-from rococo_jax.metrics import choice, grounding, retrieval
+from rococo_jax.metrics import choice, classify, grounding, retrieval, shape
 from rococo_jax.metrics.metric import DROPS, Metric
 
 __all__ = ["METRICS", "Metric", "metric_of"]
@@ -14,6 +14,9 @@ METRICS = {
         *DROPS,
         *retrieval.METRICS[5:],
         *choice.METRICS,
+        *classify.METRICS[:1],
+        *shape.METRICS,
+        *classify.METRICS[1:],
     )
 }
 

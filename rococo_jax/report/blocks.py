@@ -258,10 +258,10 @@ def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cel
     if figure.has_interval:
         # Beside a minus sign a bare dash would read as another one.
         dash = "\u2009–\u2009" if figure.low < 0 else "–"
-        small.append(f"{percent(figure.low)}{dash}{percent(figure.high)}")
+        small.append(f"{percent(figure.low, figure.digits)}{dash}{percent(figure.high, figure.digits)}")
     if figure.spread is not None:
-        small.append(f"sd\u00a0{percent(figure.spread)}")
-    return Cell(percent(figure.value), tuple(small), figure.value, edge=edge, strong=strong)
+        small.append(f"sd\u00a0{percent(figure.spread, figure.digits)}")
+    return Cell(percent(figure.value, figure.digits), tuple(small), figure.value, edge=edge, strong=strong)
 
 
 def render_page(

@@ -13,6 +13,7 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS, is_number, read_results
+from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -36,6 +37,7 @@ class Figure:
     low: float | int | None = None
     high: float | int | None = None
     spread: float | int | None = None
+    digits: int = 1
 
     @property
     def has_interval(self) -> bool:
@@ -82,7 +84,8 @@ class Run:
         """One number; a figure of `None`s where it was not measured."""
         numbers = self.tasks.get(task, {}).get(variant, {})
         interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
-        return Figure(numbers.get(metric), *(interval or (None, None)), numbers.get(metric + SPREAD))
+        digits = 1 if metric_of(metric).unit or metric not in METRICS else 3
+        return Figure(numbers.get(metric), *(interval or (None, None)), numbers.get(metric + SPREAD), digits)
 
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
         """By variant, how many queries, gallery items, ...; empty where the results do not say."""

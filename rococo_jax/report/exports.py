@@ -140,8 +140,12 @@ def _differences(comparison: Comparison) -> Iterator[str]:
 def _cell(figure: Figure, variant: str) -> str:
     if variant == CLEAN and figure.value is None:
         return ""
-    text = percent(figure.value)
-    return f"{text} ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else text
+    text = percent(figure.value, figure.digits)
+    return (
+        f"{text} ({percent(figure.low, figure.digits)} to {percent(figure.high, figure.digits)})"
+        if figure.has_interval
+        else text
+    )
 
 
 def table_head(words: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:

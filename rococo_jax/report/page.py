@@ -125,6 +125,8 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         parts = [f"{count(each['items'])} {variant_label(name)}" for name, each in said.items()
                  if "items" in each and name in runs[0].variants(task) and name != "mean"]  # fmt: skip
         return Note(f"Items: {', '.join(parts)}.")
+    if "classes" in first:
+        return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
     galleries = {name: each["gallery"] for name, each in said.items() if isinstance(each.get("gallery"), int)}
     altered = sorted(galleries[name] for name in runs[0].variants(task) if name != "clean" and name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []

@@ -119,12 +119,12 @@ def tile(
     notes: list[Text]
     if len(known) == 1:
         _, variant, figure = known[0]
-        number = with_unit(percent(figure.value))
+        number = with_unit(percent(figure.value, figure.digits))
         notes = [] if variant == plain else [variant_label(variant)]
         if figure.has_interval:
-            notes.append(f"95 % interval {percent(figure.low)} to {percent(figure.high)}")
+            notes.append(f"95 % interval {percent(figure.low, figure.digits)} to {percent(figure.high, figure.digits)}")
         if figure.spread is not None:
-            notes.append(f"standard deviation {percent(figure.spread)}")
+            notes.append(f"standard deviation {percent(figure.spread, figure.digits)}")
     elif percent(low[2].value) == percent(high[2].value):
         number, notes = with_unit(percent(low[2].value)), ["all models"]
     else:

@@ -23,16 +23,16 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
-def percent(value: float | int | None) -> str:
-    """One decimal, a true minus sign, a dash for what was not measured.
+def percent(value: float | int | None, digits: int = 1) -> str:
+    """One decimal (or `digits`), a true minus sign, a dash for what was not measured.
 
     >>> percent(36.96), percent(-0.04), percent(-1.25), percent(None)
     ('37.0', '0.0', '−1.2', '–')
     """
     if value is None:
         return "–"
-    text = f"{value:.1f}"
-    return "0.0" if text == "-0.0" else text.replace("-", "−")
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def signed(points: float) -> str:

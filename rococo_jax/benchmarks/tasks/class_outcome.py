@@ -1,0 +1,103 @@
+"""What a classify task makes of one model's probabilities: counts, a row an image, curves, and confident errors."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
+from rococo_jax.metrics.class_statistics import ClassStatistics
+from rococo_jax.metrics.classify import count_classes, reliability
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.shape import count_shapes, shape_shares
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassOutcome:
+    """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images."""
+
+    of: Task
+    statistics: ClassStatistics
+
+    kind = property(lambda self: "classify" if self.of.texture is None else "shape")
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+    result = property(lambda self: self.statistics)
+
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """Right answers and calibration, image by image."""
+        counted = count_classes(self.statistics, self.of.image_names, len(self.of.classes))
+        return counted if self.of.texture is None else count_shapes(counted, self.statistics, self.of.texture)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many images, classes and templates there are."""
+        classes, templates = self.of.prompts.shape
+        return {"images": len(self.of.label), "classes": classes, "templates": templates}
+
+    def curves(self) -> dict[str, Any]:
+        """What charts are drawn of: reliability, temperatures, shares of shape by class."""
+        about = self.statistics
+        made = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(about)}
+        if self.of.texture is not None:
+            made["shape_by_class"] = shape_shares(about, self.of.texture, self.of.classes)
+        return made
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " images"]:
+        """The images that are among these rows of the benchmark's `images`."""
+        return images[self.of.image_names]
+
+    def only(self, images: Bool[np.ndarray, " images"], suffix: str) -> "ClassOutcome":
+        """The outcome over some of the images, as a variant with a suffix; temperatures stay those of all."""
+        task = dataclasses.replace(self.of.share(np.flatnonzero(images)), **suffixed(self.of, suffix))
+        return ClassOutcome(task, self.statistics[images])
+
+    def chosen_from(self, others: Sequence["ClassOutcome"], fold: Int[np.ndarray, " names"]) -> "ClassOutcome":
+        """Each image as the outcome has it that its fold names."""
+        return ClassOutcome(
+            self.of, ClassStatistics.chosen([each.statistics for each in others], fold[self.of.image_names])
+        )
+
+    def rows(self, tables: Tables):
+        """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
+        import pyarrow as pa
+
+        task, found = self.of, self.statistics
+        names, classes = np.array(tables.images, object), np.array(task.classes, object)
+        columns = {
+            "task": pa.array([task.name] * len(found)),
+            "variant": pa.array([task.variant] * len(found)),
+            "image": pa.array(names[task.image_names], pa.string()),
+            "label": pa.array(classes[found.label], pa.string()),
+            "predicted": pa.array(classes[found.predicted], pa.string()),
+            "chosen": pa.array(np.where(found.right, "right", "wrong")),
+            "rank": pa.array(found.rank, pa.int64()),
+        }
+        if task.texture is not None:
+            columns["texture"] = pa.array(classes[task.texture], pa.string())
+        for name in ("confidence", "nll", "brier", "entropy", "scaled_confidence", "scaled_nll"):
+            columns[name] = pa.array(getattr(found, name), pa.float64())
+        return pa.table(columns)
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """The images of which the model is most sure of a wrong class."""
+        task, found = self.of, self.statistics
+        chosen = []
+        for row in np.argsort(-np.where(found.right, -1.0, found.confidence), kind="stable")[:count].tolist():
+            if found.right[row]:
+                break
+            (table,), (index,) = task.images[row : row + 1].tables, task.images[row : row + 1].index.tolist()
+            image = Side(image=tables.images[int(task.image_names[row])], picture=(table, index))
+            right, wrong = (Side(text=task.classes[int(each[row])]) for each in (found.label, found.predicted))
+            scores = float(np.exp(-found.nll[row])), float(found.confidence[row])
+            chosen.append(
+                Example(task.name, task.variant, task.seed, "error", 0, "wrong", image, right, wrong, *scores)
+            )
+        return chosen

@@ -1,0 +1,205 @@
+"""What one model says of each image's classes: a few numbers an image, from logits that pass by in blocks.
+
+    p = softmax(scale z), z a model's cosines (or logits, with scale 1); y the right class
+    confidence = max p        nll = -ln p_y        brier = sum_c (p_c - 1[c = y])^2        entropy = -sum p ln p
+    mcm = max softmax(z)      energy = ln sum exp z      max_logit = max z      raw_entropy: of softmax(z)
+
+A tie for the first place goes to a wrong class. Temperatures divide the scale (Guo et al., arXiv 1706.04599): each half
+of the images has the one of lowest mean NLL on the other half, found by Newton steps on ln T, so that none is judged
+where it was fitted. Nothing is ever held for all images and classes at once.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+# float64 numbers of a block: 8 MB, a few of which each worker holds.
+NUMBERS_AT_ONCE = 2**20
+_STEPS, _ENOUGH = 40, 1e-7
+_LOWEST, _HIGHEST = np.log(1e-3), np.log(1e3)
+
+# Images of a block -> what the model says of each class, float64.
+Block = Callable[[slice], Float[np.ndarray, "images classes"]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassStatistics:
+    """One entry an image; see the module for the formulas.
+
+    Attributes:
+        label: the right class.
+        predicted: the most probable class; a tie goes to a wrong one.
+        rank: of the right class, ties against it; 1 is best.
+        half: which half of the images it is of, for temperatures.
+        scaled_confidence, scaled_nll: at the temperature of the other half.
+        temperatures: fitted on the half 0 and on the half 1.
+        scale: of the probabilities.
+    """
+
+    label: Int[np.ndarray, " images"]
+    predicted: Int[np.ndarray, " images"]
+    rank: Int[np.ndarray, " images"]
+    half: Int[np.ndarray, " images"]
+    confidence: Float[np.ndarray, " images"]
+    nll: Float[np.ndarray, " images"]
+    brier: Float[np.ndarray, " images"]
+    entropy: Float[np.ndarray, " images"]
+    mcm: Float[np.ndarray, " images"]
+    max_logit: Float[np.ndarray, " images"]
+    energy: Float[np.ndarray, " images"]
+    raw_entropy: Float[np.ndarray, " images"]
+    scaled_confidence: Float[np.ndarray, " images"]
+    scaled_nll: Float[np.ndarray, " images"]
+    temperatures: tuple[float, float]
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def right(self) -> Bool[np.ndarray, " images"]:
+        """Whether the right class is strictly the most probable."""
+        return self.rank == 1
+
+    def __getitem__(self, which: np.ndarray | slice) -> "ClassStatistics":
+        """Some of the images."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in PER_IMAGE})
+
+    @classmethod
+    def chosen(cls, several: Sequence["ClassStatistics"], which: Int[np.ndarray, " images"]) -> "ClassStatistics":
+        """Each image as one of several has it."""
+        every = np.arange(len(which))
+        columns = {name: np.stack([getattr(each, name) for each in several])[which, every] for name in PER_IMAGE}
+        return dataclasses.replace(several[0], **columns)
+
+
+PER_IMAGE = tuple(field.name for field in dataclasses.fields(ClassStatistics))[:-2]
+
+
+def halves(names: Sequence[str]) -> Int[np.ndarray, " images"]:
+    """0 or 1 for each image, by a hash of its name: the same whatever the order, and whatever else there is."""
+    return np.array([hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[0] & 1 for name in names], np.int8)
+
+
+def class_statistics(
+    block: Block,
+    label: Int[np.ndarray, " images"],
+    half: Int[np.ndarray, " images"],
+    classes: int,
+    scale: float,
+    temperatures: tuple[float, float] | None = None,
+) -> ClassStatistics:
+    """What `block` says of each image.
+
+    Args:
+        block: called with a run of images, several times and from several threads.
+        label: the right class of each image; -1 for an image of none, which has neither rank nor nll.
+        half: 0 or 1.
+        classes: how many there are.
+        scale: the factor on what `block` gives.
+        temperatures: instead of fitting them.
+    """
+    runs = _runs(len(label), max(1, NUMBERS_AT_ONCE // max(1, classes)))
+    if temperatures is None:
+        temperatures = _fitted(block, label, half, runs, scale)
+    other = np.array(temperatures)[1 - half]
+    columns = {name: np.empty(len(label), _DTYPES.get(name, np.float64)) for name in PER_IMAGE}
+    columns["label"], columns["half"] = label, half
+
+    def measure(run: slice) -> None:
+        for name, values in _measured(block(run), label[run], scale, other[run]).items():
+            columns[name][run] = values
+
+    deque(_in_threads(measure, runs), maxlen=0)
+    return ClassStatistics(**columns, temperatures=temperatures, scale=scale)
+
+
+_DTYPES = {"predicted": np.int64, "rank": np.int64}
+
+
+def _runs(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _in_threads(function: Callable[[slice], Any], runs: Sequence[slice]) -> Iterator[Any]:
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="classes") as pool:
+        yield from pool.map(function, runs)
+
+
+def _measured(
+    z: Float[np.ndarray, "images classes"], label: Int[np.ndarray, " images"], scale: float, temperature: np.ndarray
+) -> dict[str, np.ndarray]:
+    every, known = np.arange(len(z)), label >= 0
+    top = z.max(axis=1)
+    own = np.where(known, z[every, label], np.inf)
+    predicted = np.where((z == top[:, None]) & (np.arange(z.shape[1]) != label[:, None]), True, False)
+    alone = ~predicted.any(axis=1)
+    shifted = z - top[:, None]
+    log_sum, entropy, p = _softmax(scale * shifted)
+    p[every[known], label[known]] -= 1.0
+    raw_log_sum, raw_entropy, _ = _softmax(shifted)
+    scaled_log_sum = np.log(np.exp((scale / temperature)[:, None] * shifted).sum(axis=1))
+    behind = np.where(known, top - own, np.nan)
+    return {
+        "predicted": np.where(alone, label, predicted.argmax(axis=1)),
+        "rank": np.where(known, (z >= own[:, None]).sum(axis=1), 0),
+        "confidence": np.exp(-log_sum),
+        "nll": log_sum + scale * behind,
+        "brier": np.square(p).sum(axis=1),
+        "entropy": entropy,
+        "mcm": np.exp(-raw_log_sum),
+        "max_logit": top,
+        "energy": top + raw_log_sum,
+        "raw_entropy": raw_entropy,
+        "scaled_confidence": np.exp(-scaled_log_sum),
+        "scaled_nll": scaled_log_sum + (scale / temperature) * behind,
+    }
+
+
+def _softmax(shifted: Float[np.ndarray, "images classes"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ln of the sum of exponentials, entropy, and probabilities."""
+    p = np.exp(shifted)
+    total = p.sum(axis=1)
+    p /= total[:, None]
+    log_sum = np.log(total)
+    return log_sum, log_sum - np.einsum("ij,ij->i", p, shifted), p
+
+
+def _fitted(
+    block: Block, label: np.ndarray, half: np.ndarray, runs: Sequence[slice], scale: float
+) -> tuple[float, float]:
+    """The temperature of each half; 1 for a half without images."""
+    log_t, low, high = np.zeros(2), np.full(2, _LOWEST), np.full(2, _HIGHEST)
+    known = label >= 0
+    counts = np.maximum([np.sum(known & (half == side)) for side in (0, 1)], 1)
+
+    def slopes(run: slice) -> Float[np.ndarray, "2 halves"]:
+        """First and second derivative of the summed NLL by b = ln(scale / T), of each half."""
+        z, own = block(run), label[run]
+        shifted = (z - z.max(axis=1)[:, None]) * (scale * np.exp(-log_t[half[run]]))[:, None]
+        _, _, p = _softmax(shifted)
+        mean = np.einsum("ij,ij->i", p, shifted)
+        spread = np.einsum("ij,ij,ij->i", p, shifted, shifted) - mean**2
+        first = mean - shifted[np.arange(len(z)), own]
+        found = np.stack([first, first + spread]) * known[run]
+        return np.stack([found[:, half[run] == side].sum(axis=1) for side in (0, 1)], axis=1)
+
+    for _ in range(_STEPS):
+        first, second = sum(_in_threads(slopes, runs), np.zeros((2, 2))) / counts
+        # NLL is convex in the scale b, so the sign of its slope says on which side the least is.
+        low, high = np.where(first > 0, log_t, low), np.where(first < 0, log_t, high)
+        curved = second > 1e-12
+        newton = log_t + np.where(curved, first / np.where(curved, second, 1.0), 0.0)
+        inside = curved & (newton > low) & (newton < high)
+        step = np.where(first == 0, log_t, np.where(inside, newton, (low + high) / 2)) - log_t
+        log_t = log_t + step
+        if np.abs(step).max() < _ENOUGH:
+            break
+    return tuple(float(t) for t in np.exp(log_t))

@@ -1,0 +1,171 @@
+"""Which class, and how sure: accuracy and calibration of class probabilities.
+
+    top-K            the right class is among the K most probable, ties against it
+    mean per class   mean over classes of their accuracy; over 64 classes or more, intervals weigh images by the whole
+                     set's class sizes
+    ECE              sum_b |sum_{i in b} (1[right] - confidence)| / N over 15 bins of confidence: of equal width,
+                     (lo, hi] (Guo et al., arXiv 1706.04599), or of equal numbers of images (Nixon et al., 1904.01685)
+    scaled           at a temperature fitted on the other half of the images; it never changes which class comes first
+    class prior      always answering the most frequent class: what is known without looking
+
+Other formulas: `class_statistics`. ECE with intervals: a draw's ECE tends to be a little above that of all images.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.metrics.class_statistics import ClassStatistics
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.metric import Metric, Shares, share
+
+BINS = 15
+# Beyond so many images, bundles of them are drawn for intervals.
+MOST_GROUPS, BUNDLES = 50_000, 20_000
+_MANY = 64
+
+
+def plain(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
+    """The mean of a column in its own unit."""
+    return lambda shares: np.asarray(shares[name] / 100.0)
+
+
+def _per_class(shares: Shares) -> Float[np.ndarray, "*draws"]:
+    if "per_class" in shares:
+        return np.asarray(np.minimum(shares["per_class"], 100.0))
+    counts = np.stack([value for name, value in shares.items() if name.startswith("of_class_")])
+    hits = np.stack([value for name, value in shares.items() if name.startswith("hit_class_")])
+    found = np.where(counts > 0, 100.0 * hits / np.where(counts > 0, counts, 1.0), 0.0)
+    return np.asarray(found.sum(axis=0) / (counts > 0).sum(axis=0))
+
+
+def _gaps(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
+    return lambda shares: np.asarray(sum(np.abs(shares[f"{name}_{place}"]) for place in range(BINS)))
+
+
+_TOP = (
+    Metric("top1", "Top-1", "higher", "%", "the right class is strictly the most probable", "benchmark", share("top1")),
+    Metric("top5", "Top-5", "higher", "%", "the right class is among the five most probable", "benchmark",
+           share("top5")),
+    Metric("per_class", "Mean per class", "higher", "%", "mean over classes of their top-1", "benchmark", _per_class),
+)  # fmt: skip
+METRICS = (
+    *_TOP,
+    Metric("prior", "Class prior", None, "%", "top-1 of always answering the most frequent class, without looking",
+           "ours", share("prior")),
+    Metric("confidence", "Confidence", None, "%", "mean probability of the most probable class", "benchmark",
+           share("confidence")),
+    Metric("ece", "ECE", "lower", "%", "expected calibration error, 15 bins (lo, hi] of equal width", "benchmark",
+           _gaps("ece")),
+    Metric("ece_mass", "ECE, equal mass", "lower", "%", "the same with 15 bins of equally many images", "paper",
+           _gaps("ece_mass")),
+    Metric("ece_scaled", "ECE, scaled", "lower", "%", "ECE at a temperature fitted on the other half of the images",
+           "benchmark", _gaps("ece_scaled")),
+    Metric("nll", "NLL", "lower", "", "mean negative log probability of the right class, in nats", "benchmark",
+           plain("nll")),
+    Metric("nll_scaled", "NLL, scaled", "lower", "", "NLL at a temperature fitted on the other half of the images",
+           "benchmark", plain("nll_scaled")),
+    Metric("brier", "Brier", "lower", "", "mean squared distance of the probabilities from the truth, 0 to 2",
+           "benchmark", plain("brier")),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BinnedCounted(Counted):
+    """`Counted` with further columns `NAME_0`, ... of which each item has one: its bin, and a value.
+
+    Attributes:
+        bins: name -> (how many, bin and value of each item).
+    """
+
+    bins: dict[str, tuple[int, Int[np.ndarray, " items"], Float[np.ndarray, " items"]]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def values(self) -> dict[str, float]:
+        """Every metric, in its unit."""
+        binned = [np.bincount(place, value, size) for size, place, value in self.bins.values()]
+        totals = np.concatenate([self.counts.sum(axis=0), *binned, [float(len(self))]])
+        return {name: float(value) for name, value in self.metrics_of(totals).items()}
+
+    def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
+        """As in `Counted`."""
+        place = np.searchsorted(images, self.group)
+        sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
+        for size, of_item, value in self.bins.values():
+            sums += list(np.bincount(place * size + of_item, value, len(images) * size).reshape(-1, size).T)
+        return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
+
+
+def equal_width_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
+    """The bin (lo, hi] of each confidence.
+
+    >>> equal_width_bins(np.array([0.0, 1 / 15, 0.07, 1.0])).tolist()
+    [0, 0, 1, 14]
+    """
+    return np.clip(np.searchsorted(np.linspace(0, 1, BINS + 1), confidence, side="left") - 1, 0, BINS - 1)
+
+
+def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
+    """Bins of equally many images; equal confidences are in one bin."""
+    if not len(confidence):
+        return np.zeros(0, int)
+    edges = np.sort(confidence)[(np.arange(1, BINS) * len(confidence)) // BINS]
+    return np.searchsorted(edges, confidence, side="right")
+
+
+def reliability(statistics: ClassStatistics) -> dict[str, list[list[float | int]]]:
+    """Of each bin of equal width `[images, mean confidence, top-1]` from 0 to 1, as it is and scaled."""
+    made = {}
+    for name, confidence in (("as it is", statistics.confidence), ("scaled", statistics.scaled_confidence)):
+        place = equal_width_bins(confidence)
+        count = np.bincount(place, minlength=BINS)
+        sums = [np.bincount(place, values, BINS) for values in (confidence, statistics.right.astype(float))]
+        made[name] = [[int(n), *(float(s / n) if n else 0.0 for s in each)]
+                      for n, each in zip(count, np.stack(sums, 1), strict=True)]  # fmt: skip
+    return made
+
+
+def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
+    """What counts of each image. `group` has the number of each image; equal images are resampled together."""
+    right, label = statistics.right.astype(np.float64), statistics.label
+    of_class = np.bincount(label, minlength=classes)
+    present, many = max(1, int((of_class > 0).sum())), classes >= _MANY
+    columns = {
+        "top1": right,
+        "top5": statistics.rank <= 5 if classes > 5 else None,
+        "per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]) if many else None,
+        "prior": label == of_class.argmax(),
+        "confidence": statistics.confidence,
+        "nll": statistics.nll,
+        "nll_scaled": statistics.scaled_nll,
+        "brier": statistics.brier,
+    }
+    columns = {name: np.asarray(column, np.float64) for name, column in columns.items() if column is not None}
+    gap, scaled = right - statistics.confidence, right - statistics.scaled_confidence
+    bins = {
+        "ece": (BINS, equal_width_bins(statistics.confidence), gap),
+        "ece_mass": (BINS, equal_mass_bins(statistics.confidence), gap),
+        "ece_scaled": (BINS, equal_width_bins(statistics.scaled_confidence), scaled),
+    }
+    made = {*columns, *bins, "per_class"}
+    if not many:
+        bins |= {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
+    names = (*columns, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
+    metrics = tuple(metric for metric in METRICS if metric.name in made)
+    return BinnedCounted(np.stack(list(columns.values()), axis=1), names, bundled(group), metrics, bins)
+
+
+def bundled(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
+    """The groups, or random bundles of them where there are very many: intervals are as wide, and much cheaper."""
+    if len(group) <= MOST_GROUPS or (groups := np.unique(group)).size <= MOST_GROUPS:
+        return group
+    return np.random.default_rng(0).integers(0, BUNDLES, groups.size)[np.searchsorted(groups, group)]
+
+
+def means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[Metric]) -> Counted:
+    """Counts of plain columns, the metrics among `metrics` that are made of them."""
+    made = tuple(metric for metric in metrics if metric.name in columns)
+    return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), made)

@@ -1,0 +1,148 @@
+"""Class probabilities against scikit-learn, torchmetrics and SciPy; what must change nothing changes nothing."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import sklearn.metrics
+
+from rococo_jax.metrics import class_statistics as module
+from rococo_jax.metrics.class_statistics import PER_IMAGE, class_statistics, halves
+from rococo_jax.metrics.classify import BINS, count_classes, equal_mass_bins, reliability
+from rococo_jax.metrics.intervals import intervals
+from rococo_jax.metrics.shape import count_shapes
+
+IMAGES, CLASSES, SCALE = 600, 7, 3.0
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Logits that are often right and too sure, labels with a rare class, and halves."""
+    rng = np.random.default_rng(0)
+    label = rng.choice(CLASSES, IMAGES, p=np.array([6, 5, 4, 3, 2, 1, 1]) / 22)
+    logits = rng.normal(size=(IMAGES, CLASSES)) + 0.8 * (np.arange(CLASSES) == label[:, None])
+    return logits, label, halves([f"{place}.jpg" for place in range(IMAGES)])
+
+
+def measured(logits, label, half, scale=SCALE, **given):
+    return class_statistics(lambda run: logits[run], label, half, logits.shape[1], scale, **given)
+
+
+def values_of(statistics, classes=CLASSES):
+    return count_classes(statistics, np.arange(len(statistics)), classes).values()
+
+
+def test_scikit_learn_agrees(case):
+    logits, label, _ = case
+    p, found = scipy.special.softmax(SCALE * logits, axis=1), values_of(measured(*case))
+    every = list(range(CLASSES))
+    assert found["top1"] == pytest.approx(100 * sklearn.metrics.accuracy_score(label, p.argmax(1)))
+    assert found["top5"] == pytest.approx(100 * sklearn.metrics.top_k_accuracy_score(label, p, k=5, labels=every))
+    assert found["per_class"] == pytest.approx(100 * sklearn.metrics.balanced_accuracy_score(label, p.argmax(1)))
+    assert found["nll"] == pytest.approx(sklearn.metrics.log_loss(label, p, labels=every), rel=1e-10)
+    assert found["brier"] == pytest.approx(np.square(p - np.eye(CLASSES)[label]).sum(1).mean(), rel=1e-10)
+    assert found["prior"] == pytest.approx(100 * np.bincount(label).max() / IMAGES)
+
+
+def test_torchmetrics_has_the_same_calibration_error(case):
+    torch, torchmetrics = pytest.importorskip("torch"), pytest.importorskip("torchmetrics.functional.classification")
+    logits, label, _ = case
+    p = scipy.special.softmax(SCALE * logits, axis=1)
+    expected = torchmetrics.multiclass_calibration_error(
+        torch.tensor(p), torch.tensor(label), CLASSES, n_bins=BINS, norm="l1"
+    )
+    # torchmetrics adds confidences up in float32.
+    assert values_of(measured(*case))["ece"] == pytest.approx(100 * float(expected), abs=2e-4)
+
+
+def test_equal_mass_bins_hold_equally_many():
+    confidence = np.random.default_rng(0).random(BINS * 40)
+    assert np.bincount(equal_mass_bins(confidence)).tolist() == [40] * BINS
+    assert len(set(equal_mass_bins(np.full(50, 0.5)).tolist())) == 1
+
+
+def test_each_half_is_judged_at_the_temperature_of_the_other(case):
+    logits, label, half = case
+
+    def nll(t, rows):
+        return -scipy.special.log_softmax(SCALE * logits[rows] / t, axis=1)[np.arange(rows.sum()), label[rows]].mean()
+
+    found = measured(*case)
+    for side in (0, 1):
+        least = scipy.optimize.minimize_scalar(lambda t, side=side: nll(t, half == side), bounds=(0.1, 50),
+                                               method="bounded", options={"xatol": 1e-9})  # fmt: skip
+        assert found.temperatures[side] == pytest.approx(least.x, rel=1e-4)
+        assert found.scaled_nll[half != side].mean() == pytest.approx(nll(least.x, half != side), rel=1e-6)
+    assert found.temperatures[0] != found.temperatures[1]
+    assert values_of(found)["ece_scaled"] < values_of(found)["ece"]
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 30.0])
+def test_temperature_never_changes_which_class_comes_first(case, temperature):
+    logits, label, half = case
+    changed = measured(logits / temperature, label, half)
+    for name in ("predicted", "rank"):
+        np.testing.assert_array_equal(getattr(measured(*case), name), getattr(changed, name))
+
+
+def test_blocks_and_order_change_nothing(case, monkeypatch):
+    logits, label, half = case
+    whole = measured(*case)
+    monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * CLASSES)
+    small = measured(*case)
+    order = np.random.default_rng(1).permutation(IMAGES)
+    moved = measured(logits[order], label[order], half[order])
+    for name in PER_IMAGE:
+        exact = not name.startswith("scaled")  # temperatures are fitted on sums in another order
+        for found, expected in ((getattr(small, name), getattr(whole, name)), (getattr(moved, name)[np.argsort(order)],
+                                                                           getattr(whole, name))):  # fmt: skip
+            np.testing.assert_allclose(found, expected, rtol=0 if exact else 1e-6)
+
+
+def test_a_constant_scorer_is_never_right(case):
+    _, label, half = case
+    found = measured(np.zeros((IMAGES, CLASSES)), label, half)
+    assert values_of(found)["top1"] == 0 and found.confidence == pytest.approx(1 / CLASSES)
+    assert (found.predicted != label).all()
+
+
+def test_many_classes_weigh_images_as_few_do(case):
+    logits, label, half = case
+    padded = np.concatenate([logits, np.full((IMAGES, 70), -50.0)], axis=1)
+    few, many = values_of(measured(*case)), values_of(measured(padded, label, half), CLASSES + 70)
+    assert many["per_class"] == pytest.approx(few["per_class"])
+
+
+def test_reliability_adds_up_to_the_error(case):
+    rows = np.array(reliability(measured(*case))["as it is"])
+    ece = 100 * (rows[:, 0] * np.abs(rows[:, 1] - rows[:, 2])).sum() / rows[:, 0].sum()
+    assert ece == pytest.approx(values_of(measured(*case))["ece"]) and rows[:, 0].sum() == IMAGES
+
+
+def test_intervals_hold_the_figure_and_bundles_are_as_wide(case, monkeypatch):
+    found = measured(*case)
+    one = intervals([count_classes(found, np.arange(IMAGES), CLASSES)])
+    assert one["top1"][0] < values_of(found)["top1"] < one["top1"][1]
+    monkeypatch.setattr("rococo_jax.metrics.classify.MOST_GROUPS", 100)
+    monkeypatch.setattr("rococo_jax.metrics.classify.BUNDLES", 200)
+    other = intervals([count_classes(found, np.arange(IMAGES), CLASSES)])
+    for name in ("top1", "nll", "ece", "per_class"):
+        # 200 bundles of 3: the width of an interval from so few varies by a tenth or so.
+        assert np.ptp(other[name]) == pytest.approx(np.ptp(one[name]), rel=0.3)
+
+
+def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():
+    label, texture = np.array([0, 0, 0, 0, 1]), np.array([1, 1, 1, 0, 2])
+    predicted = np.array([0, 0, 1, 0, 0])
+    found = measured(10.0 * np.eye(3)[predicted], label, np.zeros(5, np.int8))
+    values = count_shapes(count_classes(found, np.arange(5), 3), found, texture).values()
+    assert values["shape_bias"] == pytest.approx(100 * 2 / 3) and values["saw_texture"] == pytest.approx(20)
+    assert values["top1"] == pytest.approx(60)
+
+
+def test_some_images_have_the_numbers_they_had(case):
+    found, kept = measured(*case), np.arange(0, IMAGES, 3)
+    np.testing.assert_array_equal(found[kept].nll, found.nll[kept])
+    assert dataclasses.replace(found[kept]).temperatures == found.temperatures
