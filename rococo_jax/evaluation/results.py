@@ -70,12 +70,17 @@ def make_results(
         counted = [each.counted for each in of_variant]
         kinds[task] = first.kind
         of_pairs = [found for each in of_variant if (found := getattr(each, "grounding", None)) is not None]
+        left_out = next(filter(None, (getattr(each, "left_out", None) for each in of_variant)), None)
+        # A mean over parts is over all of them, or there is none.
+        of_pairs = [] if left_out else of_pairs
         tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline) | (
             mean_of_runs(of_pairs) if of_pairs else {}
         )
         bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
-        if not of_pairs and getattr(first, "differences", None) is not None:
-            alone.append(f"{task}, {variant}: no preference, blind and grounding, because no pair has a wrong partner")
+        if not of_pairs:
+            no_partner = "no pair has a wrong partner" if getattr(first, "differences", None) is not None else None
+            if why := left_out or no_partner:
+                alone.append(f"{task}, {variant}: no preference, blind and grounding, because {why}")
         seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
         sizes.setdefault(task, {})[variant] = first.sizes | seeds
         if variant == first.variant and len(of_variant) == 1 and hasattr(first, "curves"):

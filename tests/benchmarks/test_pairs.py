@@ -7,6 +7,7 @@ import pytest
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, RankTask
+from rococo_jax.benchmarks.tasks import choice as choices
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.evaluation.scoring import rank_by_similarities
 
@@ -217,3 +218,20 @@ def test_one_image_alone_has_a_note_in_place_of_figures(tables):
     assert results["notes"] == [
         "image_to_text, danger: no preference, blind and grounding, because no pair has a wrong partner"
     ]
+
+
+def test_a_choice_of_too_many_items_and_images_has_a_note_in_place_of_figures(tables, monkeypatch):
+    items = np.arange(4)
+    task = choice(items, items, items + CAPTIONS)
+    monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images) - 1)
+    found = task.score(tables)
+    assert found.differences is None and found.counted is not None
+    results = make_results("m", "paper", {}, [found])
+    why = "no preference, blind and grounding, because 4 items by 9 images are too many to compare"
+    assert results["notes"] == [f"sugarcrepe, {variant}: {why}" for variant in ("swap", "mean")]
+    # A share is asked as the whole is, and baselines without images still have their pairs.
+    assert all(each.pairs(IMAGES) is None for each in task.split(4))
+    right, _, group = task.compared_texts()
+    assert sorted(right.index.tolist()) == [0, 1, 1, 2, 3, 3] and group.tolist() == [0, 1, 1, 2, 3, 3]
+    monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images))
+    assert task.score(tables).differences is not None

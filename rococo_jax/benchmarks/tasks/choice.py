@@ -20,6 +20,8 @@ from rococo_jax.similarity import DifferenceStatistics
 MEAN = "mean"
 # float64 numbers that a run of items gathers: 8 MB, which stays in a core's cache better than more.
 _NUMBERS_AT_ONCE = 2**20
+# Pairs of texts by images that preference, blind and grounding are counted over; some twenty minutes of two cores.
+MOST_DIFFERENCES = 10**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class ChoiceTask:
         group: the row of the benchmark's `images` that the item belongs to; items of one group are resampled together.
         leads: metrics to put first.
         seed, baseline, pooled: see `Outcome`; all parts are pooled into their macro mean.
+        whole: of how many items this is a share; 0 for all.
     """
 
     name: str
@@ -53,6 +56,7 @@ class ChoiceTask:
     seed: int | None = None
     baseline: str = ""
     pooled: str | None = MEAN
+    whole: int = 0
 
     @property
     def asks(self) -> Asks:
@@ -75,9 +79,9 @@ class ChoiceTask:
     def pairs(self, images: int) -> AlteredPairs | None:
         """Every right text beside every wrong one of its item, asked of the benchmark's `images` or of all its crops.
 
-        None where items are not one image and texts.
+        None where items are not one image and texts, or there are more than `MOST_DIFFERENCES`.
         """
-        if self.asks != "texts":
+        if self.asks != "texts" or (self.whole or len(self.ids)) * len(self.images) > MOST_DIFFERENCES:
             return None
         item, right, wrong = self.compared_items()
         own = self.item_images[item, 0]
@@ -103,8 +107,10 @@ class ChoiceTask:
 
     def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
         """Right and wrong texts and the image of each pair, for baselines without images."""
-        pairs = self.pairs(0)
-        return None if pairs is None else (pairs.right, pairs.wrong, pairs.group)
+        if self.asks != "texts":
+            return None
+        item, right, wrong = self.compared_items()
+        return Rows.of(TEXTS, right), Rows.of(TEXTS, wrong), self.image_names[self.item_images[item, 0]]
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> ChoiceOutcome:
         """Compares cosines, summed in float64 in the order of the vectors' coordinates, and counts pairs.
@@ -148,7 +154,8 @@ class ChoiceTask:
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
         """The task with some of its items."""
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
-        return dataclasses.replace(self, ids=[self.ids[item] for item in items.tolist()], **sides)
+        ids = [self.ids[item] for item in items.tolist()]
+        return dataclasses.replace(self, ids=ids, whole=self.whole or len(self.ids), **sides)
 
     def joined(self, results: Sequence[tuple[ItemScores, DifferenceStatistics | None]]) -> ChoiceOutcome:
         """The outcome of the whole task from the scores of its shares."""

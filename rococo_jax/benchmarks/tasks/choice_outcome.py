@@ -62,6 +62,14 @@ class ChoiceOutcome:
         counts = np.stack(list(self.hits.values()), axis=1).astype(np.float64)
         return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
 
+    @property
+    def left_out(self) -> str | None:
+        """Why there are no preference, blind and grounding where items could have them."""
+        if self.differences is not None or self.of.asks != "texts":
+            return None
+        items, images = len(self.of.ids), len(self.of.images)
+        return f"{items:,} items by {images:,} images are too many to compare"
+
     @functools.cached_property
     def grounding(self) -> Counted | None:
         """Preference, blind and grounding, pair by pair; None for items that are no texts of one image."""
