@@ -1,4 +1,6 @@
-"""Progress on standard error: a bar in a terminal, a line every 30 seconds elsewhere, nothing in the first two."""
+"""Progress on standard error: a bar in a terminal, a line every 30 seconds and at the end elsewhere, nothing in the
+first two.
+"""
 
 import contextlib
 import sys
@@ -7,6 +9,19 @@ from collections.abc import Callable, Iterator
 
 _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 30.0
+_quiet = False
+
+
+def be_quiet() -> None:
+    """From now on shows no progress and says nothing by `say`. Errors and warnings are not affected."""
+    global _quiet
+    _quiet = True
+
+
+def say(text: str) -> None:
+    """One line about the work under way, on standard error."""
+    if not _quiet:
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -14,15 +29,28 @@ def progress(description: str, total: int | None, unit: str = "") -> Iterator[Ca
     """Yields `advance(count, note="")`, to be called with the number of items done, of `total` (None if unknown)
     `unit`s ("images"), and what to show beside it.
     """
-    shown = _Bar(description, total) if sys.stderr.isatty() else _Lines(description, total, unit)
+    kind = _Nothing if _quiet else _Bar if sys.stderr.isatty() else _Lines
+    shown = kind(description, total, unit)
     try:
         yield shown.advance
     finally:
         shown.close()
 
 
+class _Nothing:
+    def __init__(self, *about: object):
+        pass
+
+    def advance(self, count: int, note: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class _Bar:
-    def __init__(self, description: str, total: int | None):
+    def __init__(self, description: str, total: int | None, unit: str):
+        del unit
         self.description, self.total, self.done = description, total, 0
         self.start, self.bar = time.monotonic(), None
 
@@ -53,16 +81,34 @@ class _Lines:
         self.description, self.total, self.unit, self.done = description, total, unit, 0
         self.start = time.monotonic()
         self.last = self.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
+        self.told, self.note = None, ""
 
     def advance(self, count: int, note: str = "") -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.last > _LINE_EVERY_SECONDS:
-            self.last = now
-            of = "" if self.total is None else f" of {self.total}"
-            rate = self.done / max(now - self.start, 1e-9)
-            told = f"{self.description}: {self.done}{of} {self.unit} ({rate:.1f}/s)"
-            print(f"{told}, {note}" if note else told, file=sys.stderr, flush=True)
+        self.done, self.note = self.done + count, note
+        if time.monotonic() - self.last > _LINE_EVERY_SECONDS:
+            self._tell()
+
+    def _tell(self) -> None:
+        self.last, self.told = time.monotonic(), self.done
+        rate = self.done / max(self.last - self.start, 1e-9)
+        told = f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}"
+        told += f" ({rate:.1f}/s)"
+        if self.total is not None and 0 < self.done < self.total:
+            told += f", {_duration((self.total - self.done) / max(rate, 1e-9))} left"
+        print(f"{told}, {self.note}" if self.note else told, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        pass
+        # Who was shown a part is shown the end.
+        if self.told is not None and self.told != self.done:
+            self._tell()
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(42), _duration(150), _duration(8000)
+    ('42 s', '2 min', '2 h 13 min')
+    """
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -165,16 +165,20 @@ def recognise(annotations: Path) -> BenchmarkInfo:
 
 
 def open_images(
-    folder: Path, names: Sequence[str], allow_missing: bool
+    folder: Path, names: Sequence[str], settings: Settings
 ) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
     """The images that are present in the order of `names`, the names of the others, and what a reader must know of it.
+
+    With `settings.limit` those after the first so many that are there count as missing.
 
     Raises InputError where images are missing and that is not allowed, or none is there.
     """
     names = list(dict.fromkeys(names))
     present, missing = find_images(names, folder)
-    refuse_missing_images(folder, missing, len(names), allow_missing)
+    refuse_missing_images(folder, missing, len(names), settings.allow_missing_images)
     kept = tuple(name for name in names if name in present)
+    if settings.limit:
+        missing, kept = [*missing, *kept[settings.limit :]], kept[: settings.limit]
     coverage = {"present": len(kept), "wanted": len(names), "complete": not missing}
     data = {"images": str(folder.resolve()), "image_count": len(kept), "coverage": coverage}
     return FileImages(kept, tuple(present[name] for name in kept)), tuple(missing), data

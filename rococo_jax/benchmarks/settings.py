@@ -29,6 +29,7 @@ class Settings:
             variants.
         rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
         allow_missing_images: leave out images that have no file, with a note, instead of refusing.
+        limit: only the first images of each benchmark, for a trial; 0 for all.
         require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own.
 
     Raises:
@@ -44,6 +45,7 @@ class Settings:
     templates: tuple[str, ...] = ("80",)
     rerank: int = 0
     allow_missing_images: bool = False
+    limit: int = 0
     require_clean: bool = False
 
     def __post_init__(self):
@@ -54,8 +56,9 @@ class Settings:
             find_corruption(kind)
         for severity in self.severities:
             check_severity(severity)
-        if self.rerank < 0:
-            raise InputError("settings", "rerank", self.rerank, "0 for none, or a whole number above it")
+        for name in ("rerank", "limit"):
+            if getattr(self, name) < 0:
+                raise InputError("settings", name, getattr(self, name), "0 for none, or a whole number above it")
 
     def wants(self, task: str) -> bool:
         """Whether a task is asked for."""

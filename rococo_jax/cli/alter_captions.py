@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any-number", action="store_true", help="let a plural take a singular's place, and vice versa"
     )
+    parser.add_argument("--any-article", action="store_true", help="let 'a' stand before a vowel: 'a infant'; the "
+                        "published captions (--style paper) do")  # fmt: skip
     parser.add_argument(
         "--balance",
         action="store_true",
@@ -78,6 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         influences = influences_from_table(read_influence_table(arguments.influence), images, arguments.influence)
     encoder = load_model(arguments.model, dtype=arguments.dtype)
     choices = {name: getattr(arguments, name) for name in ("seed", "select", "style", "method", "any_number")}
+    choices["fit_article"] = arguments.style != "paper" and not arguments.any_article
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         altered = alter_captions(
@@ -98,6 +101,7 @@ def _balance(arguments: argparse.Namespace) -> None:
     from rococo_jax.progress import progress
 
     defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain", "any_number": False}
+    defaults["any_article"] = False
     for name, default in defaults.items():
         if getattr(arguments, name) != default:
             found = f"{getattr(arguments, name)!r} with --balance"

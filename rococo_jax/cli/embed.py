@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
     parser.add_argument("--out", type=output_file, required=True, metavar="F.npz", help="where the embeddings go")
     parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
+    add_loading_arguments(parser)
     add_embedding_arguments(parser)
 
 
@@ -24,9 +25,30 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     """What every command that embeds takes."""
     parser.add_argument("--precision", choices=("float32", "high", "bfloat16"), default="float32", help="of the "
         "towers; high is float32 with products in 3 passes of bfloat16 or TF32 (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--images-at-once", metavar="N", help="on each device (default: what fits into its memory)")
-    parser.add_argument("--cache", metavar="DIR", help="where embeddings are kept (default: the user's cache folder)")
+    parser.add_argument("--batch-size", "--images-at-once", dest="images_at_once", metavar="N",
+                        help="images at once on each device (default: what fits into its memory)")  # fmt: skip
+    parser.add_argument("--device", metavar="KIND", help="cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)")
+    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+    parser.add_argument("--cache", metavar="DIR", help="where embeddings are kept (default: $ROCOCO_CACHE/embeddings, "
+                        "else ~/.cache/rococo_jax/embeddings)")  # fmt: skip
     parser.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+
+
+def add_loading_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a model's source may leave open."""
+    parser.add_argument("--model-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the "
+                        "function or adapter that MODEL names; may be repeated")  # fmt: skip
+    parser.add_argument("--activation", choices=("quick_gelu", "gelu"), help="of an OpenAI or open_clip checkpoint "
+                        "that does not say")  # fmt: skip
+    parser.add_argument("--tokenizer", metavar="NAME", help="folder or hub name, for a checkpoint without one")
+
+
+def load_options(arguments: argparse.Namespace):
+    """The `LoadOptions` that the arguments ask for."""
+    from rococo_jax.encoders import LoadOptions
+    from rococo_jax.encoders.adapters import parse_arguments
+
+    return LoadOptions(arguments.activation, arguments.tokenizer, parse_arguments(arguments.model_arg))
 
 
 def compute_of(arguments: argparse.Namespace):
@@ -36,7 +58,7 @@ def compute_of(arguments: argparse.Namespace):
 
     count = arguments.images_at_once
     if count is not None and (not count.isdecimal() or int(count) == 0):
-        raise InputError("--images-at-once", "number", count, "a whole number, 1 or more")
+        raise InputError("--batch-size", "number", count, "a whole number, 1 or more")
     return Compute(arguments.precision, None if count is None else int(count))
 
 
@@ -63,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     enable_compilation_cache()
     data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
-    encoder = load_encoder(arguments.model, compute=compute_of(arguments))
+    encoder = load_encoder(arguments.model, compute=compute_of(arguments), options=load_options(arguments))
     cache = embedding_cache(arguments)
     arrays = {
         "image_names": np.array(data.names),

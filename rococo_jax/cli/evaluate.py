@@ -17,7 +17,7 @@ OLD_OPTIONS = {"--mixes": "--mixed-galleries", "--part": "--shard", "--dtype": "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    from rococo_jax.cli.embed import add_embedding_arguments
+    from rococo_jax.cli.embed import add_embedding_arguments, add_loading_arguments
 
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="model directory, foreign checkpoint, hub name, "
@@ -26,6 +26,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=output_folder, required=True, metavar="DIR",
         help="results.json, per_query.parquet and examples.parquet; for several "
         "models a folder for each; report.html, .csv and .md; journal.jsonl")  # fmt: skip
+    add_data_arguments(parser)
+    add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
+        "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
+    add("--baseline-captions", metavar="FILE", help="training captions, Karpathy form, for the baselines that see no "
+        "image: n-gram models (default: only those that need none)")  # fmt: skip
+    add("--baseline-images", metavar="DIR", help="the images of --baseline-captions, for a baseline that sees no "
+        "caption: a linear detector of mixed images (default: none)")  # fmt: skip
+    add("--require-clean", action="store_true", help="refuse a model that was trained on images of a benchmark")
+    add("--no-report", action="store_true", help="do not write the report")
+    add("--shard", metavar="K/N", help="only every N-th model, from the K-th: for N processes that share --out; write "
+        "the report of all with `rococo report OUT`")  # fmt: skip
+    add("--json", action="store_true", help="print the results as JSON instead of the table")
+    add_loading_arguments(parser)
+    add_embedding_arguments(parser)
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which benchmarks, and what is asked of them."""
+    add = parser.add_argument
     add("--data", metavar="DIR", help="folder of benchmarks in the documented layout; see rococo benchmarks")
     add("--benchmarks", metavar="A,B", help="which of them (default: all whose files are under --data)")
     add("--data-dir", action="append", default=[], metavar="NAME=DIR", help="another place for a folder of the layout, "
@@ -48,18 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts for classes: 1, 5, 30 or 80 of ours, or files with "
         "one template a line, {} for the class; the first is used throughout, the others are further variants",
     )
-    add("--rerank", default="0", metavar="K", help="have the model's matching head (BLIP) judge the K best of every "
-        "query by cosine; published: 256 on COCO (default: 0, off)")  # fmt: skip
-    add("--baseline-captions", metavar="FILE", help="training captions, Karpathy form, for the baselines that see no "
-        "image: n-gram models (default: only those that need none)")  # fmt: skip
-    add("--baseline-images", metavar="DIR", help="the images of --baseline-captions, for a baseline that sees no "
-        "caption: a linear detector of mixed images (default: none)")  # fmt: skip
+    add("--limit", default="0", metavar="N", help="only the first N images of a benchmark, for a trial: such figures "
+        "compare with each other alone (default: 0, all)")  # fmt: skip
     add("--allow-missing-images", action="store_true", help="leave out images that are not there, with a note")
-    add("--require-clean", action="store_true", help="refuse a model that was trained on images of a benchmark")
-    add("--no-report", action="store_true", help="do not write the report")
-    add("--shard", metavar="K/N", help="only every N-th model, from the K-th: for N processes that share --out; write "
-        "the report of all with `rococo report OUT`")  # fmt: skip
-    add_embedding_arguments(parser)
+
+
+def benchmarks_of(arguments: argparse.Namespace) -> list:
+    """The benchmarks that the arguments ask for, opened."""
+    return _open_benchmarks(arguments, settings_of(arguments))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,19 +92,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
     import jax
 
-    from rococo_jax.cli.embed import compute_of, embedding_cache
+    from rococo_jax.cli.embed import compute_of, embedding_cache, load_options
     from rococo_jax.evaluation.estimate import estimate
-    from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.journal import JOURNAL, write_journal
     from rococo_jax.evaluation.model_list import read_models, shard_of
     from rococo_jax.evaluation.runner import evaluate_all
-    from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
+    from rococo_jax.progress import say
     from rococo_jax.report import write_report
 
-    settings = run_on_all_processes("settings", lambda: _settings(arguments))
+    settings = run_on_all_processes("settings", lambda: settings_of(arguments))
     training = run_on_all_processes("baseline captions", lambda: _training(arguments))
     compute = run_on_all_processes("settings", lambda: compute_of(arguments))
+    options = run_on_all_processes("settings", lambda: load_options(arguments))
     out, shard = Path(arguments.out), arguments.shard
     models = broadcast_from_process_0("models", lambda: read_models(arguments.models, arguments.model_list))
     # A list may grow, and its results must not move when it does.
@@ -97,33 +112,60 @@ def _run(arguments: argparse.Namespace) -> int:
     models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
     folders = {model.source: out if alone else out / model.name for model in models}
     names = {model.source: model.name for model in models if model.renamed}
-    places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
-    places |= {"names": _names(arguments.benchmarks), "folders": _folders(arguments.data_dir)}
-    benchmarks = run_on_all_processes("benchmarks", lambda: open_benchmarks(settings, **places))
+    benchmarks = run_on_all_processes("benchmarks", lambda: _open_benchmarks(arguments, settings))
 
     def begin() -> None:
         data = "; ".join(benchmark.summary() for benchmark in benchmarks)
-        print(f"{len(folders)} model(s); {data}; protocol {settings.protocol}", file=sys.stderr)
+        say(f"{len(folders)} model(s); {data}; protocol {settings.protocol}")
         lines = estimate(folders, benchmarks, settings.rerank, compute)
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        say("\n".join(lines))
         if not alone:
             write_journal(out / JOURNAL, event="started", models=list(folders), estimate=lines)
 
     broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
-    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, compute, names, training)
+    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, compute, names, training, options)
     if jax.process_index() == 0:
         if all_results:
-            print_summary(all_results)
+            show_results(all_results, arguments)
             if not arguments.no_report and shard is None:
                 written = [folder for source, folder in folders.items() if source not in failed]
-                print(f"report: {write_report(written, out / 'report.html')[0]}")
+                print(f"report: {write_report(written, out / 'report.html')[0]}", file=_beside(arguments))
         if failed:
             print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _settings(arguments: argparse.Namespace):
+def show_results(all_results: list, arguments: argparse.Namespace) -> None:
+    """Prints the table, or with `--json` the results: an object for one model, else a list."""
+    import json
+
+    from rococo_jax.evaluation.summary import print_summary
+
+    if arguments.json:
+        print(json.dumps(all_results[0] if len(all_results) == 1 else all_results, indent=2, ensure_ascii=False))
+    elif not arguments.quiet:
+        print_summary(all_results)
+
+
+def _beside(arguments: argparse.Namespace):
+    """Where what is no result is printed: standard output is the results' with `--json`."""
+    import io
+    import sys
+
+    return io.StringIO() if arguments.quiet else sys.stderr if arguments.json else sys.stdout
+
+
+def _open_benchmarks(arguments: argparse.Namespace, settings) -> list:
+    from rococo_jax.evaluation.inputs import open_benchmarks
+
+    places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
+    places |= {"names": _names(arguments.benchmarks), "folders": _folders(arguments.data_dir)}
+    return open_benchmarks(settings, **places)
+
+
+def settings_of(arguments: argparse.Namespace):
+    """The settings that the arguments ask for; also of commands that have no reranking."""
     from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 
@@ -136,9 +178,10 @@ def _settings(arguments: argparse.Namespace):
         "corruptions": corruptions,
         "severities": _numbers("--severities", arguments.severities),
         "templates": _names(arguments.templates),
-        "rerank": _number("--rerank", arguments.rerank),
+        "rerank": _number("--rerank", getattr(arguments, "rerank", "0")),
         "allow_missing_images": arguments.allow_missing_images,
-        "require_clean": arguments.require_clean,
+        "limit": _number("--limit", arguments.limit),
+        "require_clean": getattr(arguments, "require_clean", False),
     })  # fmt: skip
 
 

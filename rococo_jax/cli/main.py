@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import FrameType, ModuleType
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
-from rococo_jax.errors import InputError, report_in_one_line
+from rococo_jax.errors import InputError, first_line, report_in_one_line
+from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
@@ -20,6 +21,7 @@ COMMANDS = (
     "benchmarks",
     "evaluate",
     "score",
+    "export-inputs",
     "report",
     "convert",
     "export",
@@ -71,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in only:
         words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
     parser = build_parser(*only)
+    parsed = None
     with _interrupts() as interrupted:
         try:
             parsed, parsed.overrides = parser.parse_known_args(words)
@@ -78,6 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
                 parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
             refuse_overwriting(parsed)
             _refuse_float64()
+            _choose_device(getattr(parsed, "device", None))
+            if getattr(parsed, "quiet", False):
+                be_quiet()
             with hold_output(parsed):
                 code = parsed.run(parsed) or 0
             if interrupted:
@@ -85,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
             return code
         except BaseException as error:
             # Libraries turn an interruption while they are imported into errors of their own.
-            code = report_in_one_line(KeyboardInterrupt() if interrupted else error)
+            code = report_in_one_line(KeyboardInterrupt() if interrupted else _of_device(error, parsed))
             if code is None:
                 raise
             return code
@@ -124,6 +130,28 @@ def _refuse_float64() -> None:
     """Everything here is float32, by name or by default; JAX's switch for float64 would mix the two."""
     if os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "yes", "on"):
         raise InputError("JAX_ENABLE_X64", "environment", os.environ["JAX_ENABLE_X64"], "0, or nothing: float32")
+
+
+_DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu"}
+
+
+def _choose_device(kind: str | None) -> None:
+    """Has JAX use one kind of device alone, from its first use on. Raises InputError for an unknown kind."""
+    if kind is None:
+        return
+    if kind not in _DEVICES:
+        raise InputError("--device", "kind", repr(kind), f"one of {', '.join(_DEVICES)}")
+    import jax
+
+    jax.config.update("jax_platforms", _DEVICES[kind])
+
+
+def _of_device(error: BaseException, parsed: argparse.Namespace | None) -> BaseException:
+    """What JAX raises where the device that was asked for is not there, as bad input; other errors as they are."""
+    kind = getattr(parsed, "device", None)
+    if kind is None or not isinstance(error, RuntimeError) or "backend" not in str(error).lower():
+        return error
+    return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "a kind that is there")
 
 
 def _module_of(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ from rococo_jax.cli.outputs import output_folder
 HELP = "Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives."
 EXAMPLES = """\
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny
+  rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5
@@ -29,14 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
                         help="override a key of the config, as --config.batch_size=512")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print every key with its value, and train nothing")
+    parser.add_argument("--device", metavar="KIND", help="cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)")
+    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
 
 
 def run(arguments: argparse.Namespace) -> int:
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.runtime import distributed_run, enable_compilation_cache
-    from rococo_jax.training.config import read_config
+    from rococo_jax.training.config import flat, read_config
 
     config = read_config(arguments.config, arguments.overrides)
+    if arguments.dry_run:
+        for key, value in sorted(flat(config).items()):
+            print(f"{key} = {value!r}")
+        return 0
     with distributed_run():
         enable_compilation_cache()
         return _run(config, arguments)
@@ -49,6 +57,7 @@ def _run(config, arguments: argparse.Namespace) -> int:
     import jax
 
     from rococo_jax.evaluation.callback import make_evaluation
+    from rococo_jax.progress import say
     from rococo_jax.training.loop import Diverged
     from rococo_jax.training.run import train
 
@@ -56,7 +65,7 @@ def _run(config, arguments: argparse.Namespace) -> int:
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
-    print(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}", file=sys.stderr)
+    say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     frozen = (config.train.vision, config.train.text) == ("none", "none")
     asked = config.eval
     evaluate = make_evaluation(asked.images, asked.annotations, asked.protocol, asked.mixes, keep=frozen)

@@ -2,7 +2,7 @@
 
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder
-from rococo_jax.encoders.loading import load_encoder, load_model
+from rococo_jax.encoders.loading import LoadOptions, load_encoder, load_model
 from rococo_jax.encoders.protocol import ImageTextEncoder
 
-__all__ = ["Encoder", "ForeignEncoder", "ImageTextEncoder", "load_encoder", "load_model"]
+__all__ = ["Encoder", "ForeignEncoder", "ImageTextEncoder", "LoadOptions", "load_encoder", "load_model"]

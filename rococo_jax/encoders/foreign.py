@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,19 @@ class ForeignEncoder:
         encoder: the object.
         name: what tables call it; its own name, or its class's, by default.
         mesh: the devices that similarities are computed on.
+        images_at_once: given to one call of `encode_image`; 64 by default.
 
     Raises:
         InputError: the object lacks a method.
     """
 
-    def __init__(self, encoder: Any, name: str | None = None, mesh: jax.sharding.Mesh | None = None):
+    def __init__(
+        self,
+        encoder: Any,
+        name: str | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+        images_at_once: int | None = None,
+    ):
         named = getattr(encoder, "name", None)
         self.encoder, self.name = (
             encoder,
@@ -56,6 +63,7 @@ class ForeignEncoder:
                 wanted = "an object with encode_image(list of PIL images) and encode_text(list of str)"
                 raise InputError(self.name, "encoder", f"a {type(encoder).__name__} without {method}", wanted)
         self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
+        self._images_at_once = images_at_once or _IMAGES_AT_ONCE
         self._checked: set[str] = set()
 
     @property
@@ -83,7 +91,7 @@ class ForeignEncoder:
 
     def image_batches(self, images: Iterable[Image.Image]) -> Iterator[BatchFeatures]:
         """Places among the images and unit vectors, batch by batch."""
-        return self._encode("encode_image", images, _IMAGES_AT_ONCE)
+        return self._encode("encode_image", images, self._images_at_once)
 
     def text_batches(self, texts: Sequence[str]) -> Iterator[BatchFeatures]:
         """Places among the texts and unit vectors, batch by batch."""
@@ -201,8 +209,8 @@ def is_factory(source: str) -> bool:
     return module.endswith(".py") or (all(part.isidentifier() for part in module.split(".")) and module != "demo")
 
 
-def load_factory(source: str) -> Any:
-    """What the attribute gives when called without arguments, or the attribute where it is an encoder itself.
+def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """What the attribute gives when called with the keyword arguments, or the attribute where it is an encoder itself.
 
     Raises:
         InputError: there is no such file, module or attribute, or the code raises.
@@ -217,7 +225,9 @@ def load_factory(source: str) -> Any:
     if isinstance(made, type) or not isinstance(made, ImageTextEncoder):
         if not callable(made):
             raise InputError(source, "attribute", f"a {type(made).__name__}", "a function that returns an encoder")
-        made = _run(source, made)
+        return run_user_code(source, lambda: made(**(arguments or {})))
+    if arguments:
+        raise InputError(source, "arguments", ", ".join(arguments), "none: it is no function but an encoder")
     return made
 
 
@@ -229,17 +239,18 @@ def _load_file(source: str, path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _run(source, lambda: spec.loader.exec_module(module))
+    run_user_code(source, lambda: spec.loader.exec_module(module))
     return module
 
 
 def _load_module(source: str, name: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    return _run(source, lambda: importlib.import_module(name))
+    return run_user_code(source, lambda: importlib.import_module(name))
 
 
-def _run(source: str, make: Callable[[], Any]) -> Any:
+def run_user_code(source: str, make: Callable[[], Any]) -> Any:
+    """What a user's own code, or another library, gives. Raises InputError for whatever it raises."""
     try:
         return make()
     except InputError:

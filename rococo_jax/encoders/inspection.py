@@ -8,6 +8,9 @@ from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.models import ResNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
+# Tables are padded by some per cent; a tokenizer that fills less than half of one is most likely another model's.
+_LEAST_OF_VOCABULARY = 0.5
+
 
 def inspect_model(encoder: Any) -> dict[str, Any]:
     """A JSON value: `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`,
@@ -99,6 +102,11 @@ def _text_warnings(encoder: Any) -> list[str]:
         found.append(f"end of text: the tokenizer ends texts with id {spec.eos_id}, the tower pools at {text.eos_id}")
     if text.pooling == "highest_id" and spec.eos_id != size - 1:
         found.append(f"end of text: the tower pools at the highest id, the tokenizer ends with {spec.eos_id} of {size}")
+    if size < text.vocabulary_size * _LEAST_OF_VOCABULARY:
+        found.append(
+            f"vocabulary: {size} ids in the tokenizer for {text.vocabulary_size} words of the tower: it may not be the "
+            "one that the tower was trained with"
+        )
     if size > text.vocabulary_size:
         found.append(f"vocabulary: {size} ids in the tokenizer, {text.vocabulary_size} words in the tower")
     if spec.context_length > text.context_length:

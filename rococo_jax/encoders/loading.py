@@ -1,6 +1,8 @@
 """`load_model`: any model by its name, ready to encode."""
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
+from rococo_jax.encoders.adapters import is_adapted, load_adapted
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
@@ -36,25 +39,48 @@ from rococo_jax.models.fsdp import partition_of
 from rococo_jax.runtime import make_mesh
 
 
-def load_encoder(source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None) -> Encoder | ForeignEncoder:
+@dataclasses.dataclass(frozen=True)
+class LoadOptions:
+    """What a source may leave open.
+
+    Attributes:
+        activation, tokenizer: of checkpoints of other projects; see `load_model`.
+        arguments: keyword arguments for `file.py:function` and for adapters.
+    """
+
+    activation: str | None = None
+    tokenizer: str | None = None
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def load_encoder(
+    source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None, options: LoadOptions | None = None
+) -> Encoder | ForeignEncoder:
     """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
 
     Args:
-        source: a model's name, the name of a function that returns an encoder, or an encoder.
+        source: a model's name, the name of a function that returns an encoder, a model of another library such as
+            `open_clip:ViT-B-32/openai` (see `adapters`), or an encoder.
         mesh: the devices; all of them by default.
         compute: how the towers compute, for models of this project that are loaded here.
+        options: what the source leaves open.
 
     Raises:
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
     """
-    if isinstance(source, str) and is_factory(source):
-        source = load_factory(source)
+    options, compute = options or LoadOptions(), compute or Compute()
+    if isinstance(source, str) and is_adapted(source):
+        source = load_adapted(source, options.arguments)
+    elif isinstance(source, str) and is_factory(source):
+        source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
-        compute = compute or Compute()
-        encoder = load_model(source, mesh=mesh, dtype=compute.dtype)
+        chosen = {"activation": options.activation, "tokenizer": options.tokenizer}
+        encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder
-    return source if isinstance(source, Encoder | ForeignEncoder) else ForeignEncoder(source, mesh=mesh)
+    if isinstance(source, Encoder | ForeignEncoder):
+        return source
+    return ForeignEncoder(source, mesh=mesh, images_at_once=compute.images_at_once)
 
 
 def load_model(

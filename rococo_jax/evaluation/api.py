@@ -1,13 +1,14 @@
 """Evaluation as one call, for notebooks and scripts: a model, its data, and the results as a dictionary."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.settings import settings_from
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
 from rococo_jax.evaluation.seen_images import load_any
@@ -25,6 +26,9 @@ def evaluate(
     cache: str | os.PathLike | None = None,
     precision: str = "float32",
     images_at_once: int | None = None,
+    model_arguments: Mapping[str, Any] | None = None,
+    activation: str | None = None,
+    tokenizer: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """What `rococo evaluate` writes into `results.json`: `["tasks"][task][variant][metric]`, most in percent.
@@ -41,6 +45,8 @@ def evaluate(
         cache: folder to keep embeddings in; none by default.
         precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`.
         images_at_once: on each device; what fits by default.
+        model_arguments: keyword arguments of a function or an adapter that `model` names.
+        activation, tokenizer: of checkpoints of other projects; see `load_model`.
         settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
@@ -49,7 +55,8 @@ def evaluate(
     """
     asked = settings_from({**settings, "allow_missing_images": allow_missing_images})
     opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
-    encoder = load_any(model, compute=Compute(precision, images_at_once))
+    options = LoadOptions(activation, tokenizer, model_arguments or {})
+    encoder = load_any(model, compute=Compute(precision, images_at_once), options=options)
     kept = EmbeddingCache(cache)
     if out is None:
         return evaluate_model(encoder, opened, asked, kept).results

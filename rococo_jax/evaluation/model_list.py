@@ -5,6 +5,7 @@ openai/clip-vit-base-patch32
 checkpoints/*.pt
 demo:plain                       a model that comes with the package
 my_models.py:make_clip           a function that returns an encoder of any framework
+open_clip:ViT-B-32/openai        a model of another library, run by it
 runs/*/model                     of `rococo train`: named after the run's folder
 runs/sc-vc@best                  a checkpoint: RUN@best, RUN@latest, RUN@STEP, or RUN/checkpoints/STEP
 ours=runs/sc-vc/model            the name in tables and of the results' folder
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rococo_jax.checkpoints.hub import PREFIX
+from rococo_jax.encoders.adapters import is_adapted, name_of
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
 
@@ -128,6 +130,8 @@ def _exists(entry: str) -> bool:
 def _named(source: str) -> NamedModel:
     if source.startswith(PREFIX):
         return NamedModel(source, source.removeprefix(PREFIX))
+    if is_adapted(source):
+        return NamedModel(source, name_of(source))
     if is_factory(source):
         return NamedModel(source, source.rpartition(":")[2])
     path = Path(source)

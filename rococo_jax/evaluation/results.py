@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.rank import CLEAN
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
@@ -77,6 +78,7 @@ def make_results(
             mean_of_runs(of_pairs) if of_pairs else {}
         )
         bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
+        alone += _chance_notes(task, variant, getattr(first, "chance", {}), tasks, bounds)
         if not of_pairs:
             no_partner = "no pair has a wrong partner" if getattr(first, "differences", None) is not None else None
             if why := left_out or no_partner:
@@ -99,6 +101,19 @@ def make_results(
         "notes": [*notes, *alone],
         **({"curves": curves} if curves else {}),
     }
+
+
+def _chance_notes(task: str, variant: str, chance: Mapping[str, float], tasks: Mapping, bounds: Mapping) -> list[str]:
+    """That an unaltered variant is no better than chance, where its interval reaches down to it."""
+    notes = []
+    for name, level in chance.items() if variant == CLEAN else ():
+        interval, value = bounds[task][variant].get(name), tasks[task][variant].get(name)
+        if interval and value is not None and interval[0] <= level:
+            notes.append(
+                f"{task}: {metric_of(name).label} {value:.1f} is no better than chance ({level:.2g}): the model is "
+                "untrained, or its weights, images or tokens are not read as it was trained; drops say nothing here"
+            )
+    return notes
 
 
 def per_query_table(tables: Iterable[Any]):

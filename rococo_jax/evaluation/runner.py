@@ -27,6 +27,7 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.baselines import TrainingCaptions, baselines_of
@@ -59,7 +60,9 @@ from rococo_jax.evaluation.seen_images import (
     seen_notes,
     unseen_outcomes,
 )
+from rococo_jax.evaluation.stored import Stored
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
+from rococo_jax.progress import say
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, write_json
 
@@ -74,7 +77,7 @@ class Evaluated(NamedTuple):
 
 
 def fingerprint(
-    encoder: FeatureEncoder | CrossFitted, benchmarks: Sequence[Benchmark], settings: Settings
+    encoder: FeatureEncoder | CrossFitted | Stored, benchmarks: Sequence[Benchmark], settings: Settings
 ) -> dict[str, Any]:
     """All that decides an evaluation's results."""
     model = {key: value for key, value in encoder.describe().items() if key != "name"}
@@ -84,7 +87,7 @@ def fingerprint(
 
 
 def evaluate_model(
-    encoder: FeatureEncoder | CrossFitted,
+    encoder: FeatureEncoder | CrossFitted | Stored,
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
@@ -131,7 +134,7 @@ def evaluate_model(
             tables += [outcome.rows(benchmark) for outcome in made]
         if examples and jax.process_index() == 0:
             shown += collect_examples(benchmark, made)
-    notes += seen_notes(met)
+    notes += [*seen_notes(met), *getattr(encoder, "notes", ())]
     if isinstance(encoder, CrossFitted):
         notes.append(CROSS_FITTED_NOTE)
     if settings.rerank:
@@ -146,11 +149,13 @@ def evaluate_model(
 
 
 def _outcomes(
-    encoder: FeatureEncoder | CrossFitted, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache
+    encoder: FeatureEncoder | CrossFitted | Stored, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache
 ) -> list[Outcome]:
     if isinstance(encoder, CrossFitted):
         folds = [(fold, embed_benchmark(fold, benchmark, cache)) for fold in encoder.folds]
         return choose_by_fold([score_tasks(benchmark.tasks, each, fold.mesh) for fold, each in folds], benchmark)
+    if hasattr(encoder, "outcomes_of"):  # similarities made elsewhere
+        return encoder.outcomes_of(benchmark)
     embeddings = embed_benchmark(encoder, benchmark, cache)
     if settings.rerank:
         return rerank_on_all_processes(benchmark, embeddings, settings.rerank, encoder, cache)
@@ -159,7 +164,7 @@ def _outcomes(
 
 def evaluate_into(
     folder: Path,
-    encoder: FeatureEncoder | CrossFitted,
+    encoder: FeatureEncoder | CrossFitted | Stored,
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
@@ -185,8 +190,7 @@ def evaluate_into(
     )
     if jax.process_index() == 0:
         computed, read = cache.computed - before[0], cache.read - before[1]
-        told = f"{encoder.name}: {computed:,} images and texts embedded, {read:,} read from the cache"
-        print(told, file=sys.stderr)
+        say(f"{encoder.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
     results = with_checksum(results)
 
     def write() -> None:
@@ -209,6 +213,7 @@ def evaluate_all(
     compute: Compute | None = None,
     names: Mapping[str, str] | None = None,
     training: TrainingCaptions | None = None,
+    options: LoadOptions | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Several models, one after the other: their results, and the sources of those that failed.
 
@@ -222,6 +227,7 @@ def evaluate_all(
         benchmarks, settings, cache, training: as in `evaluate_model`.
         compute: how the towers of this project's models compute.
         names: what to call models, where not after their source.
+        options: what the sources leave open.
 
     Raises:
         InputError: the only model failed, or an image cannot be read, which would fail every model alike.
@@ -234,7 +240,7 @@ def evaluate_all(
         started = time.time()
         try:
             results, made = _load_and_evaluate(
-                source, folder, benchmarks, settings, cache, compute, (names or {}).get(source), training
+                source, folder, benchmarks, settings, cache, compute, (names or {}).get(source), training, options
             )
         except Exception as error:  # a night's run must outlive whatever is wrong with one model
             if len(folders) == 1 or _fails_every_model(error, benchmarks):
@@ -253,7 +259,7 @@ def evaluate_all(
             if first:
                 write_journal(out / JOURNAL, **entry)
             if first and len(folders) > 1:
-                print(f"{place} of {len(folders)}: {results['model']} {event}, {_since(started)} s", file=sys.stderr)
+                say(f"{place} of {len(folders)}: {results['model']} {event}, {_since(started)} s")
         # Modules refer to each other in circles, which only the collector frees.
         gc.collect()
     return all_results, failed
@@ -287,10 +293,13 @@ def _load_and_evaluate(
     compute: Compute | None,
     name: str | None,
     training: TrainingCaptions | None,
+    options: LoadOptions | None,
 ) -> tuple[dict[str, Any], bool]:
     """One model from its source. The encoder lives in this call alone, so that no two are in memory at once."""
     own_devices = make_mesh(jax.local_devices())
-    encoder = run_on_all_processes(f"loading {source}", lambda: load_any(source, mesh=own_devices, compute=compute))
+    encoder = run_on_all_processes(
+        f"loading {source}", lambda: load_any(source, mesh=own_devices, compute=compute, options=options)
+    )
     encoder.name = name or encoder.name
     return evaluate_into(folder, encoder, benchmarks, settings, cache, training)
 

@@ -5,7 +5,7 @@ in file order.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
 from rococo_jax.benchmarks.rococo.benchmark import CaptionTasks, tasks_of_file
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import Outcome, RankTask
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
@@ -36,9 +36,14 @@ _ROWS_AT_ONCE = 4096
 
 
 def rank_by_similarities(
-    tasks: Iterable[RankTask], similarities: Float[np.ndarray, "images captions"], source: str = "similarities"
+    tasks: Iterable[RankTask],
+    similarities: Float[np.ndarray, "images captions"],
+    source: str = "similarities",
+    place: Callable[[Rows], np.ndarray] = lambda rows: rows.index,
 ) -> list[Outcome]:
     """The outcomes of tasks from a matrix with one row an image and one column a caption of their tables.
+
+    `place` gives the rows or columns of some of the tasks' rows; by default their index in their table.
 
     Raises:
         InputError: as `rank_statistics_of_matrix`.
@@ -48,24 +53,24 @@ def rank_by_similarities(
         scores = similarities if task.asks_for_texts else similarities.T
         statistics = rank_statistics_of_matrix(
             scores,
-            query_rows=task.queries.index,
-            gallery_columns=task.gallery.index,
+            query_rows=place(task.queries),
+            gallery_columns=place(task.gallery),
             query_group=task.query_group,
             gallery_group=task.gallery_group,
             gallery_altered=task.gallery_altered,
             source=source,
         )
-        differences = None if task.pairs is None else _differences(task.pairs, scores)
+        differences = None if task.pairs is None else _differences(task.pairs, scores, place)
         outcomes.append(RankOutcome(task, statistics, differences))
     return outcomes
 
 
-def _differences(pairs: AlteredPairs, scores: np.ndarray) -> DifferenceStatistics:
+def _differences(pairs: AlteredPairs, scores: np.ndarray, place: Callable[[Rows], np.ndarray]) -> DifferenceStatistics:
     return difference_statistics_of_matrix(
         scores,
-        query_rows=pairs.queries.index,
-        right_columns=pairs.right.index,
-        wrong_columns=pairs.wrong.index,
+        query_rows=place(pairs.queries),
+        right_columns=place(pairs.right),
+        wrong_columns=place(pairs.wrong),
         query_group=pairs.query_group,
         pair_group=pairs.group,
         also_shown_in=pairs.also_shown_in,
@@ -114,7 +119,7 @@ def score_embeddings(
     _check_shape(images, image_embeddings, (len(asked.images), None), "images, width")
     _check_shape(texts, text_embeddings, (len(asked.texts), images.shape[1]), "captions, width of the images'")
     notes = []
-    images, texts = _to_unit_length(images, image_embeddings, notes), _to_unit_length(texts, text_embeddings, notes)
+    images, texts = to_unit_length(images, image_embeddings, notes), to_unit_length(texts, text_embeddings, notes)
     embeddings = Embeddings({ORIGINALS: images, TEXTS: texts})
     outcomes = [task.score(embeddings, mesh) for task in asked.tasks]
     files = {"image_embeddings": image_embeddings, "text_embeddings": text_embeddings}
@@ -169,8 +174,11 @@ def _check_shape(array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, 
         raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of the annotation")
 
 
-def _to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
-    """The rows with length 1 in float32; the memory map itself where they have it already."""
+def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
+    """The rows with length 1 in float32; the memory map itself where they have it already.
+
+    Raises InputError for a row of zeros, or one that is not finite.
+    """
     blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(rows), _ROWS_AT_ONCE)]
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.concatenate([np.linalg.norm(rows[block].astype(np.float64), axis=1) for block in blocks])

@@ -18,9 +18,10 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import OfImages
 from rococo_jax.data.training_images import CROSS_FIT, fold_of
-from rococo_jax.encoders import Encoder, load_encoder
+from rococo_jax.encoders import Encoder, LoadOptions, load_encoder
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.stored import PREFIX, StoredEmbeddings
 from rococo_jax.storage import hash_json, read_json
 
 UNSEEN = "unseen"
@@ -64,15 +65,19 @@ class CrossFitted:
         raise InputError(self.name, "rerank", "a cross-fitted model", "one model with a matching head")
 
 
-def load_any(source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None) -> Any:
-    """What `load_encoder` takes, or the folder of a cross-fitted model.
+def load_any(
+    source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None, options: LoadOptions | None = None
+) -> Any:
+    """What `load_encoder` takes, the folder of a cross-fitted model, or `embeddings:PATH` (`stored`).
 
     Raises:
         InputError: as `load_encoder`.
     """
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return StoredEmbeddings(source.removeprefix(PREFIX))
     path = Path(source) / CROSS_FIT if isinstance(source, str | Path) else None
     if path is None or not path.is_file():
-        return load_encoder(source, mesh=mesh, compute=compute)
+        return load_encoder(source, mesh=mesh, compute=compute, options=options)
     value = read_json(path, "a cross-fitted model")
     folds = value.get("folds") if isinstance(value, dict) else None
     if not isinstance(folds, list) or len(folds) != 2 or not all(isinstance(name, str) for name in folds):

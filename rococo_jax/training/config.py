@@ -137,7 +137,7 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
     rename_in_place(path, config)
     _check_keys(path, config)
     known = flat(default_config())
-    for override in overrides:
+    for override in _joined(overrides):
         key, separator, text = override.lstrip("-").removeprefix("config.").partition("=")
         if not separator:
             raise InputError(override, "override", "no '='", "--config.key=value")
@@ -146,6 +146,21 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
         _set(config, key, current_value(key, _parsed(override, text, known.get(key))))
     check_config(config, path)
     return config
+
+
+def _joined(overrides: Sequence[str]) -> list[str]:
+    """`--config.key value` as `--config.key=value`.
+
+    >>> _joined(["--config.steps", "5", "--config.seed=1"])
+    ['--config.steps=5', '--config.seed=1']
+    """
+    found: list[str] = []
+    for word in overrides:
+        if found and found[-1].startswith("--config.") and "=" not in found[-1] and not word.startswith("--"):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _run_config(path: Path) -> Any:

@@ -139,7 +139,7 @@ def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tm
     assert main([*command, "--shard", "1/2", "--dtype", "float32", "--images-at-once", "16"]) == 0
     assert "58 captions each, towers in float32" in capsys.readouterr().err
     assert main([*command, "--images-at-once", "0"]) == 2
-    assert "rococo: --images-at-once: number: found 0; wanted a whole number, 1 or more" in capsys.readouterr().err
+    assert "rococo: --batch-size: number: found 0; wanted a whole number, 1 or more" in capsys.readouterr().err
     assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m2"}
     assert not (tmp_path / "report.html").exists()
     assert main([*command, "--shard", "2/2"]) == 0

@@ -86,7 +86,7 @@ def _open(
         names = tuple(tables.names)
         notes.append("no images were there: texts are compared alone")
     else:
-        originals, missing, about = open_images(folders["images"], list(tables.names), settings.allow_missing_images)
+        originals, missing, about = open_images(folders["images"], list(tables.names), settings)
         names = originals.names
         data |= about
         decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))

@@ -65,9 +65,7 @@ def class_benchmark(read: Read, **about: Any) -> BenchmarkInfo:
 def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     found = read(folders)
     _check(found, name)
-    originals, missing, data = open_images(
-        folders["images"], [each.image for each in found.images], settings.allow_missing_images
-    )
+    originals, missing, data = open_images(folders["images"], [each.image for each in found.images], settings)
     row = {image: place for place, image in enumerate(originals.names)}
     there = [each for each in found.images if each.image in row]
     notes = list(found.notes)

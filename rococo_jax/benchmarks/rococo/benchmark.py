@@ -196,7 +196,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
             parse_mix(variant)
     annotations = read_annotation_folder(folders["annotations"])
     names = [item.image for item in annotations.clean]
-    originals, missing, data = open_images(folders["images"], names, settings.allow_missing_images)
+    originals, missing, data = open_images(folders["images"], names, settings)
     built = tasks_of_set(annotations, settings.protocol, images=set(originals.names))
     tasks = [task for task in built.tasks if settings.wants(task.name)]
     notes = [partial_note(len(originals), len(names))] if missing else []

@@ -192,6 +192,14 @@ class RankOutcome:
         pairs = {} if self.differences is None else {"pairs": self.differences.pairs}
         return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "images": images} | pairs
 
+    @property
+    def chance(self) -> dict[str, float]:
+        """R@1 in percent, in expectation, of a random order: the mean share of right answers in the gallery."""
+        right, counts = np.unique(self.of.gallery_group[~self.of.gallery_altered], return_counts=True)
+        of_group = dict(zip(right.tolist(), counts.tolist(), strict=True))
+        share = [of_group.get(group, 0) for group in self.of.query_group.tolist()]
+        return {"r1": 100.0 * float(np.mean(share)) / len(self.of.gallery)}
+
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " queries"]:
         """The queries that are, or belong to, one of these rows of the benchmark's `images`."""
         return images[self.of.query_group]

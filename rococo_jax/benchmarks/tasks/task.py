@@ -85,7 +85,8 @@ class Outcome(Protocol):
 
     An outcome with pairs of an original and its altered copy also has `grounding`, their counts (`Counted` or None),
     and `pair_rows(tables)`, columns with an entry for each (or None); see `tasks.pairs`. A task that compares texts has
-    `compared_texts()`: rows of right and wrong texts, and the image of each pair (or None).
+    `compared_texts()`: rows of right and wrong texts, and the image of each pair (or None). `chance` gives, where there
+    is an exact one, the expectation of metrics for a model that ranks at random.
     """
 
     task: str

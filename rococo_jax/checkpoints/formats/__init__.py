@@ -76,6 +76,9 @@ def find_format(source: str | Path, asked: str = "auto") -> str:
     path = Path(source)
     if path.is_file():
         found = _SUFFIXES.get(path.suffix)
+        if found is None and path.suffix == ".safetensors":
+            wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
+            raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
         if found is None or asked not in ("auto", found):
             wanted = f"a file for {asked}" if asked != "auto" else f"{WANTED} (files: {', '.join(_SUFFIXES)})"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)

@@ -223,5 +223,9 @@ def _checked(asked: str) -> Activation:
 
 
 def _unknown(source: object, found: str) -> InputError:
-    wanted = f"the argument activation, {' or '.join(ACTIVATIONS)}: it cannot be guessed"
+    wanted = (
+        f"the argument activation, {' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained "
+        "with --force-quick-gelu or a '-quickgelu' architecture, or from OpenAI's weights, else gelu; both run, one is "
+        "wrong, and nothing in the weights tells"
+    )
     return InputError(source, "activation", found, wanted)

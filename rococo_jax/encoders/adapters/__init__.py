@@ -1,0 +1,90 @@
+"""Models of other libraries as encoders, by `LIBRARY:MODEL`. The library comes with an extra of this package.
+
+open_clip:ViT-B-32/openai                      architecture/tag; `open_clip:hf-hub:NAME`
+transformers:openai/clip-vit-base-patch32      a hub name or folder with image and text features
+sentence_transformers:clip-ViT-B-32            a model that encodes images and texts
+mteb:openai/clip-vit-base-patch32              a model of mteb's registry
+
+Batches, devices and dtypes are the libraries': `--model-arg device=cuda`, `batch_size=64`, `dtype=bfloat16`.
+"""
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.encoders.foreign import run_user_code
+from rococo_jax.errors import InputError
+
+# Prefix -> the modules that must be there; the extra is called as the prefix, with dashes.
+ADAPTERS = {
+    "open_clip": ("torch", "open_clip"),
+    "transformers": ("torch",),
+    "sentence_transformers": ("torch", "sentence_transformers"),
+    "mteb": ("torch", "mteb"),
+}
+
+
+def is_adapted(source: str) -> bool:
+    """Whether a source names a model of a library with an adapter.
+
+    >>> is_adapted("open_clip:ViT-B-32/openai"), is_adapted("my_models:make"), is_adapted("openai/clip")
+    (True, False, False)
+    """
+    prefix, colon, model = source.partition(":")
+    return bool(colon and model) and prefix in ADAPTERS
+
+
+def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """The encoder that a source names.
+
+    Args:
+        source: `LIBRARY:MODEL`.
+        arguments: keyword arguments of the adapter's class.
+
+    Raises:
+        InputError: the library is not installed, the model cannot be loaded, or an argument is unknown.
+    """
+    prefix, _, model = source.partition(":")
+    for module in ADAPTERS[prefix]:
+        if importlib.util.find_spec(module) is None:
+            extra = prefix.replace("_", "-")
+            raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
+    adapter = importlib.import_module(f"rococo_jax.encoders.adapters.of_{prefix}")
+    made = run_user_code(source, lambda: adapter.load(model, **(arguments or {})))
+    made.name = name_of(source)
+    return made
+
+
+def name_of(source: str) -> str:
+    """What tables call a model, and its folder of results: a folder's own name, or the model's without slashes.
+
+    >>> name_of("open_clip:ViT-B-32/openai"), name_of("open_clip:hf-hub:timm/vit_base")
+    ('ViT-B-32-openai', 'timm-vit_base')
+    """
+    model = source.partition(":")[2].removeprefix("hf-hub:").removeprefix("local-dir:")
+    return Path(model).resolve().name if Path(model).exists() else model.replace("/", "-")
+
+
+def parse_arguments(given: Sequence[str]) -> dict[str, Any]:
+    """`key=value` as keyword arguments: numbers, true, false and none by their meaning, all else as text.
+
+    Raises:
+        InputError: an entry is not of that form, or a key comes twice.
+
+    >>> parse_arguments(["batch_size=64", "device=cuda:0", "fast=true"])
+    {'batch_size': 64, 'device': 'cuda:0', 'fast': True}
+    """
+    found: dict[str, Any] = {}
+    for entry in given:
+        key, equals, text = entry.partition("=")
+        if not equals or not key.isidentifier() or key in found:
+            raise InputError("--model-arg", "argument", repr(entry), "key=value, each key once")
+        words = {"true": True, "false": False, "none": None}
+        try:
+            found[key] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[key] = text
+    return found

@@ -1,0 +1,114 @@
+"""mteb's `EncoderProtocol`, both ways: `mteb:NAME` and `FromMteb` evaluate its models here, `AsMteb` ours there.
+
+mteb hands a loader of batches, dictionaries with a list under `text`, `image` or both, to
+`encode(inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **kwargs)`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.encoders.foreign import as_numpy
+
+# Whose prompts are used, for models that have some: retrieval between images and captions.
+_TASK = "MSCOCOI2TRetrieval"
+
+
+def load(model: str, revision: str | None = None, device: str | None = None, batch_size: int = 32) -> "FromMteb":
+    """A model of mteb's registry.
+
+    Args:
+        model: its name.
+        revision, device: as of `mteb.get_model`.
+        batch_size: images or texts at once.
+    """
+    import mteb
+
+    return FromMteb(mteb.get_model(model, revision, device), mteb.get_task(_TASK).metadata, batch_size)
+
+
+class _Batches:
+    """What models of mteb use of a `torch` DataLoader: batches, their number, and the names of the columns."""
+
+    def __init__(self, column: str, items: Sequence[Any], batch_size: int):
+        self.column, self.items, self.batch_size = column, items, batch_size
+        self.dataset = self
+        self.features = {column: None}
+
+    def __len__(self) -> int:
+        return -(-len(self.items) // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, list]]:
+        for start in range(0, len(self.items), self.batch_size):
+            yield {self.column: list(self.items[start : start + self.batch_size])}
+
+
+class FromMteb:
+    """An encoder of mteb, evaluated here.
+
+    Args:
+        encoder: an object with mteb's `encode`.
+        task_metadata: handed to it, for prompts.
+        batch_size: images or texts at once.
+        name: what tables call it; its class's by default.
+    """
+
+    def __init__(self, encoder: Any, task_metadata: Any = None, batch_size: int = 32, name: str | None = None):
+        self.encoder, self.task_metadata, self.batch_size = encoder, task_metadata, batch_size
+        self.name = name or type(encoder).__name__
+
+    def encode_image(self, images: list) -> np.ndarray:
+        """One vector an image."""
+        return self._encode("image", images)
+
+    def encode_text(self, texts: list[str]) -> np.ndarray:
+        """One vector a text."""
+        return self._encode("text", texts)
+
+    def _encode(self, column: str, items: Sequence[Any]) -> np.ndarray:
+        about = {"task_metadata": self.task_metadata, "hf_split": "test", "hf_subset": "default"}
+        batches = _Batches(column, items, self.batch_size)
+        return as_numpy(self.encoder.encode(batches, **about, batch_size=self.batch_size))
+
+
+class AsMteb:
+    """Any encoder that `load_encoder` takes, with mteb's methods.
+
+    Args:
+        encoder: has `encode_image` and `encode_text`.
+    """
+
+    def __init__(self, encoder: Any):
+        self.encoder = encoder
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """The model's name, as mteb's `ModelMeta`."""
+        import mteb
+
+        about = {"name": f"rococo_jax/{self.encoder.name}", "modalities": ["text", "image"]}
+        return mteb.models.ModelMeta.create_empty(about)
+
+    def encode(self, inputs: Iterable[dict[str, list]], **about: Any) -> np.ndarray:
+        """Vectors of all items in order; of an item with a text and an image the sum of the two."""
+        del about  # no prompts
+        parts = []
+        for batch in inputs:
+            found = [self.encoder.encode_text(list(batch["text"]))] if "text" in batch else []
+            found += [self.encoder.encode_image(list(batch["image"]))] if "image" in batch else []
+            parts.append(sum(map(as_numpy, found)))
+        return np.concatenate(parts)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Cosines of all with all."""
+        return _unit(embeddings1) @ _unit(embeddings2).T
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Cosines of corresponding rows."""
+        return (_unit(embeddings1) * _unit(embeddings2)).sum(axis=1)
+
+
+def _unit(vectors: Any) -> np.ndarray:
+    vectors = np.atleast_2d(as_numpy(vectors))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

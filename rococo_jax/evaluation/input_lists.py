@@ -1,0 +1,96 @@
+"""Everything that a model must embed for some benchmarks, as files: for models that run elsewhere.
+
+OUT/images.jsonl     one line an image: {"image": KEY, "file": path below OUT, "set": image set}
+OUT/captions.jsonl   one line a caption: a JSON string, as it is to be embedded
+OUT/images/KEY...    the images; originals byte for byte, mixed, corrupted and cropped ones as PNG
+
+The key of an original is its name in the annotations, of another image `SET/NAME`, of a part of an image
+`crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `stored.StoredEmbeddings` reads vectors by these keys.
+"""
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.data.images import FileImages, ImageSet, as_rgb
+from rococo_jax.errors import InputError
+from rococo_jax.progress import progress
+from rococo_jax.storage import atomic_write
+
+IMAGES_LIST, CAPTIONS_LIST, FOLDER = "images.jsonl", "captions.jsonl", "images"
+_AT_ONCE = 64
+
+
+def keys_of(images: ImageSet) -> list[str]:
+    """The key of every row of an image set."""
+    originals: FileImages = getattr(images, "originals", images)
+    names = originals.names
+    if images.name == ORIGINALS:
+        return list(names)
+    boxes = getattr(images, "boxes", None)
+    if boxes is not None:
+        parts = zip(images.rows, boxes, strict=True)
+        return [f"{images.name}/{names[row]}@{','.join(map(str, box))}" for row, box in parts]
+    return [f"{images.name}/{name}" for name in names]
+
+
+def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dict[str, int]:
+    """Writes lists and images; images that are there already are kept, so the same call goes on after an interruption.
+
+    Returns how many images and captions there are.
+
+    Raises:
+        InputError: a key is no safe path, two benchmarks call different images alike, or an image cannot be read.
+    """
+    out = Path(out)
+    captions = list(dict.fromkeys(text for benchmark in benchmarks for text in benchmark.texts))
+    lines, total = {}, sum(len(images) for each in benchmarks for images in each.image_sets.values())
+    with progress("writing images", total, "images") as advance:
+        for benchmark in benchmarks:
+            for images in benchmark.image_sets.values():
+                for line, content in _write_set(out, images, advance):
+                    if lines.setdefault(line["image"], (line, content))[1] != content:
+                        found = f"two images of one name in {benchmark.name} and before"
+                        raise InputError(line["image"], "image", found, "one --benchmarks at a time, in folders apart")
+    # Last: a list tells that what it names is there.
+    _write_lines(out / CAPTIONS_LIST, captions)
+    _write_lines(out / IMAGES_LIST, [line for line, _ in lines.values()])
+    return {"images": len(lines), "captions": len(captions)}
+
+
+def _write_set(out: Path, images: ImageSet, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
+    keys, whole = keys_of(images), images.name == ORIGINALS
+    files = [f"{FOLDER}/{_safe(key)}{'' if whole else '.png'}" for key in keys]
+    for run in images.runs(_AT_ONCE):
+        missing = [row for row in run if not (out / files[row]).is_file()]
+        if whole:
+            for row in missing:
+                with atomic_write(out / files[row]) as temporary:
+                    shutil.copyfile(images.paths[row], temporary)
+        else:
+            for row, image in zip(missing, images.read(missing, as_rgb), strict=True):
+                content = io.BytesIO()
+                image.save(content, "PNG", compress_level=1)
+                with atomic_write(out / files[row]) as temporary:
+                    temporary.write_bytes(content.getvalue())
+        advance(len(run))
+    for row, (key, file) in enumerate(zip(keys, files, strict=True)):
+        yield {"image": key, "file": file, "set": images.name}, images.content(row)
+
+
+def _safe(key: str) -> str:
+    parts = PurePosixPath(key).parts
+    if key.startswith("/") or ".." in parts:
+        raise InputError(key, "image name", "a path that leaves its folder", "a path below the folder of images")
+    return "/".join(parts)
+
+
+def _write_lines(path: Path, values: Sequence[Any]) -> None:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)

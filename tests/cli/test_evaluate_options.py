@@ -1,0 +1,130 @@
+"""Options of `rococo evaluate` that users of such tools look for."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rococo_jax
+from rococo_jax.cli.main import main
+from rococo_jax.evaluation.results import make_results
+from tests.support.made_runs import make_run
+from tests.support.tiny import random_captions
+
+IMAGES = 6
+MODEL = """
+import numpy as np
+
+class Random:
+    def __init__(self, seed=0, width=4):
+        self.name, self.rng, self.width, self.batches = f"random-{seed}", np.random.default_rng(seed), width, []
+
+    def encode_image(self, images):
+        assert len(images) <= 2
+        return self.rng.normal(size=(len(images), self.width))
+
+    def encode_text(self, texts):
+        return self.rng.normal(size=(len(texts), self.width))
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name in ("images", "annotations"):
+        (folder / name).mkdir()
+    items = []
+    for number in range(IMAGES):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / "images" / f"{number}.png")
+        texts = random_captions(5, seed=number, longest=6)
+        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} car" for text in texts)]})
+    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
+    (folder / "model.py").write_text(MODEL)
+    return folder
+
+
+def evaluate(data, out, *options):
+    asked = ["evaluate", f"{data / 'model.py'}:Random", "--images", str(data / "images")]
+    asked += ["--annotations", str(data / "annotations"), "--mixed-galleries", "none", "--batch-size", "2"]
+    return main([*asked, "--out", str(out), *options])
+
+
+def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_path, capsys):
+    options = ["--json", "--quiet", "--limit", "4", "--model-arg", "seed=3", "--no-report"]
+    assert evaluate(data, tmp_path, *options) == 0
+    out, err = capsys.readouterr()
+    results = json.loads(out)
+    assert results["model"] == "random-3" and results == json.loads((tmp_path / "results.json").read_text())
+    assert results["sizes"]["image_to_text"]["clean"]["queries"] == 4
+    assert results["data"]["rococo"]["coverage"] == {"present": 4, "wanted": IMAGES, "complete": False}
+    assert all("warning" in line for line in err.splitlines()) and "other vectors" in err
+
+
+def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys):
+    assert evaluate(data, tmp_path, "--no-report") == 0
+    notes = json.loads((tmp_path / "results.json").read_text())["notes"]
+    (told,) = [note for note in notes if note.startswith("image_to_text:")]
+    # Five right captions of thirty for each image.
+    assert "is no better than chance (17): the model is untrained" in told and told in capsys.readouterr().out.replace(
+        "\n", " "
+    ).replace("  ", " ")
+    good = json.loads((make_run(tmp_path / "good", "good", 0.1) / "results.json").read_text())
+    assert not any("chance" in note for note in good["notes"])
+
+
+def test_the_chance_level_is_that_of_a_random_order(data):
+    """Over 2,000 random models R@1 is on average what `chance` says."""
+    from rococo_jax.benchmarks.settings import Settings
+    from rococo_jax.benchmarks.tables import Embeddings
+    from rococo_jax.evaluation.inputs import open_benchmarks
+
+    (benchmark,) = open_benchmarks(Settings(mixed_galleries=()), images=data / "images",
+                                   annotations=data / "annotations")  # fmt: skip
+    rng = np.random.default_rng(1)
+    asked = {task.name: task for task in benchmark.tasks if task.variant == "clean"}
+    for name, levels in (("image_to_text", 100 / IMAGES), ("text_to_image", 100 / IMAGES)):
+        found = []
+        for _ in range(60):
+            tables = {"originals": rng.normal(size=(IMAGES, 8)), "texts": rng.normal(size=(len(benchmark.texts), 8))}
+            unit = {key: (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+                    for key, rows in tables.items()}  # fmt: skip
+            outcome = asked[name].score(Embeddings(unit))
+            found.append(make_results("m", "paper", {}, [outcome])["tasks"][name]["clean"]["r1"])
+        assert outcome.chance["r1"] == pytest.approx(levels)
+        assert abs(np.mean(found) - levels) < 4 * np.std(found) / np.sqrt(len(found))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "abacus"], "--device: kind: found 'abacus'; wanted one of cpu, gpu"),
+        (["--limit", "-1"], "--limit: number: found -1"),
+        (["--model-arg", "seed"], "--model-arg: argument: found 'seed'; wanted key=value"),
+        (["--model-arg", "colour=red"], "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_bad_options_are_one_line(data, tmp_path, capsys, options, said):
+    assert evaluate(data, tmp_path / "out", *options) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_device_that_is_not_there_is_one_line(data, tmp_path):
+    code = f"import sys; from rococo_jax.cli.main import main; sys.exit(main({['bench', 'x']!r}))"
+    code = code.replace("'bench', 'x'", ", ".join(map(repr, [
+        "evaluate", f"{data / 'model.py'}:Random", "--images", str(data / "images"), "--annotations",
+        str(data / "annotations"), "--out", str(tmp_path / "out"), "--device", "tpu"])))  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and "no tpu that JAX can use" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_public_call_takes_them_too(data):
+    source = f"{data / 'model.py'}:Random"
+    results = rococo_jax.evaluate(
+        source, data / "images", data / "annotations", mixed_galleries=(), images_at_once=2, limit=3,
+        model_arguments={"seed": 5},
+    )  # fmt: skip
+    assert results["model"] == "random-5" and results["sizes"]["text_to_image"]["clean"]["gallery"] == 3

@@ -1,0 +1,101 @@
+"""Models of other libraries by `LIBRARY:MODEL`: the same vectors as our conversion of their weights."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import export_huggingface
+from rococo_jax.cli.main import main
+from rococo_jax.encoders import LoadOptions, load_encoder
+from rococo_jax.encoders.adapters import load_adapted, parse_arguments
+from rococo_jax.encoders.adapters.of_mteb import AsMteb, FromMteb
+from rococo_jax.errors import InputError
+from tests.docs.test_readme import exportable_encoder
+from tests.support.tiny import random_captions
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return exportable_encoder()
+
+
+@pytest.fixture(scope="module")
+def exported(tiny, tmp_path_factory):
+    """The tiny CLIP as a folder of `transformers`."""
+    folder = tmp_path_factory.mktemp("exported") / "tiny-clip"
+    export_huggingface(tiny, folder)
+    # CLIPTokenizer builds a byte-pair tokenizer; this one knows whole words.
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)) for _ in range(5)]
+
+
+def assert_alike(theirs, ours, pictures):
+    captions = random_captions(7)
+    for method, items in (("encode_image", pictures), ("encode_text", captions)):
+        # float32 in two frameworks: products in another order.
+        np.testing.assert_allclose(getattr(theirs, method)(items), getattr(ours, method)(items), atol=1e-5)
+
+
+def test_a_clip_of_transformers_has_the_vectors_of_our_conversion(tiny, exported, pictures):
+    options = LoadOptions(arguments={"batch_size": 2})
+    theirs = load_encoder(f"transformers:{exported}", options=options)
+    assert theirs.name == exported.name and theirs.encoder.batch_size == 2
+    assert_alike(theirs, tiny, pictures)
+
+
+def test_the_fingerprint_changes_with_weights_and_dtype_alone(exported):
+    import torch
+
+    first, again = (load_adapted(f"transformers:{exported}") for _ in range(2))
+    assert first.fingerprint() == again.fingerprint()
+    half = load_adapted(f"transformers:{exported}", {"dtype": "bfloat16"})
+    with torch.no_grad():
+        next(again.module.parameters()).add_(1e-3)
+    del again._weights
+    assert len({first.fingerprint(), again.fingerprint(), half.fingerprint()}) == 3
+
+
+def test_mteb_encoders_are_evaluated_here_and_ours_there(tiny, pictures):
+    ours = AsMteb(tiny)
+    assert_alike(load_encoder(FromMteb(ours, batch_size=2)), tiny, pictures)
+    batches = [{"text": ["a dog"], "image": pictures[:1]}, {"text": ["a cat"], "image": pictures[1:2]}]
+    both = ours.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    summed = tiny.encode_text(["a dog", "a cat"]) + tiny.encode_image(pictures[:2])
+    np.testing.assert_allclose(both, summed, atol=1e-6)
+    assert ours.similarity(both, both).diagonal() == pytest.approx(ours.similarity_pairwise(both, both))
+
+
+def test_a_missing_library_is_one_line_with_the_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "open_clip" else object())
+    (tmp_path / "images").mkdir()
+    asked = ["embed", "open_clip:ViT-B-32/openai", "--images", str(tmp_path / "images"), "--captions"]
+    captions = tmp_path / "captions.json"
+    captions.write_text(json.dumps([{"image": "a.png", "caption": ["a dog"]}]))
+    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
+    assert main([*asked, str(captions), "--out", str(tmp_path / "E.npz")]) == 2
+    said = "rococo: open_clip:ViT-B-32/openai: library: found no open_clip installed; wanted pip install"
+    assert f"{said} 'rococo-jax[open-clip]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("entry", "known"), [("batch_size", "key=value"), ("=3", "key=value"), ("a-b=3", "key=value")])
+def test_bad_arguments_are_refused(entry, known):
+    with pytest.raises(InputError, match=known):
+        parse_arguments([entry])
+    with pytest.raises(InputError, match="each key once"):
+        parse_arguments(["a=1", "a=2"])
+
+
+def test_an_unknown_argument_names_the_model(exported):
+    with pytest.raises(InputError, match="unexpected keyword argument 'colour'"):
+        load_adapted(f"transformers:{exported}", {"colour": "red"})

@@ -1,0 +1,185 @@
+"""Vectors and similarities made elsewhere from exported inputs give the results of the model that made them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rococo_jax.cli.main import main
+from rococo_jax.evaluation.results import read_results
+from tests.support.tiny import random_captions
+
+IMAGES = 6
+ASKED = ["--seeds", "1,10", "--mixed-galleries", "mix_0.9", "--corruptions", "contrast", "--severities", "3"]
+# A model that sees 16 colours, and to which every text is a random vector of its own: nothing nearly ties.
+MODEL = """
+import zlib
+import numpy as np
+
+class Colours:
+    name = "colours"
+
+    def encode_image(self, images):
+        return np.stack([np.asarray(image.resize((4, 4), 4), float).ravel() - 127.5 for image in images])
+
+    def encode_text(self, texts):
+        return np.stack([np.random.default_rng(zlib.crc32(text.encode())).normal(size=48) for text in texts])
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Data, the model's own results, the exported inputs, and the model's vectors of them, made by plain code."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(0)
+    for name in ("images", "annotations", "vectors", "scores"):
+        (folder / name).mkdir()
+    items = []
+    for number in range(IMAGES):
+        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+        texts = [f"{text} {number}" for text in random_captions(5, seed=number, longest=6)]
+        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} car" for text in texts)]})
+    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
+    (folder / "model.py").write_text(MODEL)
+    data = ["--images", str(folder / "images"), "--annotations", str(folder / "annotations"), *ASKED]
+    assert main(["evaluate", f"{folder / 'model.py'}:Colours", *data, "--out", str(folder / "out" / "live")]) == 0
+    assert main(["export-inputs", *data, "--out", str(folder / "inputs")]) == 0
+    lines = [json.loads(line) for line in (folder / "inputs" / "images.jsonl").read_text().splitlines()]
+    captions = [json.loads(line) for line in (folder / "inputs" / "captions.jsonl").read_text().splitlines()]
+    space = {}
+    exec(MODEL, space)
+    model = space["Colours"]()
+    images = model.encode_image([Image.open(folder / "inputs" / line["file"]).convert("RGB") for line in lines])
+    texts = model.encode_text(captions)
+    # As any user may hand them in: not normalised, in two forms, not in order.
+    order = rng.permutation(len(lines))
+    names = np.array([line["image"] for line in lines])
+    np.savez(folder / "vectors" / "images.npz", image_names=names[order], image_embeddings=images[order])
+    table = {"caption": captions, "embedding": list(texts.astype(np.float64))}
+    pq.write_table(pa.table(table), folder / "vectors" / "captions.parquet")
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (images, texts)]
+    for name in {line["set"] for line in lines}:
+        rows = [row for row, line in enumerate(lines) if line["set"] == name]
+        np.save(folder / "scores" / f"{name}.npy", (unit[0][rows] @ unit[1].T).astype(np.float32))
+    return folder, data, lines, captions
+
+
+def test_every_image_of_every_set_is_exported(world):
+    folder, _, lines, captions = world
+    sets = {line["set"] for line in lines}
+    assert sets == {"originals", "mix_0.9_seed1", "mix_0.9_seed10", "control", "uncorrupted", "contrast_3"}
+    assert len(lines) == IMAGES * len(sets) and len(captions) == 2 * 5 * IMAGES
+    assert all((folder / "inputs" / line["file"]).is_file() for line in lines)
+    original = next(line for line in lines if line["image"] == "3.png")
+    assert (folder / "inputs" / original["file"]).read_bytes() == (folder / "images" / "3.png").read_bytes()
+
+
+@pytest.mark.parametrize(("option", "of"), [("--embeddings", "vectors"), ("--similarities", "scores")])
+def test_scores_of_exported_inputs_are_those_of_the_model(world, option, of, capsys):
+    folder, data, *_ = world
+    assert main(["score", option, str(folder / of), *data, "--out", str(folder / "out" / of)]) == 0
+    live, stored = (read_results(folder / "out" / name / "results.json") for name in ("live", of))
+    assert live["fingerprint"]["comparable"] == stored["fingerprint"]["comparable"]
+    assert stored["tasks"].keys() == live["tasks"].keys()
+    for task, variants in live["tasks"].items():
+        for variant, metrics in variants.items():
+            assert stored["tasks"][task][variant] == pytest.approx(metrics, abs=1e-9), (task, variant)
+            assert stored["intervals"][task][variant].keys() == live["intervals"][task][variant].keys()
+    fooled = [live["tasks"]["text_to_image"][variant]["fr1"] for variant in ("mix_0.9", "contrast_3")]
+    assert fooled[0] > 0
+
+
+def test_one_table_with_paired_tests_and_no_section_apart(world, capsys):
+    folder, data, *_ = world
+    for option, of in (("--embeddings", "vectors"), ("--similarities", "scores")):
+        if not (folder / "out" / of).exists():
+            assert main(["score", option, str(folder / of), *data, "--out", str(folder / "out" / of)]) == 0
+    assert main(["report", str(folder / "out"), "--out", str(folder / "report.html")]) == 0
+    page = (folder / "report.html").read_text()
+    assert "Not comparable" not in page and "Differences from" in page and "sign-flip" in page
+    board = (folder / "report.md").read_text()
+    assert all(name in board for name in ("colours", "vectors", "scores"))
+
+
+def test_the_same_export_again_writes_only_what_is_missing(world):
+    folder, data, *_ = world
+    files = sorted((folder / "inputs" / "images").rglob("*.png"))
+    before = {path: path.stat().st_mtime_ns for path in files}
+    files[-1].unlink()
+    assert main(["export-inputs", *data, "--out", str(folder / "inputs")]) == 0
+    assert [path for path in files if path.stat().st_mtime_ns != before[path]] == [files[-1]]
+
+
+def test_stored_embeddings_stand_among_the_models_of_evaluate(world, tmp_path):
+    folder, data, *_ = world
+    sources = [f"embeddings:{folder / 'vectors'}", f"{folder / 'model.py'}:Colours"]
+    assert main(["evaluate", *sources, *data, "--out", str(tmp_path), "--no-report"]) == 0
+    assert read_results(tmp_path / "vectors" / "results.json")["model"] == "vectors"
+
+
+def test_what_embed_writes_is_read(world, tmp_path):
+    """The altered file names all captions; without mixed galleries nothing else is asked."""
+    folder, *_ = world
+    data = ["--images", str(folder / "images")]
+    annotation = str(folder / "annotations" / "danger.json")
+    model = f"{folder / 'model.py'}:Colours"
+    assert main(["embed", model, *data, "--captions", annotation, "--out", str(tmp_path / "E.npz"), "--no-cache"]) == 0
+    data += ["--annotations", str(folder / "annotations"), "--mixed-galleries", "none"]
+    assert main(["score", "--embeddings", str(tmp_path / "E.npz"), *data, "--out", str(tmp_path / "out")]) == 0
+    live = read_results(folder / "out" / "live" / "results.json")["tasks"]["image_to_text"]["danger"]
+    found = read_results(tmp_path / "out" / "results.json")["tasks"]["image_to_text"]["danger"]
+    assert found == pytest.approx(live, abs=1e-9)
+
+
+def drop(arrays, kept):
+    return arrays | {name: arrays[name][kept] for name in ("image_names", "image_embeddings")}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a: drop(a, ["mix_0.9_seed10" not in name for name in a["image_names"]]),
+         "images of mix_0.9_seed10 (rococo): found no vector of 6 of 6, such as 'mix_0.9_seed10/0.png'"),
+        (lambda a: a | {"captions": np.array(["wrong", *a["captions"][1:]])},
+         "captions: found 1 of 60 that no benchmark has, such as 'wrong'"),
+        (lambda a: a | {"captions": a["captions"][1:], "text_embeddings": a["text_embeddings"][1:]},
+         "captions (rococo): found no vector of 1 of 60"),
+        (lambda a: drop(a, [0, *range(len(a["image_names"]))]), "image: found '0.png' twice; wanted each image once"),
+        (lambda a: a | {"captions": np.array([a["captions"][1], *a["captions"][1:]])}, "wanted each caption once"),
+        (lambda a: a | {"text_embeddings": a["text_embeddings"][:, :2]}, "3 of an image and 2 of a caption"),
+        (lambda a: a | {"text_embeddings": a["text_embeddings"] * np.nan}, "NaN or infinite values"),
+        (lambda a: a | {"image_embeddings": a["image_embeddings"][1:]}, "one row for each key"),
+        (lambda a: {"captions": a["captions"]}, "captions: found captions; wanted captions and text_embeddings"),
+        (lambda a: {"other": a["captions"]}, "arrays: found other; wanted embeddings: .npz"),
+    ],
+)  # fmt: skip
+def test_bad_embeddings_are_one_line(world, tmp_path, capsys, change, said):
+    _, data, lines, captions = world
+    images = np.arange(3 * len(lines), dtype=float).reshape(-1, 3) + 1
+    texts = np.arange(3 * len(captions), dtype=float).reshape(-1, 3) + 2
+    arrays = {"image_names": np.array([line["image"] for line in lines]), "image_embeddings": images}
+    arrays |= {"captions": np.array(captions), "text_embeddings": texts}
+    np.savez(tmp_path / "E.npz", **change(arrays))
+    assert main(["score", "--embeddings", str(tmp_path / "E.npz"), *data, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert said in error[-1] and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--embeddings", "nothing"], "nothing: embeddings: found nothing there"),
+        (["--similarities", "nothing"], "nothing: similarities: found none"),
+        ([], "found neither; wanted --embeddings or --similarities"),
+        (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
+    ],
+)
+def test_bad_combinations_are_one_line(world, tmp_path, capsys, monkeypatch, options, said):
+    _, data, *_ = world
+    monkeypatch.chdir(tmp_path)
+    assert main(["score", *options, *data, "--out", "out"]) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
