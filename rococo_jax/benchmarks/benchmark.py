@@ -27,7 +27,16 @@ MODULES = tuple(
     for name in (
         *("rococo.benchmark", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "coco_order", "crepe"),
         *("winoground", "colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup"),
-        *("imagecode", "plain_choices", "cifar10", "cue_conflict", "plain_classes"),
+        *(
+            "imagecode",
+            "plain_choices",
+            "cifar10",
+            "cue_conflict",
+            "imagenet16",
+            "plain_classes",
+            "eccv_caption",
+            "cxc",
+        ),
     )
 )
 ENTRY_POINTS = "rococo_jax.benchmarks"

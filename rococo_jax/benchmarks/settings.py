@@ -27,6 +27,7 @@ class Settings:
         severities: of the corruptions, 1 to 5.
         templates: of prompts for classes: how many of ours (1, 5, 30, 80), or files; all but the first are further
             variants.
+        out_images: (name, folder) of images that show none of a benchmark's classes, which its images are told from.
         rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
         allow_missing_images: leave out images that have no file, with a note, instead of refusing.
         limit: only the first images of each benchmark, for a trial; 0 for all.
@@ -43,6 +44,7 @@ class Settings:
     corruptions: tuple[str, ...] = ()
     severities: tuple[int, ...] = (1, 3, 5)
     templates: tuple[str, ...] = ("80",)
+    out_images: tuple[tuple[str, str], ...] = ()
     rerank: int = 0
     allow_missing_images: bool = False
     limit: int = 0

@@ -12,9 +12,11 @@ from jaxtyping import Float, Int
 
 from rococo_jax.data.images import ORIGINALS
 
-__all__ = ["ORIGINALS", "TEXTS", "Embeddings", "Rows"]
+__all__ = ["DEFAULT_SCALE", "ORIGINALS", "TEXTS", "Embeddings", "Rows"]
 
 TEXTS = "texts"
+# The factor on cosines of models that have none of their own: where CLIP ends its training.
+DEFAULT_SCALE = 100.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

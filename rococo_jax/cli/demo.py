@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
+    from rococo_jax.demo.questions import open_questions
     from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.baselines import training_captions
@@ -41,11 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     enable_compilation_cache()
     out = Path(arguments.out)
-    settings = settings_from({"protocol": arguments.protocol})
+    settings = settings_from({"protocol": arguments.protocol, "templates": ("5",)})
     images, annotations = draw_benchmark(out, arguments.scenes, arguments.seed)
     benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
+    benchmarks += open_questions(images, annotations, arguments.scenes, arguments.seed, settings)
     models = shipped_models()
-    print(f"{len(models)} model(s), {benchmarks[0].summary()}; protocol {settings.protocol}", file=sys.stderr)
+    said = "; ".join(benchmark.summary() for benchmark in benchmarks)
+    print(f"{len(models)} model(s), {said}; protocol {settings.protocol}", file=sys.stderr)
     results = out / run_name(arguments.scenes, arguments.seed) / arguments.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")

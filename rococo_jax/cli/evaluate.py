@@ -2,7 +2,7 @@
 
 import argparse
 
-from rococo_jax.cli.outputs import output_folder
+from rococo_jax.cli.outputs import named_values, output_folder
 
 HELP = "Evaluate models on benchmarks: recall, false recall, drop and accuracy, with intervals and a report."
 EXAMPLES = """\
@@ -67,6 +67,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts for classes: 1, 5, 30 or 80 of ours, or files with "
         "one template a line, {} for the class; the first is used throughout, the others are further variants",
     )
+    add("--out-images", action="append", default=[], metavar="NAME=DIR", help="images of none of the classes, from "
+        "which those of the classes are to be told; may be repeated")  # fmt: skip
     add("--limit", default="0", metavar="N", help="only the first N images of a benchmark, for a trial: such figures "
         "compare with each other alone (default: 0, all)")  # fmt: skip
     add("--allow-missing-images", action="store_true", help="leave out images that are not there, with a note")
@@ -160,7 +162,10 @@ def _open_benchmarks(arguments: argparse.Namespace, settings) -> list:
     from rococo_jax.evaluation.inputs import open_benchmarks
 
     places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
-    places |= {"names": _names(arguments.benchmarks), "folders": _folders(arguments.data_dir)}
+    places |= {
+        "names": _names(arguments.benchmarks),
+        "folders": named_values(arguments.data_dir, "--data-dir", "NAME=DIR"),
+    }
     return open_benchmarks(settings, **places)
 
 
@@ -178,6 +183,7 @@ def settings_of(arguments: argparse.Namespace):
         "corruptions": corruptions,
         "severities": _numbers("--severities", arguments.severities),
         "templates": _names(arguments.templates),
+        "out_images": tuple(named_values(arguments.out_images, "--out-images", "NAME=DIR").items()),
         "rerank": _number("--rerank", getattr(arguments, "rerank", "0")),
         "allow_missing_images": arguments.allow_missing_images,
         "limit": _number("--limit", arguments.limit),
@@ -197,16 +203,6 @@ def _training(arguments: argparse.Namespace):
 
 def _names(text: str | None) -> tuple[str, ...]:
     return () if text in (None, "none") else tuple(text.split(","))
-
-
-def _folders(given: list[str]) -> dict[str, str]:
-    from rococo_jax.errors import InputError
-
-    pairs = [entry.partition("=") for entry in given]
-    for entry, (name, _, folder) in zip(given, pairs, strict=True):
-        if not name or not folder:
-            raise InputError("--data-dir", "folder", entry, "NAME=DIR")
-    return {name: folder for name, _, folder in pairs}
 
 
 def _number(option: str, text: str) -> int:

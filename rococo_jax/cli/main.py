@@ -23,6 +23,8 @@ COMMANDS = (
     "score",
     "export-inputs",
     "report",
+    "select",
+    "factors",
     "convert",
     "export",
     "inspect",

@@ -7,13 +7,15 @@ results stand in one table with those of `rococo evaluate`.
 import argparse
 
 from rococo_jax.cli.outputs import output_file, output_folder
+from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file
 
-HELP = "Score similarities or embeddings that any model made, on whole benchmarks or one annotation file."
+HELP = "Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels."
 EXAMPLES = """\
   rococo score --embeddings my-vectors --images coco/images --annotations rococo/annotations --out out/my-model
   rococo score --similarities my-scores --data DATA --benchmarks rococo --out out/my-model
   rococo score --similarities S.npy --annotation rococo/annotations/same_concept.json --out same_concept.json
   rococo score --image-embeddings A.npy --text-embeddings B.npy --annotation danger.json --protocol strict --out F.json
+  rococo score --logits F.npz --labels labels.csv --corrupted fog_3=G.npz --out-logits coco=H.npz --out F.json
 
 the first two are compared with evaluated models by `rococo report out`; `rococo export-inputs` writes what to embed.
 with --annotation, rows are the images and columns the captions of the annotation, in file order: image by image, the
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annotation", metavar="FILE", help="one file: published form, our own, or plain captions")
     parser.add_argument("--out", type=_output, required=True, metavar="F.json", help="where the results go; of whole "
                         "benchmarks a folder, as of rococo evaluate")  # fmt: skip
+    add_logits_arguments(parser)
     add_data_arguments(parser)
     parser.add_argument(
         "--name", help="what to call the model; default: the name of the first file, without its ending"
@@ -54,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Ranks, writes, and prints the table."""
+    if arguments.logits:
+        score_logits_file(arguments)
+        return
     _check_inputs(arguments)
     if arguments.annotation is None:
         _score_benchmarks(arguments)

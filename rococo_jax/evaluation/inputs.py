@@ -13,6 +13,7 @@ from rococo_jax.benchmarks.benchmark import (
     recognise,
     with_corrupted_images,
 )
+from rococo_jax.benchmarks.classes.labelled import with_out_images
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
 
@@ -64,7 +65,8 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     Raises:
         InputError: its files cannot be used, or no task is left.
     """
-    benchmark = with_corrupted_images(info.open(folders, settings), settings.corruptions, settings.severities)
+    benchmark = with_out_images(info.open(folders, settings), settings.out_images)
+    benchmark = with_corrupted_images(benchmark, settings.corruptions, settings.severities)
     if not benchmark.tasks:
         raise InputError(info.name, "tasks", "none that can be asked", f"one of {', '.join(info.tasks)}")
     if settings.rerank:

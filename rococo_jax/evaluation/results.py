@@ -59,7 +59,7 @@ def make_results(
     model: str, protocol: str, fingerprint: Mapping[str, Any], outcomes: Sequence[Outcome], notes: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most."""
-    baselines = {(each.task, each.variant): each.counted for each in outcomes if each.seed is None}
+    unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
     runs: dict[tuple[str, str], list[Outcome]] = {}
     for each in outcomes:
         for variant in filter(None, (each.variant, each.pooled)):
@@ -67,7 +67,8 @@ def make_results(
     kinds, tasks, bounds, sizes, curves, alone = {}, {}, {}, {}, {}, []
     for (task, variant), of_variant in runs.items():
         first = of_variant[0]
-        baseline = None if variant == first.baseline else baselines.get((task, first.baseline))
+        against = None if variant == first.baseline else unaltered.get((task, first.baseline))
+        baseline = None if against is None else against.counted
         counted = [each.counted for each in of_variant]
         kinds[task] = first.kind
         of_pairs = [found for each in of_variant if (found := getattr(each, "grounding", None)) is not None]
@@ -78,6 +79,10 @@ def make_results(
             mean_of_runs(of_pairs) if of_pairs else {}
         )
         bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
+        changed = [each.change_from(against) for each in of_variant if hasattr(each, "change_from")] if against else []
+        if changed and None not in changed:
+            tasks[task][variant] |= mean_of_runs(changed)
+            bounds[task][variant] |= intervals(changed)
         alone += _chance_notes(task, variant, getattr(first, "chance", {}), tasks, bounds)
         if not of_pairs:
             no_partner = "no pair has a wrong partner" if getattr(first, "differences", None) is not None else None

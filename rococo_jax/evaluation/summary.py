@@ -8,7 +8,23 @@ from rococo_jax.metrics import METRICS, metric_of
 # Metrics that a terminal has room for, the first of a task with its interval.
 _SHOWN = (
     *("r1", "r5", "r10", "fr1", "group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
-    *("top1", "top5", "shape_bias", "per_class", "ece", "ece_scaled", "nll", "auroc"),
+    *(
+        "top1",
+        "top5",
+        "shape_bias",
+        "per_class",
+        "ece",
+        "ece_scaled",
+        "nll",
+        "auroc_mcm",
+        "fpr95_mcm",
+        "map_at_r",
+        "r_precision",
+        "judged_r1",
+        "excused",
+        "spearman_sampled",
+        "spearman",
+    ),
     *("negative_on_top", "ties", "drop"),
 )
 

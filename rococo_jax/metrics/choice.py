@@ -60,11 +60,13 @@ class ItemScores:
         match: which texts are right for which images.
         alike: where texts are compared alone, the least similarity of two right texts and the largest of a right and a
             wrong one.
+        scale: the model's factor on similarities, for probabilities.
     """
 
     scores: Float[np.ndarray, "items images texts"]
     match: Bool[np.ndarray, "items images texts"]
     alike: Float[np.ndarray, "items 2"] | None = None
+    scale: float = 100.0
 
     def __len__(self) -> int:
         return len(self.scores)

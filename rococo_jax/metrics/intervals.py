@@ -11,6 +11,7 @@ Images are put in the order of their group before drawing, so the order of queri
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
@@ -99,7 +100,7 @@ def sums_over_draws(
     return np.concatenate([block @ per_image for block in blocks])
 
 
-def mean_of_runs(runs: Sequence[Counted], clean: Counted | None = None) -> dict[str, float | None]:
+def mean_of_runs(runs: Sequence[Any], clean: Counted | None = None) -> dict[str, float | None]:
     """The mean of each metric over runs; of several also its sample standard deviation, as `r1_std` and so on.
 
     With `clean`, the baseline, also `drop` and `drop_points` of the primary metric.
@@ -116,14 +117,20 @@ def mean_of_runs(runs: Sequence[Counted], clean: Counted | None = None) -> dict[
 
 
 def intervals(
-    runs: Sequence[Counted], clean: Counted | None = None, *, resamples: int = RESAMPLES, seed: int = SEED
+    runs: Sequence[Any], clean: Counted | None = None, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> dict[str, Interval]:
     """`[low, high]` in the metric's unit for the mean of each metric over runs (seeds, kinds or parts).
 
+    A run is a `Counted`, or has `values()` and `drawn(resamples, seed)`, for metrics that no sums over images make.
     Several runs are resampled with the same images. `clean`, the baseline on the same images, adds `drop` and
     `drop_points`. The interval of `drop` is None where the primary metric of some draw of the baseline is 0, because
     its drop is not defined.
     """
+    tail = (100.0 - LEVEL) / 2
+    ends = [tail, 100.0 - tail]
+    if hasattr(runs[0], "drawn"):  # not made of sums over images
+        of_draws = [run.drawn(resamples, seed) for run in runs]
+        return {name: _ends(np.mean([each[name] for each in of_draws], axis=0), ends) for name in of_draws[0]}
     images = np.unique(np.concatenate([run.group for run in runs]))
     asked = [*runs, *([] if clean is None else [clean])]
     widths = np.cumsum([len(run.columns) + 1 for run in asked])[:-1]
@@ -136,8 +143,6 @@ def intervals(
         points = before - values[clean.primary]
         values["drop"] = 100.0 * points / before if before.all() else None
         values["drop_points"] = points
-    tail = (100.0 - LEVEL) / 2
-    ends = [tail, 100.0 - tail]
     return {name: None if drawn is None else _ends(drawn, ends) for name, drawn in values.items()}
 
 

@@ -8,11 +8,15 @@ from markupsafe import Markup
 from rococo_jax.report.blocks import Charts, Note, Part
 from rococo_jax.report.collection import Run, object_of
 from rococo_jax.report.svg import chart_of, colour_of
-from rococo_jax.report.vocabulary import percent
+from rococo_jax.report.vocabulary import percent, variant_label
 
 _RELIABILITY = (
     "Accuracy (up) of the images whose confidence is in a bin (across), in per cent; on the line, a model is right as "
     "often as it says. The size of a dot grows with the images in its bin. Filled: as it is; open: scaled."
+)
+_ROC = (
+    "True positives (images of the classes, up) against false ones (other images, across) over all thresholds, in per "
+    "cent; on the line a score tells nothing."
 )
 _SHAPE = (
     "Of the images answered by shape or by texture, the share of shape (across) by class of shape; the bar is that of "
@@ -76,3 +80,35 @@ def shape_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
         drawn = chart.markup()
     legend = [(f"curve-{number % 8}", run.label) for number, (run, _) in enumerate(found)] if len(found) > 1 else []
     return Part("Shape or texture", [Note(_SHAPE), Charts([("", drawn)], legend)])
+
+
+def roc_part(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Part | None:
+    """The ROC curves of every score, a chart for each model and set of other images."""
+    charts = []
+    for run in runs:
+        for variant in variants:
+            curves = object_of(curves_of(run, task, variant).get("roc"))
+            if curves:
+                title = ", ".join([variant_label(variant), *([run.label] if len(runs) > 1 else [])])
+                charts.append((title, _roc(f"{run.label}, {task}, {variant}", curves)))
+    if not charts:
+        return None
+    legend = [(f"curve-{number}", name.replace("_", " ")) for number, name in enumerate(curves_names(runs, task))]
+    return Part("ROC", [Note(_ROC), Charts(charts, legend)])
+
+
+def curves_names(runs: Sequence[Run], task: str) -> list[str]:
+    """The scores that any run has a curve of."""
+    of_task = [object_of(object_of(run.results.get("curves")).get(task)) for run in runs]
+    return list(dict.fromkeys(name for each in of_task for found in each.values() for name in found.get("roc", {})))
+
+
+def _roc(name: str, curves: dict[str, list[list[float]]]) -> Markup:
+    with chart_of(f"{name}: ROC", 300, 300) as chart:
+        axes = chart.axes(40, 8, 244, 244)
+        axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="False positive rate")
+        axes.plot([0, 100], [0, 100], color=colour_of("soft"), lw=1)
+        for number, (score, points) in enumerate(curves.items()):
+            across, up = ([100 * point[side] for point in points] for side in (0, 1))
+            axes.plot(across, up, color=colour_of(f"curve-{number % 8}"), lw=1.6, gid=chart.title(score))
+        return chart.markup()

@@ -125,6 +125,9 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         parts = [f"{count(each['items'])} {variant_label(name)}" for name, each in said.items()
                  if "items" in each and name in runs[0].variants(task) and name != "mean"]  # fmt: skip
         return Note(f"Items: {', '.join(parts)}.")
+    if "outside" in first:
+        parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in said.items()]
+        return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
     if "classes" in first:
         return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
     galleries = {name: each["gallery"] for name, each in said.items() if isinstance(each.get("gallery"), int)}

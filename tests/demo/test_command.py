@@ -31,6 +31,15 @@ def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control(dem
     assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
 
 
+def test_the_demo_asks_all_three_questions(demo):
+    results = demo[1]["plain"]
+    assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
+    assert set(results["tasks"]["choices"]) == {"same_concept", "danger", "mean"}
+    assert results["sizes"]["classes"]["clean"] | {"classes": 0} == {"images": 12, "classes": 0, "templates": 5}
+    page = (demo[0] / "report.html").read_text(encoding="utf-8")
+    assert "Reliability" in page and "Which class does the image show" in page
+
+
 def test_the_defended_model_is_fooled_less_by_mixed_pictures_than_the_plain_one(demo):
     _, results = demo
     assert results.keys() == {"plain", "sc-vc"}

@@ -1,7 +1,7 @@
 """The base of all benchmarks of classes: a reader lists labelled images; prompts, tasks and errors are here."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from rococo_jax.benchmarks.classes.templates import prompt, templates_of, varian
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
+from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
+from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -109,6 +111,35 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
     return Benchmark(name, originals.names, tuple(texts), sets, tuple(tasks), tuple(notes), data, decides)
 
 
+def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:
+    """The benchmark with every clean classify task also asked to tell its images from those of other folders.
+
+    Raises:
+        InputError: a folder is missing or has no image.
+    """
+    asked = [task for task in benchmark.tasks if isinstance(task, ClassifyTask) and task.variant == CLEAN]
+    if not out_images or not asked:
+        return benchmark
+    sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}
+    for name, folder in out_images:
+        paths = image_files(Path(folder))
+        if not paths:
+            found = "no image" if Path(folder).is_dir() else "nothing there"
+            raise InputError(folder, "out images", found, "a folder of images")
+        names = tuple(f"{name}/{path.relative_to(folder).as_posix()}" for path in paths)
+        sets[f"out_{name}"] = images = FileImages(names, tuple(paths), f"out_{name}")
+        hashes[name] = hash_json(list(images.hashes))
+        outside = Rows.of(images.name, np.arange(len(names)))
+        tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in asked]
+    decides = {**benchmark.decides, "out_images": hashes}
+    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All image files in and below a folder, by name."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+
+
 def _check(found: LabelledImages, name: str) -> None:
     if len(found.classes) < 2:
         raise InputError(found.source, "classes", len(found.classes), f"at least 2 for {name}")
@@ -145,7 +176,7 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
     found = {}
     for below in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        images = sorted(path for path in below.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+        images = image_files(below)
         if not images:
             raise InputError(below, "class folder", "no image", "at least one image of every class")
         found[below.name] = [path.relative_to(folder).as_posix() for path in images]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.errors import InputError
@@ -145,7 +145,8 @@ class ChoiceTask:
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
         asked = self.pairs(max((len(embeddings.tables[name]) for name in self.images.tables), default=0))
         differences = None if asked is None else asked.score(embeddings, mesh)
-        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None), differences)
+        scale = embeddings.logit_scale or DEFAULT_SCALE
+        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None, scale), differences)
 
     def split(self, count: int) -> list["ChoiceTask"]:
         """The task with a share of the items each; shapes stay those of the whole."""
@@ -168,7 +169,7 @@ class ChoiceTask:
             # A share without an item of several right texts compares none.
             whole = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
                                     for each, a in zip(results, alike, strict=True)])  # fmt: skip
-        scores = ItemScores(np.concatenate([each.scores for each in results]), self.match, whole)
+        scores = ItemScores(np.concatenate([each.scores for each in results]), self.match, whole, results[0].scale)
         return ChoiceOutcome(self, scores, differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":

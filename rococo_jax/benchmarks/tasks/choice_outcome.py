@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
+from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.similarity import DifferenceStatistics
@@ -75,6 +76,15 @@ class ChoiceOutcome:
         """Preference, blind and grounding, pair by pair; None for items that are no texts of one image."""
         return None if self.differences is None else self.of.pairs(0).counted(self.differences)
 
+    def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
+        """What corruption changed, item by item, of choices among texts; see `metrics.change`."""
+        if self.of.asks != "texts":
+            return None
+        found = (
+            sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
+        )
+        return count_changes(*found, self.of.group)
+
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
         """Columns with an entry for each pair, for `pairs.parquet`; None where differences are not counted."""
         return None if self.differences is None else self.of.pairs(len(tables.images)).rows(self.differences, tables)
@@ -129,7 +139,7 @@ class ChoiceOutcome:
         alike = None if self.scores.alike is None else self.scores.alike[items]
         task = self.of.share(np.flatnonzero(items))
         task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        scores = ItemScores(self.scores.scores[items], self.scores.match[items], alike)
+        scores = ItemScores(self.scores.scores[items], self.scores.match[items], alike, self.scores.scale)
         if self.differences is None:
             return ChoiceOutcome(task, scores)
         kept = items[self.of.compared_items()[0]]
@@ -144,7 +154,7 @@ class ChoiceOutcome:
         alike = None
         if self.scores.alike is not None:
             alike = np.stack([each.scores.alike for each in others])[which, every]
-        scores = ItemScores(scores, self.scores.match, alike)
+        scores = ItemScores(scores, self.scores.match, alike, self.scores.scale)
         if self.differences is None:
             return ChoiceOutcome(self.of, scores)
         of_entry = fold[self.of.pairs(0).group[self.differences.pair]]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
+from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.classify import count_classes, reliability
 from rococo_jax.metrics.intervals import Counted
@@ -35,6 +36,17 @@ class ClassOutcome:
         """Right answers and calibration, image by image."""
         counted = count_classes(self.statistics, self.of.image_names, len(self.of.classes))
         return counted if self.of.texture is None else count_shapes(counted, self.statistics, self.of.texture)
+
+    @property
+    def sureness(self) -> Sureness:
+        """The class predicted, whether it is right, and how sure the model is."""
+        found = self.statistics
+        uncertainty = found.entropy / np.log(len(self.of.classes))
+        return Sureness(found.predicted, found.right, found.confidence, uncertainty)
+
+    def change_from(self, baseline: "ClassOutcome") -> Counted:
+        """What corruption changed, image by image; see `metrics.change`."""
+        return count_changes(baseline.sureness, self.sureness, self.of.image_names)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -8,14 +8,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 
 CLEAN = "clean"
-# Of models that have no scale of their own, as CLIP ends its training with.
-DEFAULT_SCALE = 100.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,19 +71,9 @@ class ClassifyTask:
         vectors = class_vectors(embeddings, self.prompts)
         table, rows = embeddings.select(self.images)
         scale = embeddings.logit_scale or DEFAULT_SCALE
-        return ClassOutcome(self, self.statistics(table, rows, vectors, scale, embeddings.source))
-
-    def statistics(
-        self,
-        table: Float[np.ndarray, "rows width"],
-        rows: Int[np.ndarray, " images"],
-        vectors: Float[np.ndarray, "classes width"],
-        scale: float,
-        source: str,
-    ) -> ClassStatistics:
-        """What a model says of each image."""
-        block = functools.partial(_cosines, table, rows, vectors, source)
-        return class_statistics(block, self.label, self.half, len(self.classes), scale)
+        block = functools.partial(cosines, table, rows, vectors, embeddings.source)
+        found = class_statistics(block, self.label, self.half, len(self.classes), scale)
+        return ClassOutcome(self, found)
 
     def split(self, count: int) -> list["ClassifyTask"]:
         """The whole task and empty ones: temperatures need all images at once, and scoring is cheap."""
@@ -127,9 +115,10 @@ def class_vectors(
     return vectors / norms[:, None]
 
 
-def _cosines(
+def cosines(
     table: np.ndarray, rows: np.ndarray, vectors: np.ndarray, source: str, run: slice
 ) -> Float[np.ndarray, "images classes"]:
+    """Of a run of images with every class; float64 sums rounded to float32, which blocks do not change."""
     products = np.asarray(table[rows[run]], np.float64) @ vectors.T
     if not np.isfinite(products).all():
         raise InputError(source, "embeddings", "NaN or infinite values", "unit vectors")

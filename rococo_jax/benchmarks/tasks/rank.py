@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
 from rococo_jax.benchmarks.tasks.task import Example, Tables, suffixed
+from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
 from rococo_jax.similarity import DifferenceStatistics, rank_and_difference_statistics, rank_statistics
@@ -20,6 +21,7 @@ from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTE
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
 CLEAN = "clean"
+_NUMBERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,6 +44,7 @@ class RankTask:
         shows_errors: whether an altered item in the first place is an error worth showing.
         gallery_mixed_in: the image that was mixed into an altered item, -1 for the others.
         asked_about: pairs to ask about, where they are not those of altered gallery items and what they were made from.
+        measures_sureness: whether probabilities over the gallery are looked at, to tell what corruption changes.
     """
 
     name: str
@@ -59,6 +62,7 @@ class RankTask:
     shows_errors: bool = True
     gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
     asked_about: AlteredPairs | None = None
+    measures_sureness: bool = False
 
     @functools.cached_property
     def pairs(self) -> AlteredPairs | None:
@@ -104,14 +108,27 @@ class RankTask:
             "mesh": mesh,
             "source": embeddings.source,
         }
+        sureness = self._sureness(embeddings) if self.measures_sureness else None
         if self._pairs_are_ranked:
             origin, mixed_in = self.gallery_origin, self.gallery_mixed_in
             both = rank_and_difference_statistics(
                 queries, gallery, **asked, gallery_origin=origin, gallery_mixed_in=mixed_in
             )
-            return RankOutcome(self, *both)
+            return RankOutcome(self, *both, sureness)
         statistics = rank_statistics(queries, gallery, **asked)
-        return RankOutcome(self, statistics, None if self.pairs is None else self.pairs.score(embeddings, mesh))
+        differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
+        return RankOutcome(self, statistics, differences, sureness)
+
+    def _sureness(self, embeddings: Embeddings) -> Sureness:
+        (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
+        items = np.asarray(gallery, np.float64)[gallery_rows].T
+        scale, found = embeddings.logit_scale or DEFAULT_SCALE, []
+        size = max(1, _NUMBERS_AT_ONCE // max(1, len(gallery_rows)))
+        for start in range(0, len(query_rows), size):
+            some = slice(start, start + size)
+            cosines = (np.asarray(queries[query_rows[some]], np.float64) @ items).astype(np.float32).astype(np.float64)
+            found.append(sureness_of(cosines, self.query_group[some, None] == self.gallery_group, scale))
+        return Sureness.concatenate(found)
 
     @property
     def _pairs_are_ranked(self) -> bool:
@@ -139,11 +156,12 @@ class RankTask:
         some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
         return dataclasses.replace(self, **some, asked_about=self.pairs)
 
-    def joined(self, results: Sequence[tuple[RankStatistics, DifferenceStatistics | None]]) -> "RankOutcome":
-        """The outcome of the whole task from the statistics of its shares."""
-        ranked, compared = zip(*results, strict=True)
+    def joined(self, results: Sequence[tuple]) -> "RankOutcome":
+        """The outcome of the whole task from the results of its shares."""
+        ranked, compared, sureness = zip(*results, strict=True)
         differences = None if None in compared else DifferenceStatistics.concatenate(compared)
-        return RankOutcome(self, RankStatistics.concatenate(ranked), differences)
+        sure = None if None in sureness else Sureness.concatenate(sureness)
+        return RankOutcome(self, RankStatistics.concatenate(ranked), differences, sure)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "RankTask | None":
         """The clean task with every original replaced; None for altered variants."""
@@ -156,7 +174,9 @@ class RankTask:
             right, wrong = self.gallery.with_table(ORIGINALS, baseline), sides["gallery"]
             about = AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group)
         baseline = self.baseline if images == baseline else baseline
-        return dataclasses.replace(self, variant=images, baseline=baseline, pooled=pooled, asked_about=about, **sides)
+        return dataclasses.replace(
+            self, variant=images, baseline=baseline, pooled=pooled, asked_about=about, measures_sureness=True, **sides
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,6 +186,7 @@ class RankOutcome:
     of: RankTask
     statistics: RankStatistics
     differences: DifferenceStatistics | None = None
+    sureness: Sureness | None = None
     kind: Literal["rank"] = "rank"
 
     task = property(lambda self: self.of.name)
@@ -173,7 +194,7 @@ class RankOutcome:
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pooled = property(lambda self: self.of.pooled)
-    result = property(lambda self: (self.statistics, self.differences))
+    result = property(lambda self: (self.statistics, self.differences, self.sureness))
 
     @functools.cached_property
     def counted(self) -> Counted:
@@ -184,6 +205,12 @@ class RankOutcome:
     def grounding(self) -> Counted | None:
         """Preference, blind and grounding, pair by pair; None without pairs or wrong partners."""
         return None if self.differences is None else self.of.pairs.counted(self.differences)
+
+    def change_from(self, baseline: "RankOutcome") -> Counted | None:
+        """What corruption changed, query by query; see `metrics.change`. None where it was not looked at."""
+        if self.sureness is None or baseline.sureness is None:
+            return None
+        return count_changes(baseline.sureness, self.sureness, self.of.query_group)
 
     @property
     def sizes(self) -> dict[str, int]:

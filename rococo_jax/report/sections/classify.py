@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from rococo_jax.metrics import ood
 from rococo_jax.report.blocks import Note, Part, Tiles
-from rococo_jax.report.class_charts import reliability_part, shape_part
+from rococo_jax.report.class_charts import reliability_part, roc_part, shape_part
 from rococo_jax.report.collection import Run, variants_of
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.tables import extreme, leaderboard, tile
@@ -60,7 +61,32 @@ def _section(question: str) -> TaskSection:
     )
 
 
+_OOD = ("auroc_mcm", "aupr_in_mcm", "aupr_out_mcm", "fpr95_mcm")
+
+
+def _out_of_distribution() -> TaskSection:
+    names = [metric.name for metric in ood.METRICS]
+
+    def results(runs: Sequence[Run], task: str) -> Part:
+        board = leaderboard(runs, task, [(name, _OOD) for name in variants_of(runs, task)], ("", _OOD[0]), names)
+        note = TABLE_NOTE + " The others are images of none of the classes; guessing has an AUROC of 50."
+        return results_part(runs, task, board, [Note(note + (BOARD_NOTE if len(runs) > 1 else ""))])
+
+    return TaskSection(
+        lead=("", _OOD[0]),
+        compared=(),
+        figures=tuple(name for name in names if not name.startswith("aupr")),
+        alters=False,
+        question="Does the model know images of its classes from others, by how sure it is of any class?",
+        tiles=lambda runs, task: None,
+        results=results,
+        charts=lambda runs, task: [roc_part(runs, task, variants_of(runs, task))],
+        errors=_errors,
+    )
+
+
 CLASSES = {
+    "out_of_distribution": _out_of_distribution(),
     "classify": _section("Which class does the image show, and how sure is the model?"),
     "shape": _section("The shape is of one class, the texture of another: which of them does the model see?"),
 }

@@ -28,6 +28,7 @@ from rococo_jax.report.blocks import (
     rich,
 )
 from rococo_jax.report.collection import Figure, Run, corrupted_by, tasks_of
+from rococo_jax.report.corruption_change import change_part, error_part
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import model_table, tile
 from rococo_jax.report.vocabulary import (
@@ -83,6 +84,8 @@ def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Exa
         Note(_QUESTION, "question"),
         _tiles(shown, tasks),
         _means(shown, tasks),
+        error_part(shown, tasks),
+        change_part(shown, tasks),
         Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
         _strips(shown, tracks, severities, illustrations),
         Folded("Every figure of the corruptions", every),

@@ -1,0 +1,62 @@
+"""COCO's caption ids: benchmarks that judge captions of the Karpathy test split name them by id.
+
+Which ids an image has is told by `original_image_to_caption.json` of the package `eccv-caption`, beside the annotations
+or where the package is installed. The ids of an image in ascending order are its captions in the order of the split.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from rococo_jax.data.captions import read_captions
+from rococo_jax.errors import InputError
+from rococo_jax.storage import read_json
+
+IDS = "original_image_to_caption.json"
+CAPTIONS = "coco_karpathy_test.json"
+
+
+def package_file(name: str, folder: Path) -> Path:
+    """A file of the package's judgements: in the folder, or in the installed package.
+
+    Raises:
+        InputError: it is in neither.
+    """
+    if (folder / name).is_file():
+        return folder / name
+    found = importlib.util.find_spec("eccv_caption")
+    path = None if found is None or found.origin is None else Path(found.origin).parent / "data" / name
+    if path is None or not path.is_file():
+        raise InputError(
+            folder / name, "file", "nothing there", "the file, or `pip install eccv-caption`, which has it"
+        )
+    return path
+
+
+def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
+    """Caption id -> the image's name and the caption.
+
+    Raises:
+        InputError: a file is missing or of another form.
+    """
+    path = package_file(IDS, folder)
+    by_image = read_json(path, "caption ids by image id")
+    made = {}
+    for item in read_captions(captions / CAPTIONS):
+        ids = by_image.get(str(coco_number(item.image))) if isinstance(by_image, dict) else None
+        if ids is None:
+            raise InputError(path, "image", f"nothing of {item.image}", "the ids of its captions")
+        for number, text in zip(sorted(ids), item.captions, strict=False):
+            made[int(number)] = item.image, text
+    return made
+
+
+def coco_number(image: str) -> int:
+    """The number of an image of COCO by its name.
+
+    >>> coco_number("val2014/COCO_val2014_000000391895.jpg")
+    391895
+    """
+    digits = Path(image).stem.rpartition("_")[2]
+    if not digits.isdecimal():
+        raise InputError("annotations", "image", image, "a name of COCO, which ends in its number")
+    return int(digits)

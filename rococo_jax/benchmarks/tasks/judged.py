@@ -1,0 +1,227 @@
+"""Tasks whose right answers people judged: ranking with several positives, and correlation with graded ratings."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks.task import Example, Tables
+from rococo_jax.errors import InputError
+from rococo_jax.metrics import judged
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.judged import Correlated, judge_rows
+
+_NUMBERS_AT_ONCE = 2**22
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JudgedTask:
+    """Each query ranks a gallery that holds several positives of it.
+
+    Attributes:
+        name, variant: as in `Outcome`; `image_to_text` or `text_to_image` is the variant.
+        queries, gallery: rows; one side is images, the other texts.
+        positives: of each query, places in the gallery.
+        query_image, gallery_image: the image that each is, or was written of.
+    """
+
+    name: str
+    variant: str
+    queries: Rows
+    gallery: Rows
+    positives: Sequence[Sequence[int]]
+    query_image: Int[np.ndarray, " queries"]
+    gallery_image: Int[np.ndarray, " gallery"]
+    seed: int | None = None
+    baseline: str = ""
+    pooled: str | None = None
+
+    @property
+    def queries_and_pairs(self) -> tuple[int, int]:
+        """How many queries there are, and how many similarities they need."""
+        return len(self.queries), len(self.queries) * len(self.gallery)
+
+    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "JudgedOutcome":
+        """Ranks by products summed in float64 and rounded to float32.
+
+        Raises:
+            InputError: a vector is NaN or infinite.
+        """
+        del mesh
+        (queries, rows), (gallery, columns) = map(embeddings.select, (self.queries, self.gallery))
+        items, found = np.asarray(gallery, np.float64)[columns].T, []
+        size = max(1, _NUMBERS_AT_ONCE // max(1, len(columns)))
+        for start in range(0, len(rows), size):
+            some = range(start, min(start + size, len(rows)))
+            scores = (np.asarray(queries[rows[some]], np.float64) @ items).astype(np.float32).astype(np.float64)
+            if not np.isfinite(scores).all():
+                raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
+            positive = np.zeros(scores.shape, bool)
+            for row, query in enumerate(some):
+                positive[row, list(self.positives[query])] = True
+            found.append(judge_rows(scores, positive, self.query_image[some, None] == self.gallery_image))
+        return JudgedOutcome(self, np.concatenate(found) if found else np.empty((0, len(judged.METRICS))))
+
+    def split(self, count: int) -> list["JudgedTask"]:
+        """The task with a share of the queries each."""
+        return [
+            dataclasses.replace(self, queries=self.queries[some], query_image=self.query_image[some],
+                                positives=[self.positives[row] for row in some.tolist()])
+            for some in np.array_split(np.arange(len(self.queries)), count)
+        ]  # fmt: skip
+
+    def joined(self, results: Sequence[np.ndarray]) -> "JudgedOutcome":
+        """The outcome from the counts of the shares."""
+        return JudgedOutcome(self, np.concatenate(results))
+
+    def on_images(self, images: str, baseline: str, pooled: str | None) -> "JudgedTask":
+        """The same with every original replaced, as `VARIANT/IMAGES`."""
+        del pooled
+        sides = {side: getattr(self, side).with_table(ORIGINALS, images) for side in ("queries", "gallery")}
+        return dataclasses.replace(
+            self, variant=f"{self.variant}/{images}", baseline=f"{self.variant}/{baseline}", **sides
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JudgedOutcome:
+    """The task, and what counts of each query."""
+
+    of: JudgedTask
+    counts: Float[np.ndarray, "queries counted"]
+    kind = "judged"
+
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+    result = property(lambda self: self.counts)
+
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """The counts by image."""
+        names = tuple(metric.name for metric in judged.METRICS)
+        return Counted(self.counts, names, self.of.query_image, judged.METRICS)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many queries, gallery items and judged pairs there are."""
+        pairs = sum(map(len, self.of.positives))
+        return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "positives": pairs}
+
+    def rows(self, tables: Tables):
+        """One row a query (`pyarrow.Table`)."""
+        import pyarrow as pa
+
+        count = len(self.counts)
+        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
+        columns["image"] = pa.array([tables.images[row] for row in self.of.query_image.tolist()], pa.string())
+        if self.of.queries.tables == (TEXTS,):
+            columns["caption"] = pa.array([tables.texts[row] for row in self.of.queries.index.tolist()], pa.string())
+        return pa.table(columns | {m.name: pa.array(c) for m, c in zip(judged.METRICS, self.counts.T, strict=True)})
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """None are shown."""
+        del tables, count
+        return []
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorrelationTask:
+    """Similarity of pairs against people's ratings.
+
+    Attributes:
+        one, other: rows of both sides, pair by pair.
+        rating: of each pair.
+        query: number of the first side's item, by which the published sampling samples.
+        image: the image of each pair, by which intervals resample.
+    """
+
+    name: str
+    variant: str
+    one: Rows
+    other: Rows
+    rating: Float[np.ndarray, " pairs"]
+    query: Int[np.ndarray, " pairs"]
+    image: Int[np.ndarray, " pairs"]
+    seed: int | None = None
+    baseline: str = ""
+    pooled: str | None = None
+
+    @property
+    def queries_and_pairs(self) -> tuple[int, int]:
+        """How many pairs there are, twice."""
+        return len(self.rating), len(self.rating)
+
+    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "CorrelationOutcome":
+        """Cosines of the pairs, summed in float64.
+
+        Raises:
+            InputError: a vector is NaN or infinite.
+        """
+        del mesh
+        sides = [np.asarray(table[rows], np.float64) for table, rows in map(embeddings.select, (self.one, self.other))]
+        similarity = np.einsum("ij,ij->i", *sides)
+        if not np.isfinite(similarity).all():
+            raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
+        return CorrelationOutcome(self, similarity)
+
+    def split(self, count: int) -> list["CorrelationTask"]:
+        """The task with a share of the pairs each."""
+        parts = np.array_split(np.arange(len(self.rating)), count)
+        sides = ("one", "other", "rating", "query", "image")
+        return [dataclasses.replace(self, **{side: getattr(self, side)[some] for side in sides}) for some in parts]
+
+    def joined(self, results: Sequence[Any]) -> "CorrelationOutcome":
+        """The outcome from the cosines of the shares."""
+        return CorrelationOutcome(self, np.concatenate(results))
+
+    def on_images(self, images: str, baseline: str, pooled: str | None) -> None:
+        """Not asked of altered images."""
+        del images, baseline, pooled
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorrelationOutcome:
+    """The task, and the cosine of each pair."""
+
+    of: CorrelationTask
+    similarity: Float[np.ndarray, " pairs"]
+    kind = "correlation"
+
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+    result = property(lambda self: self.similarity)
+
+    @functools.cached_property
+    def counted(self) -> Correlated:
+        """Similarities beside ratings."""
+        return Correlated(self.similarity, self.of.rating, self.of.query, self.of.image)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many pairs, and items that they are sampled by."""
+        return {"pairs": len(self.of.rating), "queries": len(np.unique(self.of.query))}
+
+    def rows(self, tables: Tables):
+        """One row a pair (`pyarrow.Table`)."""
+        import pyarrow as pa
+
+        count = len(self.similarity)
+        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
+        columns["image"] = pa.array([tables.images[row] for row in self.of.image.tolist()], pa.string())
+        return pa.table(columns | {"similarity": pa.array(self.similarity), "rating": pa.array(self.of.rating)})
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """None are shown."""
+        del tables, count
+        return []

@@ -1,0 +1,140 @@
+"""Tell images of a benchmark's classes from images of another folder, by how sure a model is of any class."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int
+
+from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
+from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
+from rococo_jax.benchmarks.tasks.task import Example, Tables
+from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
+from rococo_jax.metrics.ood import Separated, scores_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutOfDistributionTask:
+    """Images of classes, and images that show none of them.
+
+    Attributes:
+        name, variant: of the task; the variant is the name of the other images.
+        within: the classes and their images.
+        outside: the other images, rows of an image set of their own.
+        names: of the other images.
+    """
+
+    name: str
+    variant: str
+    within: ClassifyTask
+    outside: Rows
+    names: Sequence[str]
+    seed: int | None = None
+    baseline: str = ""
+    pooled: str | None = None
+
+    @property
+    def queries_and_pairs(self) -> tuple[int, int]:
+        """How many images there are on both sides, and how many similarities they need."""
+        images = len(self.within.label) + len(self.outside)
+        return images, images * len(self.within.classes)
+
+    def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "OutOfDistributionOutcome":
+        """Scores of all images.
+
+        Raises:
+            InputError: as `ClassifyTask.score`.
+        """
+        del mesh
+        vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
+        found = []
+        for rows in (self.within.images, self.outside):
+            block = functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source)
+            none = np.full(len(rows), -1)
+            found.append(class_statistics(block, none, np.zeros(len(rows), np.int8), len(vectors), scale, (1.0, 1.0)))
+        return OutOfDistributionOutcome(self, *found)
+
+    def split(self, count: int) -> list["OutOfDistributionTask"]:
+        """The whole task and empty ones."""
+        none = np.arange(0)
+        empty = dataclasses.replace(self, within=self.within.share(none), outside=self.outside[none], names=[])
+        return [self, *[empty] * (count - 1)]
+
+    def joined(self, results: Sequence[tuple[ClassStatistics, ClassStatistics]]) -> "OutOfDistributionOutcome":
+        """The outcome from the one share that is not empty."""
+        (both,) = results
+        return OutOfDistributionOutcome(self, *both)
+
+    def on_images(self, images: str, baseline: str, pooled: str | None) -> None:
+        """Not asked of altered images."""
+        del images, baseline, pooled
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutOfDistributionOutcome:
+    """The task and one model's statistics of both sides."""
+
+    of: OutOfDistributionTask
+    within: ClassStatistics
+    outside: ClassStatistics
+    kind = "out_of_distribution"
+
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+    result = property(lambda self: (self.within, self.outside))
+
+    @functools.cached_property
+    def counted(self) -> Separated:
+        """Scores of both sides."""
+        return Separated(scores_of(self.within), scores_of(self.outside))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many images there are on each side."""
+        return {"inside": len(self.within), "outside": len(self.outside)}
+
+    def curves(self) -> dict[str, Any]:
+        """The ROC curve of each score."""
+        return {"roc": self.counted.roc()}
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
+        """The images that are among these rows of the benchmark's `images`; none of the other side."""
+        return np.concatenate([images[self.of.within.image_names], np.zeros(len(self.outside), bool)])
+
+    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "OutOfDistributionOutcome":
+        """The outcome over some of the images, as a variant with a suffix."""
+        ins, outs = rows[: len(self.within)], rows[len(self.within) :]
+        kept = [name for name, each in zip(self.of.names, outs.tolist(), strict=True) if each]
+        task = dataclasses.replace(self.of, variant=f"{self.variant}/{suffix}", outside=self.of.outside[outs],
+                                   within=self.of.within.share(np.flatnonzero(ins)), names=kept)  # fmt: skip
+        return OutOfDistributionOutcome(task, self.within[ins], self.outside[outs])
+
+    def chosen_from(
+        self, others: Sequence["OutOfDistributionOutcome"], fold: Int[np.ndarray, " names"]
+    ) -> "OutOfDistributionOutcome":
+        """Images of the classes as their fold has them, the others as the first fold."""
+        chosen = ClassStatistics.chosen([each.within for each in others], fold[self.of.within.image_names])
+        return OutOfDistributionOutcome(self.of, chosen, others[0].outside)
+
+    def rows(self, tables: Tables):
+        """One row an image (`pyarrow.Table`): its side and its scores."""
+        import pyarrow as pa
+
+        names = [tables.images[row] for row in self.of.within.image_names.tolist()]
+        count = len(self.within) + len(self.outside)
+        sides = scores_of(self.within), scores_of(self.outside)
+        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
+        columns |= {"image": pa.array([*names, *self.of.names], pa.string())}
+        columns |= {"inside": pa.array(np.arange(count) < len(self.within))}
+        return pa.table(columns | {name: pa.array(np.concatenate([s[name] for s in sides])) for name in sides[0]})
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """None are shown."""
+        del tables, count
+        return []

@@ -1,0 +1,142 @@
+"""Selects discriminative images from the answers of several evaluated models, with the reasons for each."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import PER_QUERY, read_results
+from rococo_jax.metrics.selection import select_greedily
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+
+# Where a row of the kinds of tasks has the answer.
+_ANSWERS = ("predicted", "top1_text", "chosen")
+_KEYS = ("image", "item", "query")
+_BASE = "uncorrupted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """One model's answers on one task: condition (`fog_3`) -> (image, place) -> answer."""
+
+    model: str
+    base: dict[tuple, Any]
+    changed: dict[str, dict[tuple, Any]]
+
+
+def select(
+    results: Sequence[Path], task: str | None, count: int, weight: float, embeddings: str | None = None
+) -> dict[str, Any]:
+    """The contents of the list: `chosen` has image, inconsistency, distance, nearest and what changed for whom.
+
+    Args:
+        results: paths of `results.json`, with `per_query.parquet` beside them.
+        task: which; the first that all have with corrupted images by default.
+        count: how many images at most.
+        weight: of inconsistency against distance, from 0 to 1.
+        embeddings: what `rococo embed` wrote of the images; without it inconsistency decides alone.
+
+    Raises:
+        InputError: fewer than two models, no corruption in common, no image whose answer changed, or an image without
+            a vector.
+    """
+    if not 0 <= weight <= 1:
+        raise InputError("select", "weight", weight, "a number from 0 to 1")
+    if count < 1:
+        raise InputError("select", "count", count, "1 or more")
+    if len(results) < 2:
+        raise InputError("select", "results", len(results), "those of two models or more")
+    told = [read_results(path) for path in results]
+    task = task or next((name for name in told[0]["tasks"] if all(_corrupted(each, name) for each in told)), None)
+    if task is None or not all(task in each["tasks"] for each in told):
+        raise InputError("select", "task", task or "none with corrupted images", "one that all results have")
+    answers = [_answers(path, each["model"], task) for path, each in zip(results, told, strict=True)]
+    conditions = sorted(set.intersection(*(set(each.changed) for each in answers)))
+    if not conditions:
+        raise InputError("select", task, "no corruption that all results have", "results of --corruptions")
+    keys = sorted(set.intersection(*(set(each.base) for each in answers)))
+    images = sorted({key[0] for key in keys})
+    row = {image: place for place, image in enumerate(images)}
+    sums, total, reasons = np.zeros(len(images)), np.zeros(len(images)), [{} for _ in images]
+    for each in answers:
+        for condition in conditions:
+            for key in keys:
+                other = each.changed[condition].get(key)
+                if other is None:
+                    continue
+                place = row[key[0]]
+                total[place] += 1
+                if other != each.base[key]:
+                    sums[place] += 1
+                    reasons[place].setdefault(each.model, {})[condition] = [each.base[key], other]
+    inconsistency = sums / np.maximum(total, 1)
+    vectors = None if embeddings is None else _vectors(embeddings, images)
+    chosen, distances, nearest = select_greedily(inconsistency, vectors, count, weight)
+    if not len(chosen):
+        raise InputError("select", task, "no image whose answer any corruption changes", "at least one")
+    listed = [
+        {
+            "image": images[one],
+            "inconsistency": round(float(inconsistency[one]), 6),
+            "distance": None if not np.isfinite(far) else round(float(far), 6),
+            "nearest": None if near < 0 else images[near],
+            "changed": reasons[one],
+        }
+        for one, far, near in zip(chosen.tolist(), distances.tolist(), nearest.tolist(), strict=True)
+    ]
+    about = {"task": task, "models": [each.model for each in answers], "corruptions": conditions, "weight": weight}
+    about |= {"images": len(images), "inconsistent": int((inconsistency > 0).sum())}
+    return {"format": "rococo_jax.selection", "version": 1, **about, "chosen": listed}
+
+
+def _corrupted(results: dict[str, Any], task: str) -> bool:
+    return any(name.rpartition("/")[2] == _BASE for name in results["tasks"].get(task, {}))
+
+
+def _answers(path: Path, model: str, task: str) -> Answers:
+    import pyarrow as pa
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    file = path.parent / PER_QUERY
+    try:
+        table = pyarrow.parquet.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            file, "table", str(error).split("\n")[0][:120], "the rows that `rococo evaluate` writes"
+        ) from None
+    table = table.filter(pyarrow.compute.field("task") == task)
+    answer = next((name for name in _ANSWERS if name in table.column_names
+                   and table.column(name).null_count < table.num_rows), None)  # fmt: skip
+    if answer is None:
+        raise InputError(file, "answers", f"none of {task}", f"a column {' or '.join(_ANSWERS)}")
+    names = [name for name in _KEYS if name in table.column_names]
+    found: dict[str, dict[tuple, Any]] = {}
+    columns = [table.column(name).to_pylist() for name in (*names, "variant", answer)]
+    for *key, variant, said in zip(*columns, strict=True):
+        part, _, images = variant.rpartition("/")
+        found.setdefault(images, {})[(*key, part)] = said
+    if _BASE not in found:
+        raise InputError(file, task, "no uncorrupted images", "results of --corruptions")
+    return Answers(model, found[_BASE], {name: found[name] for name in found if _is_corruption(name)})
+
+
+def _is_corruption(variant: str) -> bool:
+    kind, _, severity = variant.rpartition("_")
+    return kind in CORRUPTIONS and severity.isdecimal()
+
+
+def _vectors(path: str, images: Sequence[str]) -> np.ndarray:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names, vectors = file["image_names"].tolist(), file["image_embeddings"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise InputError(path, "embeddings", str(error)[:120], "what `rococo embed` writes") from None
+    place = {name: row for row, name in enumerate(names)}
+    missing = [image for image in images if image not in place]
+    if missing:
+        raise InputError(path, "images", f"no vector of {missing[0]}", f"one of each of {len(images)} images")
+    return np.asarray(vectors[[place[image] for image in images]], np.float64)

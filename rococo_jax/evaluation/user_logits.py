@@ -1,0 +1,260 @@
+"""Scores logits of any model against labels: all that classify tasks report, without an encoder.
+
+Labels are a table (`image,label` in .csv, .tsv, .jsonl), one label a line in .txt, numbers of columns in .npy, or the
+folder of evaluated results, whose images and labels are taken: then both stand in one table of a report.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.benchmarks.choices.records import read_records
+from rococo_jax.benchmarks.plain_classes import read_classes
+from rococo_jax.benchmarks.tables import ORIGINALS, Rows
+from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
+from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
+from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.logits_file import LogitsFile, open_logits
+from rococo_jax.evaluation.results import (
+    PER_QUERY,
+    RESULTS,
+    make_fingerprint,
+    make_results,
+    per_query_table,
+    read_results,
+)
+from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
+from rococo_jax.storage import hash_file, hash_json, read_json
+
+UNCORRUPTED = "uncorrupted"
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """What is right for each row of the logits.
+
+    Attributes:
+        images: names.
+        labels: by image.
+        textures: by image, where shape and texture are told apart.
+        data: of the fingerprint, where evaluated results were given.
+        versions: the same.
+    """
+
+    images: tuple[str, ...]
+    labels: tuple[str, ...]
+    textures: tuple[str, ...] | None = None
+    data: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] | None = None
+
+
+def score_logits(
+    logits: str,
+    labels: str,
+    *,
+    task: str = "classes",
+    name: str | None = None,
+    classes: str | None = None,
+    groups: str | None = None,
+    corrupted: Mapping[str, str] | None = None,
+    outside: Mapping[str, str] | None = None,
+    per_query: bool = False,
+) -> tuple[dict[str, Any], Any]:
+    """The contents of `results.json`, and the per-query table where it is wanted.
+
+    Args:
+        logits: the file of the images' logits; see `logits_file`.
+        labels: see the module.
+        task: what to call it; of evaluated results the task to take.
+        name: of the model; the file's stem by default.
+        classes: file of the names of the columns, as `classes.json`; those in the logits' file by default.
+        groups: file of coarse classes, `{coarse: [class, ...]}`; labels are then coarse ones. A group's probability is
+            the mean over its classes.
+        corrupted: variant (`fog_3`) -> logits of the same images, corrupted.
+        outside: name -> logits of images of none of the classes.
+        per_query: whether to make the table.
+
+    Raises:
+        InputError: a file cannot be used, counts disagree, a label is not known, or a class has no image.
+    """
+    with contextlib.ExitStack() as stack:
+        opened = open_logits(logits, stack)
+        truth = read_labels(Path(labels), task)
+        columns = _columns(opened, classes)
+        told = {CLEAN: opened, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
+        others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
+        for file in (*told.values(), *others.values()):
+            if file.shape[1] != len(columns):
+                raise InputError(file.source, "classes", f"{file.shape[1]} columns", f"{len(columns)}, as {logits} has")
+        for file in told.values():
+            if file.shape[0] != len(truth.labels):
+                raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
+            if truth.images and file.names not in (None, truth.images):
+                raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
+        names, gather = _grouped(columns, groups)
+        asked = _task(task, names, truth, labels)
+        outcomes = _outcomes(asked, told, others, gather)
+    fingerprint = _fingerprint(told | others, truth, labels, groups)
+    results = make_results(name or Path(logits).stem, "paper", fingerprint, outcomes, ["scored from logits"])
+    tables = _Names(truth.images or tuple(map(str, range(len(truth.labels)))))
+    return results, per_query_table(each.rows(tables) for each in outcomes) if per_query else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Names:
+    images: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+
+def read_labels(path: Path, task: str) -> Labels:
+    """The labels of a file, or those of evaluated results.
+
+    Raises:
+        InputError: there are none.
+    """
+    if path.is_dir():
+        return _evaluated(path, task)
+    if path.suffix in _TABLES:
+        records = [*read_records(path)[1]]
+        images = tuple(record.text("image") if "image" in record.value else str(n) for n, record in enumerate(records))
+        return Labels(images, tuple(record.word("label") for record in records))
+    if not path.is_file():
+        raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
+    if path.suffix == ".npy":
+        try:
+            numbers = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise InputError(path, "contents", f"something else ({error})"[:120], "whole numbers") from None
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise InputError(path, "labels", f"{numbers.dtype} of shape {numbers.shape}", "whole numbers in one row")
+        return Labels((), tuple(map(str, numbers.tolist())))
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(path, "text", error.reason, "UTF-8") from None
+    lines = lines[:-1] if lines[-1] == "" else lines
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise InputError(path, f"line {number}", "nothing", "a label")
+    return Labels((), tuple(line.strip() for line in lines))
+
+
+def _evaluated(folder: Path, task: str) -> Labels:
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    results = read_results(folder / RESULTS)
+    rows = pyarrow.parquet.read_table(folder / PER_QUERY)
+    if task not in results["tasks"] or not {"label", "image"} <= set(rows.column_names):
+        raise InputError(folder / RESULTS, "task", task, f"a task with classes, of {', '.join(results['tasks'])}")
+    rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == CLEAN))
+    images, labels = (tuple(rows.column(name).to_pylist()) for name in ("image", "label"))
+    texture = tuple(rows.column("texture").to_pylist()) if "texture" in rows.column_names else (None,)
+    about = results["fingerprint"]
+    return Labels(images, labels, None if None in texture else texture, about["data"], about["versions"])
+
+
+def _columns(file: LogitsFile, classes: str | None) -> list[str]:
+    named = list(read_classes(Path(classes)).values()) if classes is not None else file.classes
+    named = [str(place) for place in range(file.shape[1])] if named is None else list(named)
+    if len(named) != file.shape[1] or len(set(named)) != len(named):
+        raise InputError(
+            classes or file.source, "classes", f"{len(set(named))} names", f"{file.shape[1]} different ones"
+        )
+    return named
+
+
+Gather = Callable[[LogitsFile, slice], np.ndarray]
+
+
+def _grouped(columns: Sequence[str], groups: str | None) -> tuple[tuple[str, ...], Gather]:
+    """Names of the classes, sorted, and what reads their logits."""
+    order = np.array(sorted(range(len(columns)), key=lambda place: columns[place]))
+    names = tuple(columns[place] for place in order)
+    if groups is None:
+        return names, lambda file, run: file.block(order, run)
+    found = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
+    place = {name: number for number, name in enumerate(columns)}
+    if not isinstance(found, dict) or len(found) < 2:
+        raise InputError(groups, "groups", str(found)[:80], "an object with 2 coarse classes or more")
+    members = []
+    for coarse in sorted(found):
+        if not isinstance(found[coarse], list) or not found[coarse]:
+            raise InputError(groups, coarse, str(found[coarse])[:80], "a list of classes, at least one")
+        for one in found[coarse]:
+            if one not in place:
+                raise InputError(groups, coarse, one, f"one of the {len(columns)} classes of the logits")
+        members.append(np.array([place[one] for one in found[coarse]]))
+    twice = np.concatenate(members)
+    if len(set(twice.tolist())) != len(twice):
+        raise InputError(groups, "groups", "a class in two of them", "every class at most once")
+
+    def gather(file: LogitsFile, run: slice) -> np.ndarray:
+        # The logarithm of the mean of a group's exponentials.
+        z = file.block(twice, run)
+        ends = np.cumsum([len(each) for each in members])[:-1]
+        parts = np.split(z, ends, axis=1)
+        tops = [part.max(axis=1, keepdims=True) for part in parts]
+        return np.concatenate([top + np.log(np.exp(part - top).mean(axis=1, keepdims=True))
+                               for part, top in zip(parts, tops, strict=True)], axis=1)  # fmt: skip
+
+    return tuple(sorted(found)), gather
+
+
+def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> ClassifyTask:
+    place = {each: number for number, each in enumerate(classes)}
+    for row, label in enumerate(truth.labels):
+        if label not in place:
+            few = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
+            raise InputError(source, f"label of row {row}", label, f"one of the {len(classes)} classes: {few}")
+    label = np.array([place[each] for each in truth.labels])
+    without = np.flatnonzero(np.bincount(label, minlength=len(classes)) == 0)
+    if len(without):
+        raise InputError(source, f"class {classes[without[0]]!r}", "no image", "at least one image of every class")
+    texture = None if truth.textures is None else np.array([place[each] for each in truth.textures])
+    rows = np.arange(len(label))
+    names = truth.images or tuple(map(str, range(len(label))))
+    prompts = np.zeros((len(classes), 0), int)
+    return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, names, label, texture)
+
+
+def _outcomes(
+    asked: ClassifyTask, told: Mapping[str, LogitsFile], others: Mapping[str, LogitsFile], gather: Gather
+) -> list[Any]:
+    def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
+        block = functools.partial(gather, file)
+        return class_statistics(block, label, half, len(asked.classes), 1.0, temperatures)
+
+    clean = measured(told[CLEAN], asked.label, asked.half)
+    made: list[Any] = [ClassOutcome(asked, clean)]
+    if len(told) > 1:
+        made.append(ClassOutcome(dataclasses.replace(asked, variant=UNCORRUPTED, baseline=UNCORRUPTED), clean))
+    for variant, file in list(told.items())[1:]:
+        task = dataclasses.replace(asked, variant=variant, baseline=UNCORRUPTED)
+        made.append(ClassOutcome(task, measured(file, asked.label, asked.half)))
+    for variant, file in others.items():
+        rows = np.arange(file.shape[0])
+        found = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
+        names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
+        task = OutOfDistributionTask(f"{asked.name}_ood", variant, asked, Rows.of(f"out_{variant}", rows), names)
+        made.append(OutOfDistributionOutcome(task, clean, found))
+    return made
+
+
+def _fingerprint(files: Mapping[str, LogitsFile], truth: Labels, labels: str, groups: str | None) -> dict[str, Any]:
+    data = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
+    found = make_fingerprint(
+        model={variant: hash_file(file.source) for variant, file in files.items()}, data=data, protocol="paper"
+    )
+    if truth.versions is not None:
+        # Logits are what their makers' versions made of them; those of the results they are shown beside stand here.
+        kept = {"data": dict(data), "protocol": "paper", "versions": dict(truth.versions)}
+        found |= {"versions": dict(truth.versions), "comparable": hash_json(kept)}
+    return found

@@ -1,0 +1,114 @@
+"""What corruption does to a model's probabilities: who changes its mind, and is it the surer for it?
+
+p, q are the probabilities of K candidates before and after, y the right one. RAS is of arXiv 2511.19032, the formula
+ours:
+
+    U(p) = H(p) / ln K                               uncertainty
+    A(p) = 1 - |max p - 1[argmax p = y]|             alignment of confidence with the truth
+    r = [A(q) - A(p)] - |U(q) - U(p)|                in (-2, 1], 0 where nothing changes
+    RAS = mean r = destructive + corrective          mean min(r, 0), mean max(r, 0)
+    erroneous confidence                             wrong afterwards, and surer: U fell
+    hesitation                                       right before and after, and less sure: U rose
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from rococo_jax.metrics.classify import means, plain
+from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.metric import Metric, share
+
+METRICS = (
+    Metric("ras", "RAS", "higher", "", "robustness alignment score: gain of alignment less change of uncertainty",
+           "ours", plain("ras")),
+    Metric("ras_destructive", "RAS, destructive", "higher", "", "mean of the negative part of RAS", "ours",
+           plain("ras_destructive")),
+    Metric("ras_corrective", "RAS, corrective", "higher", "", "mean of the positive part of RAS", "ours",
+           plain("ras_corrective")),
+    Metric("consistency", "Consistency", "higher", "%", "the same answer before and after", "ours",
+           share("consistency")),
+    Metric("right_to_wrong", "Right to wrong", "lower", "%", "right before, wrong after", "ours",
+           share("right_to_wrong")),
+    Metric("wrong_to_right", "Wrong to right", "higher", "%", "wrong before, right after", "ours",
+           share("wrong_to_right")),
+    Metric("erroneous_confidence", "Erroneous confidence", "lower", "%", "wrong afterwards, and surer than before",
+           "ours", share("erroneous_confidence")),
+    Metric("hesitation", "Hesitation", "lower", "%", "right before and after, and less sure", "ours",
+           share("hesitation")),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sureness:
+    """A model's probabilities over K candidates, one entry a query, item or image.
+
+    Attributes:
+        answer: the most probable candidate.
+        right: whether it is right.
+        confidence: its probability.
+        uncertainty: entropy over ln K, from 0 to 1.
+    """
+
+    answer: Int[np.ndarray, " items"]
+    right: Bool[np.ndarray, " items"]
+    confidence: Float[np.ndarray, " items"]
+    uncertainty: Float[np.ndarray, " items"]
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Sureness"]) -> "Sureness":
+        """One after the other."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    @property
+    def alignment(self) -> Float[np.ndarray, " items"]:
+        """A of the module's formulas."""
+        return 1.0 - np.abs(self.confidence - self.right)
+
+
+def alignment_change(before: Sureness, after: Sureness) -> Float[np.ndarray, " items"]:
+    """r of each item."""
+    return after.alignment - before.alignment - np.abs(after.uncertainty - before.uncertainty)
+
+
+def count_changes(before: Sureness, after: Sureness, group: Int[np.ndarray, " items"]) -> Counted:
+    """What counts of each item, for `METRICS`."""
+    r = alignment_change(before, after)
+    columns = {
+        "ras": r,
+        "ras_destructive": np.minimum(r, 0.0),
+        "ras_corrective": np.maximum(r, 0.0),
+        "consistency": before.answer == after.answer,
+        "right_to_wrong": before.right & ~after.right,
+        "wrong_to_right": ~before.right & after.right,
+        "erroneous_confidence": ~after.right & (after.uncertainty < before.uncertainty),
+        "hesitation": before.right & after.right & (after.uncertainty > before.uncertainty),
+    }
+    return means(columns, group, METRICS)
+
+
+def sureness_of(
+    scores: Float[np.ndarray, "items candidates"], right: Bool[np.ndarray, "items candidates"], scale: float
+) -> Sureness:
+    """Softmax of `scale` times scores over the candidates that are not NaN; a tie for the first place is wrong.
+
+    >>> one = sureness_of(np.array([[0.2, 0.1, np.nan]]), np.array([[True, False, False]]), 10.0)
+    >>> one.right.tolist(), round(float(one.confidence[0]), 3)
+    ([True], 0.731)
+    """
+    valid = ~np.isnan(scores)
+    z = scale * np.where(valid, scores, -np.inf)
+    top = z.max(axis=1, keepdims=True)
+    shifted = z - top
+    p = np.exp(shifted)
+    total = p.sum(axis=1, keepdims=True)
+    p /= total
+    entropy = np.log(total[:, 0]) - np.where(valid, p * np.where(valid, shifted, 0.0), 0.0).sum(axis=1)
+    first = z == top
+    wrong = first & ~right
+    answer = np.where(wrong.any(axis=1), wrong.argmax(axis=1), first.argmax(axis=1))
+    candidates = np.maximum(valid.sum(axis=1), 2)
+    return Sureness(answer, ~wrong.any(axis=1), p.max(axis=1), entropy / np.log(candidates))

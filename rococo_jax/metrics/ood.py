@@ -1,0 +1,123 @@
+"""Is an image of the classes at all? How well a score tells images of the classes (in) from others (out).
+
+    mcm        max softmax(z / T), T = 1 on cosines (arXiv 2211.13445)
+    max_logit  max z
+    energy     T ln sum exp(z / T), T = 1 (arXiv 2010.03759)
+    entropy    minus the entropy of softmax(z)
+
+AUROC counts ties one half; AUPR is average precision with the in-images as positives, or the out-images; FPR95 is the
+share of out-images above the highest threshold that 95 % of the in-images reach. Intervals resample both sides.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.metrics.class_statistics import ClassStatistics
+from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.metric import Metric
+
+_SCORES = {"mcm": "MCM", "max_logit": "max logit", "energy": "energy", "entropy": "entropy"}
+_MEASURES = (
+    ("auroc", "AUROC", "higher", "how often an in-image scores higher than an out-image; 50 is chance"),
+    ("aupr_in", "AUPR in", "higher", "average precision for in-images; chance is their share"),
+    ("aupr_out", "AUPR out", "higher", "average precision for out-images; chance is their share"),
+    ("fpr95", "FPR95", "lower", "out-images above the threshold that 95 % of the in-images reach"),
+)
+METRICS = tuple(
+    Metric(f"{name}_{score}", f"{label}, {told}", better, "%", f"{what}, by {told}", "benchmark", lambda shares: shares)
+    for score, told in _SCORES.items()
+    for name, label, better, what in _MEASURES
+)
+_RECALL = 0.95
+# Draws times images: beyond it fewer draws are made, no fewer than 200.
+_MOST = 5 * 10**7
+_AT_ONCE = 2**22
+
+
+def scores_of(statistics: ClassStatistics) -> dict[str, Float[np.ndarray, " images"]]:
+    """The scores of each image; higher means more like an image of the classes."""
+    found = {"mcm": statistics.mcm, "max_logit": statistics.max_logit, "energy": statistics.energy}
+    return found | {"entropy": -statistics.raw_entropy}
+
+
+def separation(
+    score: Float[np.ndarray, " both"],
+    weight_in: Float[np.ndarray, "draws both"],
+    weight_out: Float[np.ndarray, "draws both"],
+) -> dict[str, Float[np.ndarray, " draws"]]:
+    """The four measures, from 0 to 1, of images that count as often as their weights say."""
+    order = np.argsort(-score, kind="stable")
+    begins = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)
+    ins, outs = (np.add.reduceat(each[:, order], begins, axis=1) for each in (weight_in, weight_out))
+    true, false = ins.cumsum(axis=1), outs.cumsum(axis=1)
+    total_in, total_out = true[:, -1:], false[:, -1:]
+    below = total_out - false
+    reached = (true >= _RECALL * total_in - 1e-9 * total_in).argmax(axis=1)
+    # The same from the lowest score upwards, for the out-images.
+    out_of, in_of = below + outs, total_in - true + ins
+    with np.errstate(invalid="ignore"):
+        precision = np.where(true + false > 0, true / (true + false), 0.0)
+        other = np.where(out_of + in_of > 0, out_of / (out_of + in_of), 0.0)
+    return {
+        "auroc": (ins * (below + outs / 2)).sum(axis=1) / (total_in * total_out)[:, 0],
+        "aupr_in": (ins * precision).sum(axis=1) / total_in[:, 0],
+        "aupr_out": (outs * other).sum(axis=1) / total_out[:, 0],
+        "fpr95": false[np.arange(len(false)), reached] / total_out[:, 0],
+    }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Separated:
+    """Scores of in- and out-images, as `metrics.intervals` takes counts.
+
+    Attributes:
+        ins, outs: by score.
+    """
+
+    ins: Mapping[str, Float[np.ndarray, " ins"]]
+    outs: Mapping[str, Float[np.ndarray, " outs"]]
+    metrics: tuple[Metric, ...] = METRICS
+
+    primary = property(lambda self: self.metrics[0].name)
+
+    def __len__(self) -> int:
+        return sum(len(next(iter(each.values()))) for each in (self.ins, self.outs))
+
+    def values(self) -> dict[str, float]:
+        """Every measure of every score, in percent."""
+        sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
+        return {name: float(each[0]) for name, each in self._measured(*(np.ones((1, size)) for size in sizes)).items()}
+
+    def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
+        """The same for each bootstrap draw; in- and out-images are drawn apart."""
+        sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
+        resamples = max(200, min(resamples, _MOST // sum(sizes)))
+        draws = [image_draws(size, resamples, seed + side) for side, size in enumerate(sizes)]
+        step = max(1, _AT_ONCE // sum(sizes))
+        parts = [self._measured(*(each[start : start + step].astype(np.float64) for each in draws))
+                 for start in range(0, resamples, step)]  # fmt: skip
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _measured(self, weight_in: np.ndarray, weight_out: np.ndarray) -> dict[str, Float[np.ndarray, " draws"]]:
+        no_in, no_out = np.zeros_like(weight_in), np.zeros_like(weight_out)
+        ins, outs = np.concatenate([weight_in, no_out], axis=1), np.concatenate([no_in, weight_out], axis=1)
+        return {
+            f"{name}_{score}": 100.0 * value
+            for score in self.ins
+            for name, value in separation(np.concatenate([self.ins[score], self.outs[score]]), ins, outs).items()
+        }
+
+    def roc(self, points: int = 101) -> dict[str, list[list[float]]]:
+        """`[false positive rate, true positive rate]` along each score's curve, thinned."""
+        made = {}
+        for score, ins in self.ins.items():
+            outs = self.outs[score]
+            # Thresholds at even steps of both rates, so that steep and flat parts are drawn alike.
+            at = np.concatenate([np.quantile(each, np.linspace(0, 1, points)) for each in (ins, outs)])
+            at = np.unique(at)[::-1]
+            rates = [1 - np.searchsorted(np.sort(each), at, side="left") / len(each) for each in (outs, ins)]
+            made[score] = [[0.0, 0.0], *np.round(np.stack(rates, 1), 4).tolist()]
+        return made

@@ -1,0 +1,136 @@
+"""A page on visual factors: accuracy on a factor's images against accuracy on all, with the line over models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from rococo_jax.benchmarks.choices.records import read_records
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.metrics.factors import LEAST_IMAGES, LEAST_MODELS, Factor, measure_factor, probit
+from rococo_jax.report import write_page
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
+from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
+from rococo_jax.report.svg import chart_of, colour_of
+from rococo_jax.report.vocabulary import percent, variant_label
+from rococo_jax.storage import write_json
+
+_NAMES = ("file_name", "image", "filename")
+_CLEAN = "clean"
+_NOTE = (
+    "Up: accuracy on the images of the factor; across: on all images; both on probit axes. A model above the line is "
+    "more robust to the factor than its accuracy foretells; below each, the 95 % interval over images."
+)
+
+
+def write_factors(sources: Sequence[str], factors: str, task: str | None, page: Path) -> tuple[Path, Path]:
+    """Writes the page, and the figures as JSON beside it.
+
+    Raises:
+        InputError: results of different data, no task with classes, a factor of an image that is none of the task's, or
+            a factor without images.
+    """
+    groups = group_by_fingerprint(load_results(sources))
+    if len(groups) != 1:
+        found = f"{len(groups)} kinds that differ in {groups[1].differences[0][0] if len(groups) > 1 else 'nothing'}"
+        raise InputError("RESULTS", "results", found, "results of one data set and protocol")
+    runs = groups[0].runs
+    task = task or next((name for name in runs[0].tasks if runs[0].kind(name) == "classify"), None)
+    if task is None or any(task not in run.tasks for run in runs):
+        raise InputError("RESULTS", "task", task or "none with classes", "one that all results have")
+    answers = [_right(run, task) for run in runs]
+    images = sorted(set.intersection(*map(set, answers)))
+    within = _read_factors(Path(factors), images)
+    right = np.array([[each[image] for image in images] for each in answers])
+    measured = {name: measure_factor(right, mask) for name, mask in within.items()}
+    figures = page.with_suffix(".json")
+    write_json(figures, {"task": task, "images": len(images), "factors": {
+        name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
+    parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
+    html = render_page(f"Visual factors: {task}", "rococo factors", _NOTE, parts)
+    return write_page(page, html), figures
+
+
+def _right(run: Run, task: str) -> dict[str, bool]:
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    path = run.path.parent / PER_QUERY
+    if not path.is_file():
+        raise InputError(path, "rows", "nothing there", "the rows that `rococo evaluate` or `score --per-query` writes")
+    rows = pyarrow.parquet.read_table(path)
+    rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
+    if "chosen" not in rows.column_names or not rows.num_rows:
+        raise InputError(path, "rows", f"none of {task}", "a row an image with `chosen`")
+    pairs = zip(rows.column("image").to_pylist(), rows.column("chosen").to_pylist(), strict=True)
+    return {image: said == "right" for image, said in pairs}
+
+
+def _read_factors(path: Path, images: Sequence[str]) -> dict[str, np.ndarray]:
+    place = {name: row for row, name in enumerate(images)}
+    by_end = {name.rpartition("/")[2]: row for name, row in place.items()}
+    found: dict[str, np.ndarray] = {}
+    for record in read_records(path)[1]:
+        name = next((each for each in _NAMES if each in record.value), _NAMES[0])
+        image = record.text(name)
+        row = place.get(image, by_end.get(image.rpartition("/")[2]))
+        if row is None:
+            continue  # factors of a whole data set, results of a part of it
+        for factor, value in record.value.items():
+            if str(value).lower() in ("1", "1.0", "true"):
+                found.setdefault(factor, np.zeros(len(images), bool))[row] = True
+            elif factor not in found and str(value).lower() in ("0", "0.0", "false"):
+                found[factor] = np.zeros(len(images), bool)
+    if not found:
+        raise InputError(path, "factors", "none of the results' images", "lines with a file name and factors of 0 or 1")
+    for factor, mask in found.items():
+        if not mask.any():
+            raise InputError(path, f"factor {factor!r}", "no image", "at least one image of every factor")
+    return found
+
+
+def _as_json(runs: Sequence[Run], factor: Factor) -> dict[str, Any]:
+    models = {}
+    for row, run in enumerate(runs):
+        models[run.label] = {"all": float(factor.all[row]), "subset": float(factor.subset[row])}
+        if factor.effective is not None:
+            value, *ends = map(float, factor.effective[row])
+            models[run.label] |= {"effective": value, "interval": ends}
+    return {"images": factor.images, "line": factor.line, "models": models}
+
+
+def _part(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Part:
+    heads = [Head("Model", words=True), Head("All images"), Head("Subset"), Head("Effective robustness")]
+    rows = []
+    for row, run in enumerate(runs):
+        effective = Figure(*map(float, factor.effective[row])) if factor.effective is not None else Figure(None)
+        figures = [Figure(float(factor.all[row])), Figure(float(factor.subset[row])), effective]
+        rows.append([Cell(run.label), *map(figure_cell, figures)])
+    note = f"{factor.images:,} of {images:,} images."
+    if factor.line is None:
+        note += f" No line: it needs {LEAST_MODELS} models and {LEAST_IMAGES} images of the factor."
+    charts = [] if factor.line is None else [Charts([("", _scatter(name, runs, factor, images))])]
+    title = variant_label(name)
+    return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], 2, "group")
+
+
+def _scatter(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Markup:
+    across, up = probit(factor.all / 100, images), probit(factor.subset / 100, factor.images)
+    with chart_of(f"{name}: effective robustness", 440, 320) as chart:
+        axes = chart.axes(44, 8, 380, 262)
+        axes.set(xlabel="Accuracy on all images, in per cent")
+        ends = np.linspace(across.min() - 0.15, across.max() + 0.15, 2)
+        axes.plot(ends, factor.line[0] * ends + factor.line[1], color=colour_of("soft"), lw=1.2)
+        for row, run in enumerate(runs):
+            told = f"{run.label}: {percent(factor.subset[row])} % of the factor, {percent(factor.all[row])} % of all"
+            axes.plot(across[row], up[row], "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"),
+                      gid=chart.title(told))  # fmt: skip
+        shares = np.array([1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99])
+        for set_ticks, values in ((axes.set_xticks, across), (axes.set_yticks, up)):
+            at = probit(shares / 100, 10**6)
+            kept = (at >= values.min() - 0.3) & (at <= values.max() + 0.3)
+            set_ticks(at[kept], [f"{share}" for share in shares[kept]])
+        return chart.markup()

@@ -1,0 +1,133 @@
+"""Discriminative samples and visual factors, from the rows of several models."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from rococo_jax.cli.main import main
+from rococo_jax.evaluation.results import with_checksum
+from rococo_jax.metrics.factors import measure_factor
+from rococo_jax.metrics.published_field import huber_line
+from rococo_jax.metrics.selection import select_greedily
+from rococo_jax.storage import write_json
+
+IMAGES = 240
+
+
+def made_run(folder, name, right, changed=None):
+    """Results of one model: which images it gets right, and which answers fog changes."""
+    names = [f"{place}.jpg" for place in range(IMAGES)]
+    variants = {"clean": right, "uncorrupted": right}
+    if changed is not None:
+        variants["fog_3"] = right ^ changed
+    rows = [
+        {"task": "pets", "variant": variant, "image": image, "predicted": "cat" if one else "dog",
+         "chosen": "right" if one else "wrong"}
+        for variant, of in variants.items()
+        for image, one in zip(names, of.tolist(), strict=True)
+    ]  # fmt: skip
+    tasks = {"pets": {variant: {"top1": 100 * float(of.mean())} for variant, of in variants.items()}}
+    fingerprint = {"model": {"weights": name}, "data": {"pets": "x"}, "protocol": "paper"}
+    results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
+    results |= {"kinds": {"pets": "classify"}, "intervals": {}, "fingerprint": fingerprint, "data": {}}
+    write_json(folder / name / "results.json", with_checksum(results))
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / name / "per_query.parquet")
+
+
+def test_greedy_choice_is_that_of_the_rule_written_out():
+    rng = np.random.default_rng(0)
+    v, vectors, a = rng.integers(0, 4, 40) / 3, rng.normal(size=(40, 3)), 0.4
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = []
+    for _ in range(10):
+        best = max((i for i in range(40) if v[i] > 0 and i not in expected), key=lambda i: (
+            round(a * v[i] + (1 - a) * min((1 - unit[i] @ unit[j] for j in expected), default=0), 12), -i))  # fmt: skip
+        expected.append(best)
+    chosen, distances, nearest = select_greedily(v, vectors, 10, a)
+    assert chosen.tolist() == expected and nearest[0] == -1
+    assert distances[3] == pytest.approx(min(1 - unit[expected[3]] @ unit[j] for j in expected[:3]))
+    assert set(select_greedily(v, vectors, 100, a)[0].tolist()) == set(np.flatnonzero(v > 0).tolist())
+
+
+def test_images_that_nothing_changes_are_never_selected(tmp_path):
+    rng = np.random.default_rng(0)
+    changed = [rng.random(IMAGES) < 0.3, rng.random(IMAGES) < 0.3]
+    for name, each in zip(("a", "b"), changed, strict=True):
+        made_run(tmp_path / "runs", name, rng.random(IMAGES) < 0.7, each)
+    names = np.array([f"{place}.jpg" for place in range(IMAGES)])
+    np.savez(tmp_path / "e.npz", image_names=names, image_embeddings=rng.normal(size=(IMAGES, 4)))
+    out = tmp_path / "s.json"
+    command = ["select", str(tmp_path / "runs"), "--out", str(out), "--count", "1000"]
+    assert main([*command, "--embeddings", str(tmp_path / "e.npz")]) == 0
+    found = json.loads(out.read_text())
+    assert {each["image"] for each in found["chosen"]} == set(names[changed[0] | changed[1]].tolist())
+    both = {each["image"] for each in found["chosen"] if each["inconsistency"] == 1}
+    assert both == set(names[changed[0] & changed[1]].tolist())
+    one = found["chosen"][1]
+    assert one["nearest"] == found["chosen"][0]["image"] and set(one["changed"]) <= {"a", "b"}
+    assert sorted(next(iter(one["changed"].values()))["fog_3"]) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--weight", "2"], "weight"), (["--count", "0"], "count"), (["--task", "none"], "task"),
+     (["--embeddings", "none.npz"], "embeddings")],
+)  # fmt: skip
+def test_bad_input_is_one_line(tmp_path, capsys, arguments, said):
+    for name in ("a", "b"):
+        made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.ones(IMAGES, bool))
+    assert main(["select", str(tmp_path / "runs"), "--out", str(tmp_path / "s.json"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert main(["select", str(tmp_path / "runs" / "a"), "--out", str(tmp_path / "s.json")]) == 2
+    assert "two models" in capsys.readouterr().err
+
+
+def test_the_line_is_scipys_on_probit_axes():
+    rng = np.random.default_rng(0)
+    skill = np.linspace(-0.5, 1.5, 9)
+    difficulty = rng.normal(size=2000)
+    right = skill[:, None] + rng.normal(size=(9, 2000)) > difficulty
+    right[4, :500] = rng.random(500) < 0.02  # one model fails on the factor alone
+    within = np.arange(2000) < 500
+    found = measure_factor(right, within)
+    x, y = (scipy.stats.norm.ppf(each.mean(1)) for each in (right, right[:, within]))
+    slope, intercept = huber_line(x, y)
+    assert found.line == pytest.approx((slope, intercept))
+    scale = np.median(np.abs(y - slope * x - intercept)) / 0.6745
+    least = scipy.optimize.least_squares(lambda line: (y - line[0] * x - line[1]), [1, 0], loss="huber",
+                                         f_scale=1.345 * scale, xtol=1e-14, ftol=1e-14, gtol=1e-14).x  # fmt: skip
+    assert found.line == pytest.approx(tuple(least), abs=2e-3)
+    foretold = scipy.stats.norm.cdf(slope * x + intercept)
+    np.testing.assert_allclose(found.effective[:, 0], 100 * (right[:, within].mean(1) - foretold), atol=1e-9)
+    assert found.effective[4, 2] < -20 and ((found.effective[:, 1] <= found.effective[:, 0]).all())
+
+
+def test_no_line_from_few_models_or_images():
+    right = np.random.default_rng(0).random((4, 500)) < 0.5
+    assert measure_factor(right, np.arange(500) < 300).line is None
+    right = np.random.default_rng(0).random((6, 500)) < 0.5
+    assert measure_factor(right, np.arange(500) < 199).line is None
+
+
+def test_factors_make_a_page_and_figures(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        made_run(tmp_path / "runs", f"m{number}", rng.random(IMAGES) < 0.4 + 0.08 * number)
+    lines = [{"file_name": f"x/{place}.jpg", "pose": int(place < 210), "shadow": int(place % 3 == 0)}
+             for place in range(IMAGES)]  # fmt: skip
+    (tmp_path / "f.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["factors", str(tmp_path / "runs"), "--factors", str(tmp_path / "f.jsonl"), "--out"]
+    assert main([*command, str(tmp_path / "f.html")]) == 0
+    found = json.loads((tmp_path / "f.json").read_text())["factors"]
+    assert found["pose"]["images"] == 210 and len(found["pose"]["line"]) == 2 and found["shadow"]["line"] is None
+    page = (tmp_path / "f.html").read_text()
+    assert page.count("<svg") == 1 and "No line" in page
+    (tmp_path / "f.jsonl").write_text('{"file_name": "other.jpg", "pose": 1}\n')
+    assert main([*command, str(tmp_path / "g.html")]) == 2
+    assert not (tmp_path / "g.html").exists() and capsys.readouterr().err.count("\n") == 1

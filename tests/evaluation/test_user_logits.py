@@ -1,0 +1,178 @@
+"""Logits in files: the figures of an evaluation, in one table with it; streaming; refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks import ClassifyTask
+from rococo_jax.cli.main import main
+from rococo_jax.evaluation.results import (
+    make_fingerprint,
+    make_results,
+    per_query_table,
+    with_checksum,
+    write_per_query,
+)
+from rococo_jax.evaluation.user_logits import score_logits
+from rococo_jax.metrics import class_statistics as statistics_module
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.storage import write_json
+
+IMAGES, CLASSES = 90, ("cat", "dog", "eel", "fox", "gnu", "hen")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """An evaluated model, and its own logits in a file, columns in another order."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(0)
+    label = np.arange(IMAGES) % len(CLASSES)
+    texts = np.eye(len(CLASSES), 8, dtype=np.float32)
+    images = texts[label] + 0.6 * rng.normal(size=(IMAGES, 8))
+    images = (images / np.linalg.norm(images, axis=1, keepdims=True)).astype(np.float32)
+    names = [f"{place}.jpg" for place in range(IMAGES)]
+    every = np.arange(IMAGES)
+    prompts = np.arange(len(CLASSES))[:, None]
+    task = ClassifyTask("pets", "clean", CLASSES, prompts, Rows.of(ORIGINALS, every), every, names, label)
+    outcome = task.score(Embeddings({TEXTS: texts, ORIGINALS: images}, logit_scale=4.0))
+    fingerprint = make_fingerprint(model={"weights": "w"}, data={"pets": {"labels": "x"}}, protocol="paper")
+    results = make_results("evaluated", "paper", fingerprint, [outcome])
+    tables = type("Tables", (), {"images": tuple(names), "texts": CLASSES})()
+    write_json(folder / "evaluated" / "results.json", with_checksum(results))
+    write_per_query(folder / "evaluated" / "per_query.parquet", per_query_table([outcome.rows(tables)]))
+    order = [3, 1, 5, 0, 2, 4]
+    logits = 4.0 * (images.astype(np.float64) @ texts.T.astype(np.float64))[:, order]
+    columns = np.array(CLASSES)[order]
+    np.savez(folder / "logits.npz", logits=logits, classes=columns, names=np.array(names))
+    assert not logits.flags.c_contiguous  # both orders are read
+    np.savez_compressed(folder / "packed.npz", logits=np.ascontiguousarray(logits), classes=columns)
+    noisy = logits + rng.normal(size=logits.shape)
+    np.savez(folder / "fog.npz", logits=noisy, classes=columns)
+    np.savez(folder / "far.npz", logits=rng.normal(size=(40, len(CLASSES))))
+    lines = "".join(f"{name},{CLASSES[each]}\n" for name, each in zip(names, label.tolist(), strict=True))
+    (folder / "labels.csv").write_text("image,label\n" + lines)
+    (folder / "labels.txt").write_text("".join(CLASSES[each] + "\n" for each in label.tolist()))
+    return folder, results, logits
+
+
+def test_logits_say_what_the_evaluation_said(world):
+    folder, results, _ = world
+    made, _ = score_logits(str(folder / "logits.npz"), str(folder / "evaluated"), task="pets", name="mine")
+    for name, value in results["tasks"]["pets"]["clean"].items():
+        assert made["tasks"]["pets"]["clean"][name] == pytest.approx(value, abs=1e-5), name
+    for source in ("packed.npz", "logits.npz"):
+        other, _ = score_logits(str(folder / source), str(folder / "labels.csv"), task="pets")
+        assert other["tasks"] == made["tasks"]
+
+
+def test_both_stand_in_one_table(world, tmp_path):
+    folder, _, _ = world
+    out = tmp_path / "mine" / "results.json"
+    command = ["score", "--logits", folder / "logits.npz", "--labels", folder / "evaluated", "--task", "pets"]
+    assert (
+        main([*map(str, command), "--out", str(out), "--per-query", str(tmp_path / "mine" / "per_query.parquet")]) == 0
+    )
+    (group,) = group_by_fingerprint(load_results([folder / "evaluated", out]))
+    assert [run.label for run in group.runs] == ["evaluated", "logits"]
+
+
+def test_corruptions_and_other_images_come_the_same_way(world):
+    folder, _, _ = world
+    made, rows = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"), per_query=True,
+                              corrupted={"fog_3": str(folder / "fog.npz")},
+                              outside={"far": str(folder / "far.npz")})  # fmt: skip
+    assert set(made["tasks"]) == {"classes", "classes_ood"} and rows.num_rows == 3 * IMAGES + IMAGES + 40
+    fog = made["tasks"]["classes"]["fog_3"]
+    assert fog["ras"] < 0 and fog["drop_points"] == pytest.approx(
+        made["tasks"]["classes"]["clean"]["top1"] - fog["top1"]
+    )
+    assert made["tasks"]["classes_ood"]["far"]["auroc_mcm"] > 50
+
+
+def test_groups_have_the_mean_probability_of_their_classes(world, tmp_path):
+    folder, _, logits = world
+    groups = {"furry": ["cat", "dog", "fox", "gnu"], "other": ["eel", "hen"]}
+    (tmp_path / "groups.json").write_text(json.dumps(groups))
+    coarse = ["furry" if name in groups["furry"] else "other" for name in (folder / "labels.txt").read_text().split()]
+    (tmp_path / "coarse.txt").write_text("\n".join(coarse) + "\n")
+    _, rows = score_logits(str(folder / "logits.npz"), str(tmp_path / "coarse.txt"), per_query=True,
+                              groups=str(tmp_path / "groups.json"))  # fmt: skip
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    columns = np.array(CLASSES)[[3, 1, 5, 0, 2, 4]]
+    means = np.stack([p[:, np.isin(columns, groups[name])].mean(1) for name in ("furry", "other")], 1)
+    assert [["furry", "other"][place] for place in means.argmax(1)] == rows.column("predicted").to_pylist()
+    np.testing.assert_allclose(rows.column("confidence"), means.max(1) / means.sum(1), rtol=1e-9)
+
+
+def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
+    folder, _, logits = world
+    whole, _ = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"))
+    sizes = []
+    read = statistics_module._measured
+
+    def watched(z, *rest):
+        sizes.append(z.nbytes)
+        return read(z, *rest)
+
+    monkeypatch.setattr(statistics_module, "_measured", watched)
+    monkeypatch.setattr(statistics_module, "NUMBERS_AT_ONCE", 60)
+    small, _ = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"))
+    assert max(sizes) == 60 * 8 < logits.nbytes / 8 and sum(sizes) == logits.nbytes
+    assert small["tasks"]["classes"]["clean"]["top1"] == whole["tasks"]["classes"]["clean"]["top1"]
+    assert small["tasks"]["classes"]["clean"]["nll_scaled"] == pytest.approx(
+        whole["tasks"]["classes"]["clean"]["nll_scaled"], rel=1e-6
+    )
+
+
+def bad(folder, tmp_path, name):
+    """Arguments of a command with one thing wrong, and what the line must say."""
+    logits = np.load(folder / "logits.npz")["logits"].copy()
+    given = {"--logits": folder / "logits.npz", "--labels": folder / "labels.txt"}
+    wrong = tmp_path / "wrong.npz"
+    if name == "NaN":
+        logits[7, 2] = np.nan
+        np.savez(wrong, logits=logits)
+        (tmp_path / "l.txt").write_text("".join(f"{place % 6}\n" for place in range(IMAGES)))
+        return {"--logits": wrong, "--labels": tmp_path / "l.txt"}, "logits of row 7"
+    if name == "other row counts":
+        np.savez(wrong, logits=logits[:-1], classes=np.array(CLASSES))
+        return given | {"--logits": wrong}, "rows: found 89"
+    if name == "a label that is not in the list":
+        (tmp_path / "l.txt").write_text("yak\n" + "cat\n" * (IMAGES - 1))
+        return given | {"--labels": tmp_path / "l.txt"}, "yak"
+    if name == "a class without images":
+        (tmp_path / "l.txt").write_text("cat\ndog\n" * (IMAGES // 2))
+        return given | {"--labels": tmp_path / "l.txt"}, "class 'eel': found no image"
+    if name == "an empty label":
+        (tmp_path / "l.txt").write_text("cat\n\ndog\n")
+        return given | {"--labels": tmp_path / "l.txt"}, "line 2"
+    if name == "another array":
+        np.savez(wrong, scores=logits)
+        return given | {"--logits": wrong}, "arrays: found scores"
+    if name == "whole numbers":
+        np.savez(wrong, logits=logits.astype(int))
+        return given | {"--logits": wrong}, "numbers: found int64"
+    if name == "cut short":
+        wrong.write_bytes((folder / "logits.npz").read_bytes()[:900])
+        return given | {"--logits": wrong}, "contents"
+    if name == "names of other images":
+        np.savez(wrong, logits=logits, classes=np.array(CLASSES), names=np.array(["x"] * IMAGES))
+        return given | {"--logits": wrong, "--labels": folder / "labels.csv"}, "names: found other images"
+    assert name == "no labels"
+    return {"--logits": folder / "logits.npz"}, "--labels"
+
+
+NAMES = ("NaN", "other row counts", "a label that is not in the list", "a class without images", "an empty label",
+         "another array", "whole numbers", "cut short", "names of other images", "no labels")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_input_is_one_line_and_leaves_nothing(world, tmp_path, capsys, name):
+    given, said = bad(world[0], tmp_path, name)
+    out = tmp_path / "out" / "r.json"
+    arguments = [text for pair in given.items() for text in map(str, pair)]
+    assert main(["score", *arguments, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not out.exists()
