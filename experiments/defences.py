@@ -3,6 +3,7 @@
     python experiments/defences.py run --model models/joined --data DATA --out OUT/held --held 400 --seeds 0,1 --trials
     python experiments/defences.py run --model models/joined --data DATA --out OUT/test --seeds 0,1,2,3,4
     python experiments/defences.py table --out OUT/test [--figure docs/figures/defences.svg]
+    python experiments/defences.py export --model models/joined --out OUT/test --arm SC --seed 0 models/sc
 
 DATA is a folder in the documented layout (`coco`, `rococo`, `flickr8k`, `cue_conflict`, `sugar_crepe`, `sugarcrepe_pp`,
 `hard_positives`). Towers run once, captions are altered once, and every finished run is kept, so that the same command
@@ -19,8 +20,9 @@ import numpy as np
 from defence_figures import draw_frontier, judge, markdown, read_runs, summarise, write_table
 from defence_material import Material
 
+from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.encoders import Encoder
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.runtime import enable_compilation_cache, make_mesh
 from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
@@ -34,7 +36,8 @@ from rococo_jax.training.step import make_step, reads_teacher
 
 WEIGHTS = (0.25, 0.5, 0.75)
 SC, VC = {"losses.sc.weight": 1.5}, {"losses.vc.weight": 7.0, "data.resize_prob": 0.5}
-# Arm -> (pool of altered captions, settings). Weights of published terms are their papers'.
+# Arm -> (pool of altered captions, settings). Weights of published terms are their authors'; the others were chosen on
+# held-out training images.
 ARMS: dict[str, tuple[str, dict]] = {
     "plain": ("ordinary", {}),
     "SC": ("ordinary", SC),
@@ -43,13 +46,23 @@ ARMS: dict[str, tuple[str, dict]] = {
     "SC, balanced": ("balanced", SC),
     "SC + blind": ("ordinary", SC | {"losses.blind.weight": 1.0}),
     "grounding": ("ordinary", {"losses.grounding.weight": 1.0}),
-    "SC + grounding, balanced": ("balanced", SC | {"losses.grounding.weight": 1.0}),
+    "SC + grounding, balanced": ("balanced", SC | {"losses.grounding.weight": 2.0}),
     "NegCLIP": ("ordinary", {"losses.negclip.weight": 1.0}),
     "CE-CLIP": ("ordinary", {"losses.negclip.weight": 1.0, "losses.ce_clip.weight": 1.0}),
     "focal (FSC-CLIP)": ("ordinary", {"losses.focal.weight": 0.5}),
     "hard positives + negatives": ("ordinary", {"losses.hard_positives.weight": 1.0}),
-    "SC + distillation": ("ordinary", SC | {"losses.distillation.weight": 1.0}),
+    "SC + distillation": ("ordinary", SC | {"losses.distillation.weight": 0.1}),
     "SC + pull to start": ("ordinary", SC | {"optimizer.pull_to_start": 20.0}),
+    # Chosen on held-out training images; the default of configs/coco_lit.py.
+    "SC + grounding + blind + pull": (
+        "ordinary",
+        {
+            "losses.sc.weight": 2.0,
+            "losses.grounding.weight": 1.0,
+            "losses.blind.weight": 2.0,
+            "optimizer.pull_to_start": 20.0,
+        },
+    ),
     "linear map of texts (LABCLIP)": (
         "ordinary",
         SC | {"train.heads": "text", "init.residual_head_width": 0},
@@ -69,6 +82,17 @@ TRIALS: dict[str, tuple[str, dict]] = {
     "SC + grounding 1 + blind 1": ("ordinary", SC | {_GROUNDING: 1.0, _BLIND: 1.0}),
     "SC + grounding 2 + blind 10": ("ordinary", SC | {_GROUNDING: 2.0, _BLIND: 10.0}),
     "SC + grounding 2, balanced": ("balanced", SC | {_GROUNDING: 2.0}),
+    **{f"SC + grounding {weight}": ("ordinary", SC | {_GROUNDING: weight}) for weight in (0.5, 1.0)},
+    "SC + grounding 0.5 + blind 1": ("ordinary", SC | {_GROUNDING: 0.5, _BLIND: 1.0}),
+    "SC + grounding 1 + distillation 0.1": ("ordinary", SC | {_GROUNDING: 1.0, _DISTILLATION: 0.1}),
+    **{
+        f"SC {sc} + grounding 1 + blind {blind} + pull 20": (
+            "ordinary",
+            {"losses.sc.weight": sc, _GROUNDING: 1.0, _BLIND: blind, "optimizer.pull_to_start": 20.0},
+        )
+        for sc, blind in ((1.5, 1.0), (2.0, 2.0))
+    },
+    "SC 3 + grounding 1 + blind 1": ("ordinary", {"losses.sc.weight": 3.0, _GROUNDING: 1.0, _BLIND: 1.0}),
 }
 
 
@@ -174,6 +198,17 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{arm}, seed {seed}: trained {trained - start:.0f} s, all {time.time() - start:.0f} s", flush=True)
 
 
+def export(arguments: argparse.Namespace) -> None:
+    """Writes the model directory of an arm, for `rococo evaluate`."""
+    settings = (ARMS | TRIALS)[arguments.arm][1]
+    encoder, config = load_model(arguments.model), config_of(settings, arguments.seed, 1)
+    if config.init.residual_head_width:
+        encoder = with_residual_heads(encoder, config.init.residual_head_width, arguments.seed)
+    heads = np.load(arguments.out / "heads" / f"{arguments.arm}_{arguments.seed}.npz")
+    record = {"arm": arguments.arm, "seed": arguments.seed}
+    save_model(arguments.to, trained_encoder(encoder, {**parameters_of(encoder.model), **heads}, record))
+
+
 MAIN = ["i2t R@1", "t2i R@1"]
 FIRST = ("R@1", "FR@1", "blind", "grounding")
 
@@ -212,8 +247,14 @@ def main() -> None:
     shown.add_argument("--out", type=Path, required=True)
     shown.add_argument("--figure", type=Path)
     shown.add_argument("--interpolated", action="store_true", help="also rows of interpolated models")
+    exporter = commands.add_parser("export")
+    exporter.add_argument("--model", required=True, help="the joined model")
+    exporter.add_argument("--out", type=Path, required=True)
+    exporter.add_argument("--arm", required=True)
+    exporter.add_argument("--seed", type=int, default=0)
+    exporter.add_argument("to", type=Path)
     arguments = parser.parse_args()
-    {"run": run, "table": table}[arguments.command](arguments)
+    {"run": run, "table": table, "export": export}[arguments.command](arguments)
 
 
 if __name__ == "__main__":
