@@ -3,7 +3,8 @@
     rococo train --config configs/coco_finetune.py --workdir runs/sc-vc \
         --config.init.model=openai/clip-vit-base-patch32 --config.data.images=coco/train2017 \
         --config.data.captions=captions_train.json
-    ... --config.losses.sc.weight=0 --config.losses.vc.weight=0                      plain
+    ... --config.losses.sc.weight=0 --config.losses.grounding.weight=0 --config.losses.blind.weight=0 \
+        --config.losses.vc.weight=0                                                  plain
     ... --config.train.vision=last:2 --config.train.text=last:2                      the last blocks
     ... --config.losses.hard_positives.weight=1 --config.losses.hard_positives.positives=p.jsonl \
         --config.losses.hard_positives.negatives=n.jsonl
@@ -25,7 +26,10 @@ def get_config():
     config.data.random_crop_min_scale = 0.5
     config.optimizer.learning_rate = 1e-5
     config.optimizer.layer_decay = 0.8
+    # The weights among each other are those of coco_lit.py, chosen with frozen towers; here they were not compared.
     config.losses.sc.weight = 1.0
+    config.losses.grounding.weight = 0.5
+    config.losses.blind.weight = 1.0
     config.losses.vc.weight = 1.0
     config.checkpoint.every = 500
     return config

@@ -177,7 +177,8 @@ def run(arguments: argparse.Namespace) -> None:
     for seed in map(int, arguments.seeds.split(",")):
         plain = None
         for arm, (pool, settings) in arms.items():
-            names = [f"{arm} @{weight}_{seed}.npz" for weight in WEIGHTS] + [f"{arm}_{seed}.npz"]
+            weights = WEIGHTS if seed < arguments.interpolated else ()
+            names = [f"{arm} @{weight}_{seed}.npz" for weight in weights] + [f"{arm}_{seed}.npz"]
             if arm != "plain" and all((folder / name).exists() for name in names):
                 continue
             start, kept = time.time(), heads / f"{arm}_{seed}.npz"
@@ -193,7 +194,7 @@ def run(arguments: argparse.Namespace) -> None:
             judged(arm, seed, encoder)
             # What has no residual heads starts from the joined model, and is interpolated with it.
             first = plain if encoder.spec == plain.spec else material.start
-            for weight in WEIGHTS if arm != "plain" else ():
+            for weight in weights if arm != "plain" else ():
                 judged(f"{arm} @{weight}", seed, between(first, encoder, weight))
             print(f"{arm}, seed {seed}: trained {trained - start:.0f} s, all {time.time() - start:.0f} s", flush=True)
 
@@ -209,26 +210,27 @@ def export(arguments: argparse.Namespace) -> None:
     save_model(arguments.to, trained_encoder(encoder, {**parameters_of(encoder.model), **heads}, record))
 
 
-MAIN = ["i2t R@1", "t2i R@1"]
-FIRST = ("R@1", "FR@1", "blind", "grounding")
+FIGURES = ("R@1", "FR@1", "blind", "grounding")
+RETRIEVAL = ("i2t R@1", "t2i R@1")
+ELSEWHERE = ("sugar_crepe accuracy", "sugar_crepe blind", "sugar_crepe grounding", "sugarcrepe_pp accuracy",
+             "REPLACE text-only brittleness")  # fmt: skip
+TRANSFER = ("Flickr8k i2t R@1", "Flickr8k t2i R@1", "cues shape", "cues shape or texture")
 
 
 def table(arguments: argparse.Namespace) -> None:
     runs = read_runs(arguments.out / "runs")
     made = summarise(runs, "plain")
     write_table(made, arguments.out / "table.json")
-    order = [arm for arm in ("joined", *ARMS, *TRIALS) if arm in runs]
-    order += [arm for arm in runs if "@" in arm] if arguments.interpolated else []
+    order = [arm for arm in dict.fromkeys(("joined", *ARMS, *TRIALS)) if arm in runs]
+    order += sorted(arm for arm in runs if "@" in arm) if arguments.interpolated else []
     groups = ("published",) if "published FR@1" in runs["plain"] else ("ordinary", "balanced")
-    print(markdown(made, order, MAIN + [f"{group} {metric}" for group in groups for metric in FIRST], "plain"), "\n")
-    further = [f"{group} {metric}" for group in ("balanced", "mixed") for metric in FIRST[1:]]
-    print(markdown(made, order, further, "plain"), "\n")
-    rest = ["sugar_crepe accuracy", "sugar_crepe blind", "sugar_crepe grounding", "sugarcrepe_pp accuracy",
-            "REPLACE text-only brittleness", "Flickr8k i2t R@1", "Flickr8k t2i R@1", "cues shape",
-            "cues shape or texture"]  # fmt: skip
-    print(markdown(made, order, rest, "plain"))
+    first = [*RETRIEVAL, *(f"{group} {figure}" for group in groups for figure in FIGURES)]
+    second = [f"{group} {figure}" for group in ("balanced", "mixed") for figure in FIGURES[1:]]
+    for columns in (first, second, ELSEWHERE, TRANSFER):
+        print(markdown(made, order, columns, "plain"), "\n")
     if arguments.figure:
-        draw_frontier({arm: made[arm] for arm in [*order, *(a for a in runs if "@" in a)]}, groups[0], arguments.figure)
+        shown = [*order, *(arm for arm in runs if "@" in arm and arm not in order)]
+        draw_frontier({arm: made[arm] for arm in shown}, groups[0], arguments.figure)
 
 
 def main() -> None:
@@ -242,6 +244,7 @@ def main() -> None:
     runner.add_argument("--steps", type=int, default=200)
     runner.add_argument("--held", type=int, default=0, help="training images to hold out and judge by instead")
     runner.add_argument("--trials", action="store_true", help="what was tried on held-out images, instead of the arms")
+    runner.add_argument("--interpolated", type=int, default=3, help="seeds below this also get interpolated models")
     runner.add_argument("--arms", default="", help="names, separated by semicolons (default: all)")
     shown = commands.add_parser("table")
     shown.add_argument("--out", type=Path, required=True)

@@ -13,7 +13,9 @@ from rococo_jax.training.config import read_config
 
 
 def get_config():
-    config = read_config(Path(__file__).parents[1] / "coco_lit.py")
+    # The base of the ablation is plain training.
+    plain = ("losses.sc.weight=0", "losses.grounding.weight=0", "losses.blind.weight=0", "optimizer.pull_to_start=0")
+    config = read_config(Path(__file__).parents[1] / "coco_lit.py", plain)
     config.data.feature_pool.captions = 8
     config.losses.sc.weight = 2.0
     return config

@@ -10,7 +10,7 @@ EXAMPLES = """\
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
-      --config.losses.sc.weight=1.5 --config.losses.vc.weight=7 --config.data.resize_prob=0.5
+      --config.losses.vc.weight=7 --config.data.resize_prob=0.5
 The same command resumes a run that was stopped.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
