@@ -39,10 +39,11 @@ def test_dinov2_gives_the_reference_vectors_on_photographs(real_data):
     np.testing.assert_allclose(features, first.numpy(), rtol=0, atol=1e-3)
 
 
-def test_minilm_gives_the_reference_vectors_on_1000_captions(real_data):
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.thorough)])
+def test_minilm_gives_the_reference_vectors_on_captions(count, real_data):
     folder = real_data / "towers" / "minilm_l6_v2"
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())
-    captions = [caption for image in images for caption in image["caption"]][:1000]
+    captions = [caption for image in images for caption in image["caption"]][:count]
     reference = transformers.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     expected = []

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.encoders.device_steps import on_active_devices
-from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
+from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models.attention import (
     FusedAttention,
     SelfAttention,
@@ -19,6 +20,7 @@ from rococo_jax.models.attention import (
 )
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
+from tests.support.tiny import drawn_parameters
 
 BATCH, HEADS, SIZE = 2, 2, 24
 MASKS = {
@@ -35,8 +37,11 @@ def inputs(tokens: int, dtype: str, batch: int = BATCH, heads: int = HEADS) -> l
 
 
 def value_and_gradients(function, query, key, value, cotangent):
-    mixed, backward = jax.vjp(function, query, key, value)
-    return [np.asarray(each, np.float64) for each in (mixed, *backward(cotangent))]
+    def both(query, key, value, cotangent):
+        mixed, backward = jax.vjp(function, query, key, value)
+        return mixed, *backward(cotangent)
+
+    return [np.asarray(each, np.float64) for each in jax.jit(both)(query, key, value, cotangent)]
 
 
 def reference(mask, query, key, value, cotangent):
@@ -111,7 +116,8 @@ def test_the_implementation_follows_device_precision_length_and_mask():
 
 def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
     head = HeadSpec("linear", 16)
-    model = DualEncoder(ModelSpec(VISION, TEXT, head, head), rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+    spec = ModelSpec(VISION, TEXT, head, head)
+    model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     mesh = make_mesh(jax.devices()[:1])
     monkeypatch.setattr("rococo_jax.models.attention.fused_attention", lambda *_: FusedAttention("cudnn", mesh))
     use_fused_attention(model, mesh, "bfloat16")
@@ -121,7 +127,7 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
         FusedAttention, "__call__", lambda self, query, key, value, mask: asked.append(mask) or jnp.zeros_like(query)
     )
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
-    model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)
+    nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
     assert [mask is None for mask in asked] == [True, False], "the image tower without a mask, the text tower with one"
-    _, weights = model.vision.tokens_and_attention(pixels)
+    _, weights = nnx.jit(lambda model: model.vision.tokens_and_attention(pixels))(model)
     np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, rtol=1e-5)

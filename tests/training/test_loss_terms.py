@@ -77,7 +77,7 @@ def more_losses(monkeypatch):
 
 def first_metrics(config, tmp_path):
     """Metrics of the first step."""
-    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:2])
+    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:1])
     source = open_pairs(*write_pairs(tmp_path, 12))
     batches = make_input(Making(config, encoder, source, tmp_path))
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)

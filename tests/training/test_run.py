@@ -137,7 +137,7 @@ def test_the_same_call_again_finds_the_run_done(data, whole_run):
     assert (whole_run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.thorough)])
 def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run, tmp_path):
     expected = whole_run
     if devices > 1:

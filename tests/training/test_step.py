@@ -121,11 +121,12 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(devices, expec
     assert_same(gradients_on(devices), expected)
 
 
-@pytest.mark.parametrize(("devices", "parts"), [(1, 4), (4, 2)])
+@pytest.mark.parametrize(("devices", "parts"), [pytest.param(1, 4, marks=pytest.mark.thorough), (4, 2)])
 def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(devices, parts, expected):
     assert_same(gradients_on(devices, parts), expected)
 
 
+@pytest.mark.thorough  # test_step_oracle tries it against torch
 def test_rematerialised_blocks_give_the_same_gradients(expected):
     assert_same(gradients_on(1, remat="dots"), expected)
 
@@ -139,6 +140,7 @@ def test_every_part_of_the_loss_is_there_and_weighted(expected):
     assert min(parts.values()) > 0.1
 
 
+@pytest.mark.thorough  # test_step_oracle tries it against torch
 def test_gradients_of_the_last_blocks_are_those_of_the_whole_model(expected):
     found = gradients_on(1, train={"vision": "last:1", "text": "last:1"})
     for path, gradient in found[2].items():
@@ -245,6 +247,7 @@ def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     assert not [shape for shape in shapes if len(shape) > 2 and {"17", "12"} & set(shape)]
 
 
+@pytest.mark.thorough  # test_step_oracle tries it against torch
 def test_training_lowers_the_loss_and_clamps_the_scale():
     losses, state = run_steps(2, steps=8, optimizer__learning_rate=1e-2, losses__hard_positives__weight=0.0)
     assert losses[-1] < losses[0]
