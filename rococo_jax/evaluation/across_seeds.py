@@ -20,7 +20,7 @@ from rococo_jax.metrics.intervals import RESAMPLES, image_draws
 METRICS = ("r1", "fr1")
 _ALWAYS = ("task", "variant", "image")
 # Metric -> the columns that it is counted from; a table has the columns of the kinds of its tasks.
-_COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen"}
+_COUNTED_FROM = {"r1": "rank", "fr1": "top1_kind", "ota": "chosen", "top1": "chosen"}
 # Of these the column of the same name is true or false.
 _COUNTED_FROM |= {name: name for name in ("ata", "tot", "group_score", "text_score", "image_score")}
 _ALTERED = ("own_altered", "other_altered")
@@ -97,6 +97,7 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         "r1": lambda column: compute.less_equal(column, 1),
         "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
         "ota": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
+        "top1": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
     }
     columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
     for metric, column in counted.items():

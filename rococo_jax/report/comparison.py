@@ -149,7 +149,9 @@ def _differences(
         for run, variant, _, _ in members:
             each = {name: next(found) for name in compared}
             # Nothing altered is in the clean gallery: no first choice can be.
-            made[run.label, variant] = Difference(run, variant, {"r1": each["r1"]} if variant == CLEAN else each)
+            made[run.label, variant] = Difference(
+                run, variant, {"r1": each["r1"]} if variant == CLEAN and "r1" in each else each
+            )
     return [made[run.label, variant] for run, variant, _, _ in pairs]
 
 

@@ -50,7 +50,7 @@ def _errors(task: str) -> tuple[str, str]:
 def _section(question: str) -> TaskSection:
     return TaskSection(
         lead=_LEAD,
-        compared=(),
+        compared=("top1",),
         figures=_SHORT,
         alters=False,
         question=f"{question} Classes are compared as texts; a tie counts as an error.",

@@ -1,0 +1,75 @@
+"""Classes on the page: reliability, ROC, shape, RAS and errors, each only where the results have it."""
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks import ClassifyTask
+from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
+from rococo_jax.evaluation.results import (
+    make_fingerprint,
+    make_results,
+    per_query_table,
+    with_checksum,
+    write_per_query,
+)
+from rococo_jax.report import write_report
+from rococo_jax.storage import write_json
+
+IMAGES, CLASSES = 60, ("cat", "dog", "eel")
+
+
+def save(folder, name, seed, corrupted=True):
+    """Results of a model on classes, on stimuli with a texture, and against other images."""
+    rng = np.random.default_rng(seed)
+    label = np.arange(IMAGES) % 3
+    texts = np.eye(3, 6)
+    images = texts[label] + 0.7 * rng.normal(size=(IMAGES, 6))
+    tables = {TEXTS: texts, ORIGINALS: images, "uncorrupted": images, "out_far": rng.normal(size=(40, 6))}
+    tables |= {f"fog_{severity}": images + 0.3 * severity * rng.normal(size=images.shape) for severity in (1, 3)}
+    embeddings = Embeddings(
+        {key: each / np.linalg.norm(each, axis=1, keepdims=True) for key, each in tables.items()}, logit_scale=9.0
+    )
+    every, names = np.arange(IMAGES), [f"{place}.jpg" for place in range(IMAGES)]
+    pets = ClassifyTask("pets", "clean", CLASSES, np.arange(3)[:, None], Rows.of(ORIGINALS, every), every, names, label)
+    cues = ClassifyTask("cues", "clean", CLASSES, np.arange(3)[:, None], Rows.of(ORIGINALS, every), every, names, label,
+                        texture=(label + every // 3 % 3) % 3)  # fmt: skip
+    far = OutOfDistributionTask(
+        "pets_ood", "far", pets, Rows.of("out_far", np.arange(40)), [f"far/{n}" for n in range(40)]
+    )
+    tasks = [pets, cues, far]
+    if corrupted:
+        tasks += [pets.on_images(images, "uncorrupted", None) for images in ("uncorrupted", "fog_1", "fog_3")]
+    outcomes = [task.score(embeddings) for task in tasks]
+    fingerprint = make_fingerprint(model={"weights": name}, data={"pets": {"labels": "x"}}, protocol="paper")
+    written = type("Names", (), {"images": tuple(names), "texts": CLASSES})()
+    write_json(folder / name / "results.json", with_checksum(make_results(name, "paper", fingerprint, outcomes)))
+    write_per_query(folder / name / "per_query.parquet", per_query_table([each.rows(written) for each in outcomes]))
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_every_chart_is_there(tmp_path, models):
+    for number in range(models):
+        save(tmp_path / "runs", f"model-{number}", number)
+    page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
+    for words in ("Reliability", ">ROC<", "Shape or texture", "Sure and wrong, right and unsure", "Relative mCE"):
+        assert words in page, words
+    # Reliability of two tasks for each model, one shape diagram, a ROC chart a model.
+    assert page.count('class="chart"') == 2 * models + 1 + models
+    assert ("Top-1 difference" in page or "differences from" in page.lower()) == (models == 2)
+    assert "60 images of 3 classes" in page and "against 40 of Far" in page
+    table = (tmp_path / "r.csv").read_text()
+    assert "ece_scaled" in table and "auroc_energy" in table and "ras_destructive" in table
+
+
+def test_nothing_is_said_of_what_was_not_measured(tmp_path):
+    save(tmp_path / "runs", "model", 0, corrupted=False)
+    page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
+    assert "RAS" not in page and "mCE" not in page and "Reliability" in page
+
+
+def test_plain_numbers_have_three_decimals(tmp_path):
+    save(tmp_path / "runs", "model", 0)
+    write_report([tmp_path / "runs"], tmp_path / "r.html")
+    row = next(line for line in (tmp_path / "r.md").read_text().splitlines() if line.startswith("| model | Clean"))
+    assert any(len(cell.split(" ")[0].partition(".")[2]) == 3 for cell in row.split(" | "))
