@@ -51,7 +51,7 @@ def open_benchmarks(
             raise InputError("evaluate", "benchmarks", "names with images and annotations", "names with data")
         info = _by_tasks(settings.tasks) or recognise(Path(annotations))
         places = {"images": Path(images), "annotations": Path(annotations)}
-        chosen = [(info, {role: places[role] for role in info.folders})]
+        chosen = [(info, {role: places.get(role, places["annotations"]) for role in info.folders})]
     else:
         chosen = _under(Path(data), names, folders or {}, settings)
     known = [task for info, _ in chosen for task in info.tasks]

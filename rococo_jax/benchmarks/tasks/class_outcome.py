@@ -54,6 +54,11 @@ class ClassOutcome:
         classes, templates = self.of.prompts.shape
         return {"images": len(self.of.label), "classes": classes, "templates": templates}
 
+    @property
+    def chance(self) -> dict[str, float]:
+        """Top-1 of a guess among the classes, in percent."""
+        return {"top1": 100.0 / len(self.of.classes)}
+
     def curves(self) -> dict[str, Any]:
         """What charts are drawn of: reliability, temperatures, shares of shape by class."""
         about = self.statistics

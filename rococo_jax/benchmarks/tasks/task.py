@@ -87,6 +87,9 @@ class Outcome(Protocol):
     and `pair_rows(tables)`, columns with an entry for each (or None); see `tasks.pairs`. A task that compares texts has
     `compared_texts()`: rows of right and wrong texts, and the image of each pair (or None). `chance` gives, where there
     is an exact one, the expectation of metrics for a model that ranks at random.
+    One with probabilities has `change_from(baseline)`, what corruption changed of them (`Counted` or None); one that
+    charts are drawn of has `curves()`, which results keep as they are. `counted` may also be an object with `values()`
+    and `drawn(resamples, seed)`, for metrics that no sums over images make.
     """
 
     task: str
