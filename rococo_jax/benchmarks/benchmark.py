@@ -18,6 +18,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.captions import find_images, refuse_missing_images
+from rococo_jax.data.downloads import Download
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError
 
@@ -98,6 +99,7 @@ class BenchmarkInfo:
         optional: roles of folders that may be absent.
         reader: of the items, where they are choices (`choices.reader.ChoiceReader`).
         holds: tells the benchmark's files from another's of the same names.
+        downloads: what `rococo fetch` gets; empty where files are got by hand, as `source` says.
         open: reads the files: (folders by role, settings) -> benchmark. Raises InputError.
     """
 
@@ -114,6 +116,7 @@ class BenchmarkInfo:
     optional: tuple[str, ...] = ()
     reader: Any = None
     holds: Callable[[Path], bool] | None = None
+    downloads: tuple[Download, ...] = ()
 
     def missing(self, folders: Mapping[str, Path]) -> list[str]:
         """What is not there of what the benchmark needs, as paths."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.coco_files import VAL2014, karpathy_test
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 
 SEED = 0
@@ -62,4 +63,5 @@ INFO = choice_benchmark(
     folders={"images": "coco/images", "annotations": "coco"},
     files=("captions_test.json", "coco_karpathy_test.json"),
     source="a captions file in the Karpathy form; images: MS-COCO, cocodataset.org",
+    downloads=(karpathy_test("coco"), VAL2014),
 )

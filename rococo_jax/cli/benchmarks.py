@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import known_benchmarks
+    from rococo_jax.cli.fetch import in_bytes
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
 
@@ -43,6 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
             ("tasks", ", ".join(info.tasks)),
         ]
         lines += [("needs", ", ".join(f"DIR/{place}" for place in info.folders.values())), ("from", info.source)]
+        if info.downloads:
+            size = sum(each.size for each in info.downloads)
+            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({in_bytes(size)})"))
         if data is not None:
             missing = info.missing(layout_folders(info, data))
             lines.append(("found", "no: " + ", ".join(missing) if missing else "yes"))

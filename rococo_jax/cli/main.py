@@ -19,6 +19,7 @@ from rococo_jax.version import __version__
 COMMANDS = (
     "demo",
     "benchmarks",
+    "fetch",
     "evaluate",
     "score",
     "export-inputs",

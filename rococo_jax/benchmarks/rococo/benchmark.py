@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
+from rococo_jax.benchmarks.coco_files import VAL2014, karpathy_test
 from rococo_jax.benchmarks.rococo.annotations import (
     CLEAN_FILE,
     AlteredCaptions,
@@ -30,6 +31,7 @@ from rococo_jax.benchmarks.settings import CONTROL, Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.downloads import Download
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_json
 
@@ -240,6 +242,14 @@ def _asked(settings: Settings) -> dict[str, Any]:
     return asked
 
 
+_PUBLISHED = "https://raw.githubusercontent.com/pseulki/rococo/ab20e1ab5627643a5179515d389f4eae82a3c25f/annotations"
+_HASHES = {
+    "same_concept": "afca80639b0d1e494771dd6c22f7bbedb430fd795f0e99ab2a598bef04002771",
+    "diff_concept": "4a18a5f0ddc22eb889bdd9ed07b1a65778775385bc31e2c72520d0d3beaa94bc",
+    "rand_voca": "768c62b11021e1e904b1e63ee757bc450879538a1ea0c1bd8114e51e0b7c3c9c",
+    "danger": "36ddba6223543df092513d28340bf45900913c83995377564030dcedf6685ee5",
+}
+
 INFO = register(
     BenchmarkInfo(
         name="rococo",
@@ -252,5 +262,15 @@ INFO = register(
         source="annotations: the benchmark's public repository; images: MS-COCO val2014, cocodataset.org",
         tasks=TASKS,
         open=open_rococo,
+        downloads=(
+            karpathy_test("rococo/annotations"),
+            *(
+                Download(
+                    f"{_PUBLISHED}/{name}.json", f"rococo/annotations/{name}.json", "annotations", digest, 3_200_000
+                )
+                for name, digest in _HASHES.items()
+            ),
+            VAL2014,
+        ),
     )
 )

@@ -1,0 +1,201 @@
+"""Files from the web, resumed after an interruption, and there under their names only when they are whole.
+
+A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After a cut or a kill
+it goes on where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
+its name when its length is what the server said and its SHA-256, where one is known, is right. An archive is then
+unpacked into a hidden folder, whose contents get their names last.
+"""
+
+import dataclasses
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.storage import atomic_write, check_free_space
+
+DOWNLOADS = ".downloads"
+_CHUNK = 1 << 20
+_TRIES, _TIMEOUT_SECONDS = 5, 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Download:
+    """One file of a benchmark.
+
+    Attributes:
+        url: where it is got.
+        to: path below the data folder: of the file, or of what an archive unpacks.
+        sha256: where one is published, or was measured of the published file.
+        size: in bytes, roughly; the server's word counts.
+        role: of the folder that it belongs to.
+        unpack: the folder inside a ZIP archive that becomes `to`; None for a plain file.
+    """
+
+    url: str
+    to: str
+    role: str
+    sha256: str | None = None
+    size: int = 0
+    unpack: str | None = None
+
+    def is_there(self, data: Path) -> bool:
+        """Whether it need not be got."""
+        return (data / self.to).exists()
+
+
+def fetch(
+    download: Download,
+    data: str | os.PathLike,
+    on_progress: Callable[[int], None] = lambda count: None,
+    wait: float = 1.0,
+) -> bool:
+    """Gets one file, unless it is there. Returns whether it was got now.
+
+    Args:
+        download: which.
+        data: the data folder.
+        on_progress: called with the number of further bytes that are there.
+        wait: seconds before the first of up to four further tries; doubled each time.
+
+    Raises:
+        InputError: the server does not answer or has no such file, the connection is cut again and again, or what came
+            is not what was published. What came so far of a file that is not refused is kept for the next call.
+    """
+    data = Path(data)
+    if download.is_there(data):
+        return False
+    name = hashlib.sha256(download.url.encode()).hexdigest()[:8] + "-" + download.url.rpartition("/")[2]
+    part = data / DOWNLOADS / f"{name}.part"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    whole = part.with_suffix("")
+    if not whole.exists():
+        _get(download, part, on_progress, wait)
+        _check(download, part)
+        part.replace(whole)
+        _note_of(part).unlink(missing_ok=True)
+    else:
+        on_progress(whole.stat().st_size)
+    target = data / download.to
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if download.unpack is None:
+        whole.replace(target)
+    else:
+        _unpack(download, whole, target)
+    if not any(part.parent.iterdir()):
+        part.parent.rmdir()
+    return True
+
+
+def _note_of(part: Path) -> Path:
+    return part.with_suffix(".json")
+
+
+def _get(download: Download, part: Path, on_progress: Callable[[int], None], wait: float) -> None:
+    counted = 0
+    for attempt in range(_TRIES):
+        try:
+            for there in _receive(download, part):
+                on_progress(there - counted)
+                counted = there
+            return
+        except urllib.error.HTTPError as error:
+            if error.code == 416:  # what is there is longer than the file: it has changed
+                part.unlink(missing_ok=True)
+                on_progress(-counted)
+                counted = 0
+            elif error.code < 500 and error.code != 429:
+                raise InputError(download.url, "download", f"{error.code} {error.reason}", "the file") from None
+            last = error
+        except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
+            last = error
+        if attempt < _TRIES - 1:
+            time.sleep(wait * 2**attempt)
+    found = f"{first_line(last)}, {_TRIES} times"
+    raise InputError(download.url, "download", found, "an answer; the same command goes on from here") from None
+
+
+def _receive(download: Download, part: Path):
+    """Appends what comes to the part, or begins it anew; yields its length."""
+    note, start = _note_of(part), part.stat().st_size if part.exists() else 0
+    known = json.loads(note.read_text()) if note.exists() and start else {}
+    start = start if known.get("version") else 0
+    if start and start == known.get("size"):
+        yield start
+        return
+    request = urllib.request.Request(download.url, headers={"User-Agent": "rococo_jax", "Accept-Encoding": "identity"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+        request.add_header("If-Range", known["version"])
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        goes_on = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), start)
+        if start and not goes_on:
+            if answer.status == 206:
+                raise ConnectionError("the server sent another range than was asked for")
+            start = 0
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else start + int(length)
+        if not start:
+            # A weak tag names no bytes.
+            tag = answer.headers.get("ETag")
+            version = tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
+            with atomic_write(note) as temporary:
+                temporary.write_text(json.dumps({"url": download.url, "version": version, "size": total}))
+            if total is not None:
+                check_free_space(part.parent, total)
+        there = start
+        with part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            while chunk := answer.read1(_CHUNK):
+                file.write(chunk)
+                there += len(chunk)
+                yield there
+        if total is not None and there != total:
+            raise ConnectionError(f"the connection was cut after {there:,} of {total:,} bytes")
+
+
+def _starts_at(content_range: str | None, start: int) -> bool:
+    return content_range is not None and content_range.startswith(f"bytes {start}-")
+
+
+def _check(download: Download, part: Path) -> None:
+    """Removes the part and raises InputError where its hash is not the published one."""
+    if download.sha256 is None:
+        return
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != download.sha256:
+        size = part.stat().st_size
+        part.unlink()
+        _note_of(part).unlink(missing_ok=True)
+        raise InputError(download.url, "sha256", f"{found} ({size:,} bytes)", download.sha256)
+
+
+def _unpack(download: Download, archive: Path, target: Path) -> None:
+    """The archive's folder as `target`, which appears whole; the archive is removed."""
+    hidden = archive.with_suffix(".unpacked")
+    shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
+    try:
+        with zipfile.ZipFile(archive) as file:
+            check_free_space(archive.parent, sum(entry.file_size for entry in file.infolist()))
+            file.extractall(hidden)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        archive.unlink()
+        raise InputError(download.url, "archive", first_line(error), "a whole ZIP archive") from None
+    inner = hidden / download.unpack
+    if not inner.is_dir():
+        archive.unlink()
+        there = ", ".join(sorted(path.name for path in hidden.iterdir()))[:80]
+        shutil.rmtree(hidden)
+        raise InputError(download.url, "archive", there or "nothing in it", f"a folder {download.unpack}")
+    inner.replace(target)
+    shutil.rmtree(hidden)
+    archive.unlink()

@@ -1,0 +1,233 @@
+"""Downloads from a local server that cuts connections, refuses ranges, changes its files and lies."""
+
+import hashlib
+import http.server
+import io
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks import benchmark as registry
+from rococo_jax.cli.main import main
+from rococo_jax.data.downloads import DOWNLOADS, Download, fetch
+from rococo_jax.errors import InputError
+from tests.support.paths import CHECKOUT
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8).tobytes()
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `files`, and does what `mode` says.
+
+    Attributes:
+        cuts: after how many bytes of an answer the connection is cut, one entry an answer.
+        ranges: whether ranges are answered.
+        tag: the version of all files.
+        pause: seconds between blocks of 20,000 bytes.
+        asked: the Range header of every request.
+        sent: bytes of content sent so far.
+    """
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.asked = {"/file.bin": CONTENT}, []
+        self.cuts, self.ranges, self.tag, self.pause, self.errors, self.sent = [], True, '"one"', 0.0, [], 0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *about):
+        pass
+
+    def do_GET(self):
+        server, content = self.server, self.server.files.get(self.path)
+        asked = self.headers.get("Range")
+        server.asked.append(asked)
+        if server.errors:
+            self.send_error(server.errors.pop(0))
+            return
+        if content is None:
+            self.send_error(404)
+            return
+        start = 0
+        if asked and server.ranges and self.headers.get("If-Range") == server.tag:
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("ETag", server.tag)
+        self.end_headers()
+        left = server.cuts.pop(0) if server.cuts else len(content)
+        for begin in range(start, len(content), 20_000):
+            block = content[begin : begin + min(20_000, left)]
+            try:
+                self.wfile.write(block)
+            except OSError:  # killed
+                return
+            left -= len(block)
+            server.sent += len(block)
+            if server.pause:
+                threading.Event().wait(server.pause)
+            if left <= 0:
+                self.wfile.flush()
+                self.connection.close()
+                return
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def file_of(server, **changes):
+    about = {"url": f"http://127.0.0.1:{server.server_port}/file.bin", "to": "folder/file.bin", "role": "images"}
+    return Download(**{**about, "sha256": DIGEST, **changes})
+
+
+def get(server, data, **changes):
+    counted = []
+    try:
+        return fetch(file_of(server, **changes), data, counted.append, wait=0.001), sum(counted)
+    finally:
+        assert not list(data.rglob("*.unpacked"))
+
+
+def files_of(data):
+    return sorted(path.relative_to(data).as_posix() for path in data.rglob("*") if path.is_file())
+
+
+def test_a_file_comes_whole_once_and_leaves_nothing_beside_it(server, tmp_path):
+    assert get(server, tmp_path) == (True, len(CONTENT))
+    assert files_of(tmp_path) == ["folder/file.bin"]
+    assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT
+    assert get(server, tmp_path) == (False, 0) and len(server.asked) == 1
+
+
+def test_cut_connections_are_resumed_where_they_were_cut(server, tmp_path):
+    server.cuts = [70_000, 50_000, 1]
+    assert get(server, tmp_path) == (True, len(CONTENT))
+    assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT
+    assert server.asked[0] is None and [asked is not None for asked in server.asked[1:]] == [True] * 3
+    begins = [int(asked.removeprefix("bytes=").rstrip("-")) for asked in server.asked[1:]]
+    assert begins == sorted(begins) and begins[0] > 0
+
+
+@pytest.mark.parametrize("change", ["ranges refused", "another version"])
+def test_what_cannot_be_resumed_begins_anew(server, tmp_path, change):
+    server.cuts = [150_000] * 5
+    with pytest.raises(InputError, match=r"the connection was cut|IncompleteRead|reset"):
+        server.ranges = False
+        get(server, tmp_path)
+    assert files_of(tmp_path) and all(name.startswith(DOWNLOADS) for name in files_of(tmp_path))
+    server.cuts, server.ranges = [], change != "ranges refused"
+    changed = CONTENT
+    if change == "another version":
+        server.tag, changed = '"two"', CONTENT[::-1]
+        server.files["/file.bin"] = changed
+    assert get(server, tmp_path, sha256=hashlib.sha256(changed).hexdigest())[0]
+    assert (tmp_path / "folder/file.bin").read_bytes() == changed
+
+
+def test_a_wrong_sum_leaves_nothing_that_looks_right(server, tmp_path):
+    with pytest.raises(InputError, match=f"sha256: found {DIGEST} .* wanted 0000"):
+        get(server, tmp_path, sha256="0" * 64)
+    assert files_of(tmp_path) == []
+    assert get(server, tmp_path)[0]
+
+
+def test_a_resumed_part_that_was_damaged_is_found_out(server, tmp_path):
+    server.cuts = [150_000] * 5
+    server.ranges = False
+    with pytest.raises(InputError):
+        get(server, tmp_path)
+    (part,) = tmp_path.rglob("*.part")
+    part.write_bytes(bytes(100) + part.read_bytes()[100:])
+    server.cuts, server.ranges = [], True
+    with pytest.raises(InputError, match="sha256"):
+        get(server, tmp_path)
+    assert files_of(tmp_path) == [] and get(server, tmp_path)[0]
+
+
+def test_servers_that_fail_for_a_while_are_asked_again_and_a_missing_file_is_not(server, tmp_path):
+    server.errors = [503, 429]
+    assert get(server, tmp_path)[0] and len(server.asked) == 3
+    with pytest.raises(InputError, match="404"):
+        get(server, tmp_path, url=file_of(server).url + "x", to="other")
+    assert len(server.asked) == 4 and files_of(tmp_path) == ["folder/file.bin"]
+
+
+KILLED = """
+import sys
+from rococo_jax.data.downloads import Download, fetch
+fetch(Download(sys.argv[1], "folder/file.bin", "images", sys.argv[2]), sys.argv[3])
+"""
+
+
+def test_killed_at_five_moments_it_goes_on_to_the_same_bytes(server, tmp_path):
+    server.pause = 0.004
+    command = [sys.executable, "-c", KILLED, file_of(server).url, DIGEST, str(tmp_path)]
+    for moment in range(1, 6):
+        process = subprocess.Popen(command, cwd=CHECKOUT)
+        reached = server.sent + 40_000
+        while server.sent < reached and process.poll() is None:
+            threading.Event().wait(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, f"done before kill {moment}"
+        assert not (tmp_path / "folder").exists()
+    subprocess.run(command, cwd=CHECKOUT, check=True)
+    assert files_of(tmp_path) == ["folder/file.bin"] and (tmp_path / "folder/file.bin").read_bytes() == CONTENT
+    assert sum(asked is not None for asked in server.asked) >= 4
+
+
+def zipped(name="val/a.txt", text="a"):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr(name, text)
+    return made.getvalue()
+
+
+def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
+    server.files["/file.bin"] = zipped()
+    assert get(server, tmp_path, to="coco/images/val", sha256=None, unpack="val")[0]
+    assert files_of(tmp_path) == ["coco/images/val/a.txt"]
+    for content, said in ((zipped("other/a.txt"), "found other; wanted a folder val"), (CONTENT, "not a zip file")):
+        server.files["/file.bin"] = content
+        with pytest.raises(InputError, match=said):
+            get(server, tmp_path, to="again/val", sha256=None, unpack="val")
+        assert files_of(tmp_path) == ["coco/images/val/a.txt"]
+
+
+def test_the_command_says_the_licence_and_finds_what_it_got(server, tmp_path, capsys, monkeypatch):
+    info = registry.find_benchmark("rococo")
+    import dataclasses
+
+    made = dataclasses.replace(info, downloads=(file_of(server, to="rococo/annotations/danger.json"),))
+    monkeypatch.setattr(registry, "find_benchmark", lambda name: made)
+    assert main(["fetch", "rococo", "--data", str(tmp_path), "--dry-run"]) == 0
+    assert files_of(tmp_path) == []
+    assert main(["fetch", "rococo", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("rococo: annotations MIT; captions CC BY 4.0")
+    assert files_of(tmp_path) == ["rococo/annotations/danger.json"]
+
+
+def test_what_is_got_by_hand_is_one_line(tmp_path, capsys):
+    assert main(["fetch", "winoground", "--data", str(tmp_path)]) == 2
+    assert "winoground: downloads: found none that a program may get; wanted by hand:" in capsys.readouterr().err
+
+
+def test_every_download_has_a_place_in_the_layout_of_its_benchmark():
+    for info in registry.known_benchmarks().values():
+        for each in info.downloads:
+            assert each.to.startswith(info.folders[each.role] + "/") and (each.sha256 or "") != "" and each.size
