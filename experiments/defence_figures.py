@@ -139,11 +139,13 @@ def per_image(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
         return np.bincount(owner, values, minlength=count) / np.bincount(owner, minlength=count)
 
 
-def read_runs(folder: Path) -> dict[str, dict[str, np.ndarray]]:
-    """By arm and figure: (seeds, units). Figures of a group of variants are means over the variants."""
+def read_runs(folder: Path, seeds: tuple[str, ...] = ()) -> dict[str, dict[str, np.ndarray]]:
+    """By arm and figure: (seeds, units), of some seeds or all. Figures of a group of variants are means over them."""
     found: dict[str, list[dict]] = {}
     for path in sorted(folder.glob("*.npz")):
-        found.setdefault(path.stem.rpartition("_")[0], []).append(dict(np.load(path)))
+        arm, _, seed = path.stem.rpartition("_")
+        if not seeds or seed in seeds or arm == "joined":
+            found.setdefault(arm, []).append(dict(np.load(path)))
     runs = {arm: {key: np.stack([each[key] for each in seeds]) for key in seeds[0]} for arm, seeds in found.items()}
     for figures in runs.values():
         for group, names in GROUPS.items():

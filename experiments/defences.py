@@ -218,7 +218,7 @@ TRANSFER = ("Flickr8k i2t R@1", "Flickr8k t2i R@1", "cues shape", "cues shape or
 
 
 def table(arguments: argparse.Namespace) -> None:
-    runs = read_runs(arguments.out / "runs")
+    runs = read_runs(arguments.out / "runs", tuple(arguments.seeds.split(",")) if arguments.seeds else ())
     made = summarise(runs, "plain")
     write_table(made, arguments.out / "table.json")
     order = [arm for arm in dict.fromkeys(("joined", *ARMS, *TRIALS)) if arm in runs]
@@ -248,6 +248,7 @@ def main() -> None:
     runner.add_argument("--arms", default="", help="names, separated by semicolons (default: all)")
     shown = commands.add_parser("table")
     shown.add_argument("--out", type=Path, required=True)
+    shown.add_argument("--seeds", default="", help="of these seeds alone (default: all there are)")
     shown.add_argument("--figure", type=Path)
     shown.add_argument("--interpolated", action="store_true", help="also rows of interpolated models")
     exporter = commands.add_parser("export")

@@ -40,7 +40,7 @@ from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.runtime import cache_folder, enable_compilation_cache
 from rococo_jax.studies.attention import choose_pairs
 
-RATIOS, MIXING_SEED, ATTENTION_SEEDS = (0.5, 0.6, 0.7, 0.8, 0.9), 1, (1, 10)
+RATIOS, MIXING_SEED, ATTENTION_SEEDS = (0.5, 0.6, 0.7, 0.8, 0.9), 1, (1,)
 SELECTIONS, VARIANTS = ("lowest", "random", "highest"), ("same_concept", "rand_voca")
 # Concepts with fewer pairs are not shown.
 FEWEST_PAIRS = 60
