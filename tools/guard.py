@@ -41,6 +41,8 @@ ADDED: list[str] = [
     r"/results\.json:(format|version|kinds)(?=[.\[]|$)",
     # Examples of errors with their pictures.
     r"/examples\.parquet",
+    # Seconds that the host waited for data.
+    r"/metrics\.jsonl:\[\d+\]\.seconds_waiting_for_data$",
 ]
 # Digests that change with the names of fields. What they digest is compared itself, field by field.
 DIGESTS: list[str] = [
@@ -54,7 +56,7 @@ DIGESTS: list[str] = [
 # Dates and durations: for people (when, how long, how long it was thought to take), and how fast training was.
 TIMES: list[str] = [
     r"/journal\.jsonl:\[\d+\]\.(time|seconds|estimate)(?=\[|$)",
-    r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak)$",
+    r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu|hfu)$",
 ]
 # What is not read: inputs and logs of this script, caches (but see `cached_rows`), and checkpoints of unfinished runs.
 IGNORED = re.compile(r"^[^/]+/(inputs|logs|cache)/|^[^/]+/seconds\.json$|/(checkpoints|tensorboard)/|/params/.")

@@ -25,6 +25,7 @@ from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
 from rococo_jax.training.profiling import profiled_steps
+from rococo_jax.training.schedule import SCHEDULES
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
@@ -88,10 +89,19 @@ def default_config() -> ConfigDict:
             },
             "losses": {term.name: {key: each.default for key, each in term.keys.items()} for term in all_terms()},
             "optimizer": {
+                # "adamw", "lion" or "adafactor"; and how first moments are kept: "float32" or "bfloat16".
+                "name": "adamw",
+                "moments": "float32",
                 "learning_rate": 1e-3,
-                # Fraction of the steps that the rate rises, and of the rate that is left at the end.
+                # "cosine", "linear", "constant" or "rsqrt".
+                "schedule": "cosine",
+                # Fraction of the steps that the rate rises, or how many steps where that is not 0; and the fraction of
+                # the rate that is left at the end.
                 "warmup_fraction": 0.05,
+                "warmup_steps": 0,
                 "final_lr_fraction": 0.0,
+                # Fraction of the steps in which "constant" and "rsqrt" fall to that at the end.
+                "cooldown_fraction": 0.0,
                 "b1": 0.9,
                 "b2": 0.98,
                 "eps": 1e-8,
@@ -278,6 +288,11 @@ _CHECKS = {
     "data.feature_noise": NOT_NEGATIVE,
     "optimizer.learning_rate": NOT_NEGATIVE,
     "optimizer.warmup_fraction": FRACTION,
+    "optimizer.warmup_steps": NOT_NEGATIVE,
+    "optimizer.cooldown_fraction": FRACTION,
+    "optimizer.name": one_of("adamw", "lion", "adafactor"),
+    "optimizer.moments": one_of("float32", "bfloat16"),
+    "optimizer.schedule": one_of(*SCHEDULES),
     "optimizer.layer_decay": FRACTION,
     "log.every": POSITIVE,
     "checkpoint.every": POSITIVE,
@@ -319,6 +334,12 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
         raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")
     if config.eval.every and not (config.eval.images and config.eval.annotations):
         raise InputError(source, "config.eval.every", config.eval.every, "0 without eval.images and eval.annotations")
+    if config.optimizer.cooldown_fraction and config.optimizer.schedule not in ("constant", "rsqrt"):
+        wanted = f"0 with the schedule {config.optimizer.schedule!r}, which falls by itself"
+        raise InputError(source, "config.optimizer.cooldown_fraction", config.optimizer.cooldown_fraction, wanted)
+    if config.optimizer.warmup_steps > config.steps:
+        wanted = f"at most {config.steps}, the number of steps"
+        raise InputError(source, "config.optimizer.warmup_steps", config.optimizer.warmup_steps, wanted)
     if config.data.cached_features and (config.train.vision, config.train.text) != ("none", "none"):
         found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
         raise InputError(source, "config.data.cached_features", found, "config.train.vision and .text 'none'")

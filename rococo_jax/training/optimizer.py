@@ -1,10 +1,13 @@
-"""AdamW with warmup, cosine decay and clipping, over parameters by dotted path.
+"""The optimizer over parameters by dotted path: clipping, AdamW, Lion or Adafactor, decay, rates by layer.
 
-    rate(step) = learning_rate * min(step / warmup, 1)  then  * 1/2 (1 + cos(pi * fraction of the rest)), down to
-                 learning_rate * final_lr_fraction
     rate of a parameter = rate(step) * tower_lr_scale * layer_decay ^ (blocks above it), 1 for heads and the logit scale
 
-Loshchilov and Hutter (arXiv 1711.05101); layer-wise rates after BEiT (2106.08254), a ResNet has one rate. Vectors and
+    adamw       Loshchilov and Hutter (arXiv 1711.05101)
+    lion        the sign of an average of gradients (2302.06675); rates 3 to 10 times lower, decay as much higher
+    adafactor   second moments by row and column (1804.04235), 1 - step^-0.8 for their decay, the update's root mean
+                square held at 1, and a first moment, as for large image towers (2106.04560, section 3.4)
+
+`rate(step)` is in `schedule.py`; layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and
 scalars (norms, biases, logit scale) do not decay. After the update the logarithm of the logit scale is held at ln 100
 (CLIP, 2103.00020).
 """
@@ -19,24 +22,12 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ModelSpec, ResNetSpec
+from rococo_jax.training.schedule import make_schedule
 
 HIGHEST_LOG_SCALE = math.log(100)
 
 # An array, or its shape alone.
 Parameter = Array | jax.ShapeDtypeStruct
-
-
-def make_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
-    """The learning rate at a step, counted from 0."""
-    warmup = round(config.warmup_fraction * steps)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0 if warmup else config.learning_rate,
-        config.learning_rate,
-        warmup,
-        max(steps, warmup + 1),
-        config.final_lr_fraction * config.learning_rate,
-    )
-    return lambda step: schedule(jnp.asarray(step, jnp.float32))
 
 
 def make_optimizer(
@@ -47,7 +38,7 @@ def make_optimizer(
     rates = {path: rate_of(path, array, spec, config) for path, array in parameters.items()}
     chain = optax.chain(
         optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity(),
-        optax.scale_by_adam(config.b1, config.b2, config.eps),
+        _scaled(config),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
         *([pull_to_start(config.pull_to_start)] if config.pull_to_start else []),
         _scale_each(rates),
@@ -60,6 +51,20 @@ def make_optimizer(
             return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
+
+
+def _scaled(config: ConfigDict) -> optax.GradientTransformation:
+    """Gradients to updates; first moments are kept in `config.moments`."""
+    dtype = jnp.dtype(config.moments)
+    if config.name == "lion":
+        return optax.scale_by_lion(config.b1, config.b2, mu_dtype=dtype)
+    if config.name == "adafactor":
+        return optax.chain(
+            optax.scale_by_factored_rms(decay_rate=0.8),
+            optax.clip_by_block_rms(1.0),
+            optax.ema(config.b1, debias=False, accumulator_dtype=dtype),
+        )
+    return optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=dtype)
 
 
 def pull_to_start(rate: float) -> optax.GradientTransformation:

@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from rococo_jax.data.images import load_image, map_images, open_image
+from rococo_jax.data.images import FileImages, load_image, map_images, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 
@@ -311,3 +311,15 @@ def test_an_image_too_large_to_decode_safely_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(InputError, match=r"bomb\.png"):
         open_image(tmp_path / "bomb.png")
+
+
+def test_rows_of_files_are_their_own_pictures_in_any_order(tmp_path):
+    names = tuple(f"{shade}.png" for shade in (10, 60, 110, 160))
+    for name in names:
+        Image.new("RGB", (4, 3), (int(name[:-4]),) * 3).save(tmp_path / name)
+    images = FileImages(names, tuple(tmp_path / name for name in names))
+    for rows in ([0, 1, 2, 3], [2, 0, 3, 3]):
+        expected = [int(names[row][:-4]) for row in rows]
+        assert [np.asarray(image).max() for image in images.read(rows)] == expected
+        assert list(images.read(rows, lambda image: image.getpixel((0, 0))[0])) == expected
+    assert np.asarray(images.thumbnail(1)).max() == 60

@@ -68,6 +68,9 @@ OF_DEFENCES = {
     **dict.fromkeys(("losses.ce_clip.intra", "losses.ce_clip.rank", "losses.ce_clip.upper", "losses.focal.gamma",
                      "losses.focal.smoothing"), "losses/test_devices.py"),
 }  # fmt: skip
+# Told from another value beside NumPy restatements.
+OF_RECIPES = dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
+                            "optimizer.cooldown_fraction"), "training/test_recipes.py")  # fmt: skip
 INPUT_KEYS: dict[str, Callable] = {}
 
 
@@ -360,11 +363,11 @@ def test_two_values_give_two_inputs_each_the_expected_one(test, world):
 
 @pytest.mark.parametrize("key", flat(default_config()))
 def test_every_key_has_a_test_that_tells_two_values_apart(key):
-    known = [key in STEP_KEYS, key in INPUT_KEYS, key in SAME_RESULT, key in OF_DEFENCES]
+    known = [key in group for group in (STEP_KEYS, INPUT_KEYS, SAME_RESULT, OF_DEFENCES, OF_RECIPES)]
     assert any(known), f"{key}: add a case to tests/support/step_cases.py, or a test to this file"
     assert not (key in SAME_RESULT and sum(known) > 1)
 
 
 def test_no_test_is_of_a_key_that_does_not_exist():
-    assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT, *OF_DEFENCES} <= flat(default_config()).keys()
-    assert all((CHECKOUT / "tests" / test).exists() for test in OF_DEFENCES.values())
+    assert {*STEP_KEYS, *INPUT_KEYS, *SAME_RESULT, *OF_DEFENCES, *OF_RECIPES} <= flat(default_config()).keys()
+    assert all((CHECKOUT / "tests" / test).exists() for test in (*OF_DEFENCES.values(), *OF_RECIPES.values()))
