@@ -169,22 +169,20 @@ def summarise(runs: dict[str, dict[str, np.ndarray]], first: str) -> dict[str, d
     for column in runs[first]:
         base = runs[first][column].mean(0)
         there = ~np.isnan(base)
-        draws = image_draws(int(there.sum())).astype(np.float64)
-        for arm, figures in runs.items():
-            if column not in figures:
-                continue
-            units = figures[column].mean(0)[there]
-            means = draws @ units / draws.sum(1)
-            spread = float(np.nanmean(figures[column], 1).std())
-            entry = {"mean": units.mean(), "interval": np.percentile(means, [2.5, 97.5]).tolist()}
-            entry |= {"spread over seeds": spread, "seeds": len(figures[column])}
+        arms = [arm for arm in runs if column in runs[arm]]
+        units = np.stack([runs[arm][column].mean(0)[there] for arm in arms], axis=1)
+        draws = image_draws(len(units)).astype(np.float64)
+        low, high = np.percentile(draws @ units / len(units), [2.5, 97.5], axis=0)
+        # One set of sign flips for all arms.
+        changes = paired_differences(units / 100, np.tile(base[there, None] / 100, len(arms)), np.ones(units.shape))
+        for place, arm in enumerate(arms):
+            of_seeds = np.nanmean(runs[arm][column], 1)
+            entry = {"mean": float(units[:, place].mean()), "interval": [float(low[place]), float(high[place])]}
+            entry |= {"spread over seeds": float(of_seeds.std()), "seeds": len(of_seeds)}
             if arm != first:
-                one = np.ones((len(units), 1))
-                change = paired_differences(units[:, None] / 100, base[there, None] / 100, one)[0]
+                change = changes[place]
                 entry |= {"difference": change.points, "interval of it": [change.low, change.high], "p": change.p}
-            table[arm][column] = {
-                key: float(value) if isinstance(value, np.floating) else value for key, value in entry.items()
-            }
+            table[arm][column] = entry
     return table
 
 
