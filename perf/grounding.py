@@ -89,6 +89,7 @@ def evaluate(images: int, width: int, with_pairs: bool, one_task: bool) -> dict[
             write_per_query(Path(folder) / "q.parquet", per_query_table(each.rows(names) for each in outcomes))
             write_per_query(Path(folder) / "p.parquet", pair_table(outcomes, names))
         taken = time.perf_counter() - started, time.process_time() - cpu
+        del embeddings, outcomes
     assert ("blind" in results["tasks"]["image_to_text"]["danger"]) == with_pairs
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return {"seconds": taken[0], "cpu_seconds": taken[1], "cpu_seconds_of_scores": ranked, "peak_memory_MB": peak}
