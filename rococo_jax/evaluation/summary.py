@@ -10,12 +10,10 @@ _SHOWN = (
     *("r1", "r5", "r10", "fr1", "group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
     *(
         "top1",
-        "top5",
         "shape_bias",
         "per_class",
         "ece",
         "ece_scaled",
-        "nll",
         "auroc_mcm",
         "fpr95_mcm",
         "map_at_r",
