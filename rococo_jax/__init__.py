@@ -19,6 +19,7 @@ _PUBLIC = {
     "evaluate": "rococo_jax.evaluation.api",
     "print_summary": "rococo_jax.evaluation.summary",
     "write_report": "rococo_jax.report",
+    "read_results": "rococo_jax.report.frames",
     "default_config": "rococo_jax.training.config",
     "train": "rococo_jax.training.api",
     "InputError": "rococo_jax.errors",

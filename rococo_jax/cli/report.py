@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results", nargs="+", metavar="RESULTS", help="results.json files, or folders that contain them"
     )
     parser.add_argument(
-        "--out", type=output_file, required=True, metavar="F.html", help="the page; .csv and .md go beside it"
+        "--out", type=output_file, required=True, metavar="F.html", help="the page; .csv, .md and .tex go beside it"
     )
     parser.add_argument(
         "--reference", metavar="NAME", help="the model to compare the others with (default: the best of each task)"
@@ -34,4 +34,4 @@ def run(arguments: argparse.Namespace) -> None:
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
-    print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}: as Markdown")
+    print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}, .tex: as Markdown and LaTeX")

@@ -26,8 +26,8 @@ from rococo_jax.errors import InputError
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 _LONGEST_NAME = 200  # bytes; file systems take 255, and temporary names are longer
 # What an evaluation writes beside the folders of its models.
-_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json", "per_query.parquet",
-                 "examples.parquet")  # fmt: skip
+_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "report.tex", "results.json",
+                 "per_query.parquet", "examples.parquet")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The report: one self-contained page, a CSV and a Markdown file from any number of results.
+"""The report: one self-contained page, and tables as CSV, Markdown and LaTeX, from any number of results.
 
 Other pages are made of the same parts: `blocks` (tables, tiles, ..., `render_page`), `charts`, and the Markdown tables
 of `exports`.
@@ -13,7 +13,9 @@ __all__ = ["page_path", "write_page", "write_report"]
 
 
 def write_report(sources: Iterable[str | Path], out: str | Path, reference: str | None = None) -> tuple[Path, Path]:
-    """Writes the page `out` and, beside it, the same figures as CSV and Markdown. Equal results give equal bytes.
+    """Writes the page `out` and, beside it, the same figures as CSV, Markdown and LaTeX.
+
+    Equal results give equal bytes.
 
     Args:
         sources: results files, or folders that contain them (a folder of per-model folders included).
@@ -21,7 +23,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
         reference: the model that others are compared with; by default the best of each task.
 
     Returns:
-        Page and CSV. The Markdown has the page's name with `.md`.
+        Page and CSV. Markdown and LaTeX have the page's name with `.md` and `.tex`.
 
     Raises:
         InputError: no results, a file that is missing, cut short or not what it should be, an unsuitable `out`, or an
@@ -30,6 +32,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
     from rococo_jax.report.exports import write_csv, write_markdown
+    from rococo_jax.report.frames import write_latex
     from rococo_jax.report.page import report_html
 
     page = page_path(out)
@@ -41,6 +44,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     html = report_html(groups, table.name, comparisons)
     write_csv(table, groups, comparisons)
     write_markdown(page.with_suffix(".md"), groups, comparisons)
+    write_latex(page.with_suffix(".tex"), groups)
     return write_page(page, html), table
 
 

@@ -28,6 +28,7 @@ from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerpr
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
 from rococo_jax.report.grounding import grounding_part
+from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.tables import has_any
@@ -286,7 +287,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     illustrations = [each for found in examples.values() for each in found if each.role == "illustration"]
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     blocks: list[Block | None] = [
-        differences(group) if number > 1 else None,
+        differences(group) if number > 1 else headline(group, examples),
         setting(group),
         *coverage_alerts(group),
         notes(group),

@@ -1,0 +1,60 @@
+"""The first screen of the page: one sentence, one chart, one picture for which an altered caption won."""
+
+from collections.abc import Mapping, Sequence
+
+from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES
+from rococo_jax.evaluation.examples import Example
+from rococo_jax.report.blocks import Note, Part, rich
+from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
+from rococo_jax.report.examples import example_cards
+from rococo_jax.report.tables import interval_panels
+from rococo_jax.report.vocabulary import percent, variant_label
+
+
+def headline(group: Group, examples: Mapping[str, Sequence[Example]]) -> Part | None:
+    """Of the first task in which altered items can come first; None where there is none."""
+    for task in tasks_of(group.runs):
+        altered = [name for name in variants_of(group.runs, task, "fr1") if name not in (CLEAN, CONTROL)]
+        runs = [run for run in best_first(group.runs, task, (CLEAN, "r1")) if _hardest(run, task, altered)]
+        if runs:
+            break
+    else:
+        return None
+    best = runs[0]
+    variant = _hardest(best, task, altered)
+    cards = [each for each in examples.get(best.label, ()) if each.role == "error" and each.task == task]
+    # A picture's own altered caption shows best what is asked; else any that won.
+    cards = sorted(cards, key=lambda each: (each.kind != "own_altered", each.variant != variant, each.order))[:1]
+    told = Note(_sentence(runs, task, variant), "verdict")
+    chart = interval_panels(runs, task, [variant], "fr1", "false-recall")
+    return Part("In one sentence", [told, chart, example_cards(cards) if cards else None], 3, "task", "headline")
+
+
+def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
+    """The variant by which a model is fooled most often."""
+    found = {name: value for name in altered if (value := run.figure(task, name, "fr1").value) is not None}
+    return max(found, key=found.get) if found else None
+
+
+def _sentence(runs: Sequence[Run], task: str, variant: str) -> object:
+    best = runs[0]
+    fooled, clean = best.figure(task, variant, "fr1"), best.figure(task, CLEAN, "r1")
+    which = f", best of {len(runs)} models by clean R@1," if len(runs) > 1 else ""
+    text = rich(
+        "<b>{}</b>{} puts {} first for <b>{} %</b>{} of the {} ({})",
+        best.label, which, ALTERED.get(task, "an altered item"), percent(fooled.value), _interval(fooled),
+        QUERIES.get(task, "queries"), variant_label(variant),
+    )  # fmt: skip
+    now = best.figure(task, variant, "r1").value
+    if clean.value is not None and now is not None:
+        text += rich("; its R@1 goes from {} to {}.", percent(clean.value), percent(now))
+    figures = {run.label: run.figure(task, variant, "fr1").value for run in runs}
+    figures = {label: value for label, value in figures.items() if value is not None}
+    if len(figures) > 1:
+        least = min(figures, key=figures.get)
+        text += rich(" Least fooled there: <b>{}</b>, {} %.", least, percent(figures[least]))
+    return text
+
+
+def _interval(figure: Figure) -> str:
+    return f" ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else ""

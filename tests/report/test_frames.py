@@ -1,0 +1,64 @@
+"""Results as pandas and as LaTeX, and the first screen of the page."""
+
+import json
+import re
+
+import pytest
+
+import rococo_jax
+from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from tests.support.made_runs import make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    made = {name: make_run(folder / name, name, noise) for name, noise in (("good_model", 0.5), ("poor", 2.0))}
+    assert main(["report", str(folder), "--out", str(folder / "report.html")]) == 0
+    return folder, {name: json.loads((path / "results.json").read_text()) for name, path in made.items()}
+
+
+def test_every_figure_is_a_row_of_the_frame(runs):
+    folder, results = runs
+    frame = rococo_jax.read_results(folder)
+    assert set(frame.model) == set(results) and set(frame.section) == {1}
+    for name, content in results.items():
+        own = frame[frame.model == name].set_index(["task", "variant", "metric"])
+        for task, variants in content["tasks"].items():
+            for variant, metrics in variants.items():
+                for metric, value in metrics.items():
+                    row = own.loc[(task, variant, metric)]
+                    assert row.value == value or (value is None and row.value != row.value)
+                    low, high = content["intervals"][task][variant].get(metric) or (None, None)
+                    assert low is None or (row.low, row.high) == (low, high)
+    with pytest.raises(InputError, match="nothing"):
+        rococo_jax.read_results(folder / "not-there")
+
+
+def test_latex_has_every_model_and_the_best_of_a_column_bold(runs):
+    folder, results = runs
+    text = (folder / "report.tex").read_text()
+    assert r"good\_model & Clean" in text or r"good\_model & clean" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    clean = {name: content["tasks"]["image_to_text"]["clean"]["r1"] for name, content in results.items()}
+    assert clean["good_model"] > clean["poor"]
+    first = next(line for line in text.splitlines() if line.startswith(r"good\_model"))
+    assert rf"\textbf{{{clean['good_model']:.1f}}}" in first
+    for line in re.findall(r"^[^%\\\n].*&.*$", text, re.MULTILINE):
+        assert line.endswith(r"\\") and not re.search(r"(?<!\\)[%$#_]", line)
+
+
+def test_the_first_screen_says_how_often_the_best_model_is_fooled(runs):
+    folder, results = runs
+    page = (folder / "report.html").read_text()
+    tasks = results["good_model"]["tasks"]["image_to_text"]
+    hardest = max((name for name in tasks if name != "clean"), key=lambda name: tasks[name]["fr1"])
+    before, _, shown = page.partition('id="headline"')
+    assert shown and "<table" not in before
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", shown))
+    assert (
+        f"good_model, best of 2 models by clean R@1, puts an altered caption first for {tasks[hardest]['fr1']:.1f} %"
+        in text
+    )
+    assert f"its R@1 goes from {tasks['clean']['r1']:.1f} to {tasks[hardest]['r1']:.1f}." in text
