@@ -105,7 +105,7 @@ class _Lines:
 
 def _duration(seconds: float) -> str:
     """
-    >>> _duration(42), _duration(150), _duration(8000)
+    >>> _duration(42.0), _duration(150.0), _duration(8000.0)
     ('42 s', '2 min', '2 h 13 min')
     """
     minutes = int(seconds // 60)

@@ -287,9 +287,10 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     illustrations = [each for found in examples.values() for each in found if each.role == "illustration"]
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     blocks: list[Block | None] = [
-        differences(group) if number > 1 else headline(group, examples),
-        setting(group),
+        differences(group) if number > 1 else None,
         *coverage_alerts(group),
+        headline(group, examples) if number == 1 else None,
+        setting(group),
         notes(group),
         _without_examples(group, examples),
     ]
