@@ -12,10 +12,10 @@ _LINE_EVERY_SECONDS = 30.0
 _quiet = False
 
 
-def be_quiet() -> None:
+def be_quiet(quiet: bool = True) -> None:
     """From now on shows no progress and says nothing by `say`. Errors and warnings are not affected."""
     global _quiet
-    _quiet = True
+    _quiet = quiet
 
 
 def say(text: str) -> None:

@@ -85,8 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
             refuse_overwriting(parsed)
             _refuse_float64()
             _choose_device(getattr(parsed, "device", None))
-            if getattr(parsed, "quiet", False):
-                be_quiet()
+            be_quiet(getattr(parsed, "quiet", False))
             with hold_output(parsed):
                 code = parsed.run(parsed) or 0
             if interrupted:

@@ -45,6 +45,16 @@ def output_folder(text: str) -> str:
     return text
 
 
+def output_file_or_folder(text: str) -> str:
+    """The path of either, for a command that decides by its other options.
+
+    Raises:
+        OSError: neither can be made or written to.
+    """
+    _probe(Path(text) if Path(text).is_dir() else Path(text).parent)
+    return text
+
+
 def _probe(folder: Path) -> None:
     """Writes and removes a file in `folder`, or in the nearest folder above it that is there."""
     path = folder.absolute()

@@ -6,7 +6,7 @@ results stand in one table with those of `rococo evaluate`.
 
 import argparse
 
-from rococo_jax.cli.outputs import output_file, output_folder
+from rococo_jax.cli.outputs import output_file, output_file_or_folder, output_folder
 from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file
 
 HELP = "Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels."
@@ -20,10 +20,6 @@ EXAMPLES = """\
 the first two are compared with evaluated models by `rococo report out`; `rococo export-inputs` writes what to embed.
 with --annotation, rows are the images and columns the captions of the annotation, in file order: image by image, the
 originals, then the altered captions. A file of plain captions gives the clean tasks alone."""
-
-
-def _output(text: str) -> str:
-    return output_file(text) if text.endswith(".json") else output_folder(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-embeddings", metavar="A.npy", help="images by width")
     parser.add_argument("--text-embeddings", metavar="B.npy", help="captions by width")
     parser.add_argument("--annotation", metavar="FILE", help="one file: published form, our own, or plain captions")
-    parser.add_argument("--out", type=_output, required=True, metavar="F.json", help="where the results go; of whole "
-                        "benchmarks a folder, as of rococo evaluate")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        type=output_file_or_folder,
+        required=True,
+        metavar="F.json",
+        help="where the results go; of whole benchmarks a folder, as of rococo evaluate",
+    )
     add_logits_arguments(parser)
     add_data_arguments(parser)
     parser.add_argument(
@@ -57,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Ranks, writes, and prints the table."""
+    one_file = arguments.logits or arguments.annotation is not None
+    (output_file if one_file else output_folder)(arguments.out)
     if arguments.logits:
         score_logits_file(arguments)
         return

@@ -140,8 +140,8 @@ def rank_by_scores(tasks: Sequence[RankTask], tables: PairTables, count: int, sc
                     gallery_altered=task.gallery_altered,
                     source="matching logits",
                 )
-                # Most pairs of an image and a text are not judged, so there are no differences to count.
-                parts.append((ranked, None))
+                # Most pairs of an image and a text are not judged, so there are no differences and no probabilities.
+                parts.append((ranked, None, None))
                 advance(len(cosines))
             outcomes.append(task.joined(parts))
     return outcomes

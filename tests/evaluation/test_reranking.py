@@ -177,6 +177,7 @@ def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sort
     assert any("reranked" in note for note in results["notes"])
 
 
+@pytest.mark.thorough
 def test_what_is_not_judged_comes_after_the_best_in_the_order_of_cosines(
     reference, model, encoder, opened, data, tmp_path
 ):
@@ -190,6 +191,7 @@ def test_what_is_not_judged_comes_after_the_best_in_the_order_of_cosines(
     assert low and all(-101 < score < -99 for score in low)
 
 
+@pytest.mark.thorough
 def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, monkeypatch):
     cache = EmbeddingCache(tmp_path)
     asked = dataclasses.replace(ALTERED, rerank=1)

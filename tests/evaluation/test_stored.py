@@ -10,6 +10,7 @@ from PIL import Image
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import read_results
+from rococo_jax.metrics.change import METRICS as CHANGES
 from tests.support.tiny import random_captions
 
 IMAGES = 6
@@ -87,7 +88,14 @@ def test_scores_of_exported_inputs_are_those_of_the_model(world, option, of, cap
     assert stored["tasks"].keys() == live["tasks"].keys()
     for task, variants in live["tasks"].items():
         for variant, metrics in variants.items():
-            assert stored["tasks"][task][variant] == pytest.approx(metrics, abs=1e-9), (task, variant)
+            found = stored["tasks"][task][variant]
+            # Probabilities over the gallery are made of float32 products, and not at all of given similarities.
+            unsure = {metric.name for metric in CHANGES} & metrics.keys()
+            assert unsure.isdisjoint(found) if of == "scores" else unsure <= found.keys()
+            rest = {name: value for name, value in metrics.items() if name not in unsure}
+            assert {name: found[name] for name in found if name not in unsure} == pytest.approx(rest, abs=1e-9)
+            for name in unsure & found.keys():
+                assert found[name] == pytest.approx(metrics[name], abs=1e-6), (task, variant, name)
             assert stored["intervals"][task][variant].keys() == live["intervals"][task][variant].keys()
     fooled = [live["tasks"]["text_to_image"][variant]["fr1"] for variant in ("mix_0.9", "contrast_3")]
     assert fooled[0] > 0

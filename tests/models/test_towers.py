@@ -126,6 +126,7 @@ def test_resizing_keeps_the_class_token_and_does_nothing_at_the_same_size():
     np.testing.assert_array_equal(resized[0], positions[0])
 
 
+@pytest.mark.thorough
 def test_rematerialised_blocks_give_the_same_gradients():
     model = nnx.clone(model_of(SPEC))
     pixels = jnp.asarray(random_pixels(30))

@@ -304,6 +304,7 @@ def test_an_update_that_is_not_finite_is_left_out_whole():
     jax.tree.map(np.testing.assert_array_equal, skipped._replace(step=0), never._replace(step=0))
 
 
+@pytest.mark.thorough
 def test_bfloat16_towers_stay_near_float32(three_steps):
     losses, _ = run_steps(1, dtype="bfloat16")
     expected, _ = three_steps

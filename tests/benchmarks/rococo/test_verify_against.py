@@ -97,6 +97,7 @@ def test_sets_with_nothing_in_common_and_a_lexicon_without_a_second_set_are_refu
         assert captured.out == "" and captured.err.count("\n") == 1 and not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.real_data
 def test_published_variants_replace_the_same_words_as_each_other(real_data, tmp_path):
     published = real_data / "rococo" / "annotations"
