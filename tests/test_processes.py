@@ -143,6 +143,7 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
     assert len({number for number, _ in encoded}) == 3
 
 
+@pytest.mark.thorough
 def test_a_frozen_process_is_named_by_all_that_wait():
     lines = "barrier('the first')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('the second')\n"
     ended = run_lines(lines, 3, frozen=1)

@@ -329,6 +329,7 @@ def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_pat
     assert page.text("p").count("beside the results of scored, hence no examples") == 1
 
 
+@pytest.mark.thorough
 def test_twenty_models_fit_a_page_of_reasonable_size(tmp_path):
     for place in range(20):
         save(tmp_path / "all" / f"{place:02}", results_of(f"family/model-{place}", 30 + place))

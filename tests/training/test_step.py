@@ -122,7 +122,8 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(devices, expec
     assert_same(gradients_on(devices), expected)
 
 
-@pytest.mark.parametrize(("devices", "parts"), [pytest.param(1, 4, marks=pytest.mark.thorough), (4, 2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("devices", "parts"), [(1, 4), (4, 2)])
 def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(devices, parts, expected):
     assert_same(gradients_on(devices, parts), expected)
 
