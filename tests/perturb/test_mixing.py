@@ -168,3 +168,16 @@ def test_one_image_and_uneven_splits_are_refused():
         mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(group=4))
     with pytest.raises(InputError, match="multiple of 8"):
         mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(), mesh=make_mesh())
+
+
+def test_sides_of_a_box_are_floored_and_halved_as_published():
+    """CutMix (arXiv 1905.04899): `int(side * sqrt(1 - ratio))`, and half of it, floored, to each side of the centre."""
+    height, width, told_apart = 37, 53, 0
+    for ratio in (0.5, 0.6, 0.75, 0.9):
+        boxes = np.asarray(draw_boxes(jax.random.key(0), jnp.arange(200), jnp.full(200, ratio), height, width))
+        for low, high, side in ((boxes[:, 0], boxes[:, 2], height), (boxes[:, 1], boxes[:, 3], width)):
+            inside = (low > 0) & (high < side)
+            exact = side * np.sqrt(1 - ratio)
+            assert inside.any() and set((high - low)[inside].tolist()) == {2 * (int(exact) // 2)}
+            told_apart += 2 * (int(exact) // 2) != 2 * (round(exact) // 2)
+    assert told_apart, "some of these sides would differ if they were rounded"
