@@ -21,7 +21,9 @@ def encoder():
     return tiny_encoder(devices=2)
 
 
-@pytest.mark.parametrize("what", MEASUREMENTS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(each, marks=pytest.mark.thorough) if each == "train" else each for each in MEASUREMENTS]
+)
 def test_figures_agree_with_what_was_done(encoder, what):
     figures = bench(encoder, what, SIZES, seconds=0.0)
     wanted = {"images": 3, "text": 4, "influence": 4, "ranks": 1000, "loss": 16, "train": 4}[what]

@@ -222,6 +222,7 @@ def three_steps():
     return run_steps(1)
 
 
+@pytest.mark.thorough  # test_run has a run whose parameters are cut, with the losses of one device
 def test_parameters_are_cut_over_fsdp_and_the_losses_are_the_same(monkeypatch, three_steps):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     expected, _ = three_steps
