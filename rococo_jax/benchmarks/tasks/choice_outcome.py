@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
@@ -36,7 +36,7 @@ class Closest:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChoiceOutcome:
+class ChoiceOutcome(OfTask):
     """A choice task (`tasks.choice.ChoiceTask`) and one model's similarities for each of its items."""
 
     of: Task
@@ -44,11 +44,6 @@ class ChoiceOutcome:
     differences: DifferenceStatistics | None = None
 
     kind = property(lambda self: KINDS[self.of.asks])
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: (self.scores, self.differences))
 
     @functools.cached_property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.classify import count_classes, reliability
@@ -17,18 +17,13 @@ from rococo_jax.metrics.shape import count_shapes, shape_shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassOutcome:
+class ClassOutcome(OfTask):
     """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images."""
 
     of: Task
     statistics: ClassStatistics
 
     kind = property(lambda self: "classify" if self.of.texture is None else "shape")
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: self.statistics)
 
     @functools.cached_property

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, Tables
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import judged
 from rococo_jax.metrics.intervals import Counted
@@ -89,18 +89,13 @@ class JudgedTask:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class JudgedOutcome:
+class JudgedOutcome(OfTask):
     """The task, and what counts of each query."""
 
     of: JudgedTask
     counts: Float[np.ndarray, "queries counted"]
     kind = "judged"
 
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: self.counts)
 
     @functools.cached_property
@@ -188,18 +183,13 @@ class CorrelationTask:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorrelationOutcome:
+class CorrelationOutcome(OfTask):
     """The task, and the cosine of each pair."""
 
     of: CorrelationTask
     similarity: Float[np.ndarray, " pairs"]
     kind = "correlation"
 
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: self.similarity)
 
     @functools.cached_property

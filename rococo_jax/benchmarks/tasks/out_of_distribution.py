@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
-from rococo_jax.benchmarks.tasks.task import Example, Tables
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
 
@@ -74,7 +74,7 @@ class OutOfDistributionTask:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OutOfDistributionOutcome:
+class OutOfDistributionOutcome(OfTask):
     """The task and one model's statistics of both sides."""
 
     of: OutOfDistributionTask
@@ -82,11 +82,6 @@ class OutOfDistributionOutcome:
     outside: ClassStatistics
     kind = "out_of_distribution"
 
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: (self.within, self.outside))
 
     @functools.cached_property

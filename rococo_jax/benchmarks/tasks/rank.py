@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
-from rococo_jax.benchmarks.tasks.task import Example, Tables, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
@@ -180,7 +180,7 @@ class RankTask:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RankOutcome:
+class RankOutcome(OfTask):
     """A rank task and one model's statistics for each of its queries."""
 
     of: RankTask
@@ -189,11 +189,6 @@ class RankOutcome:
     sureness: Sureness | None = None
     kind: Literal["rank"] = "rank"
 
-    task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
-    seed = property(lambda self: self.of.seed)
-    baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
     result = property(lambda self: (self.statistics, self.differences, self.sureness))
 
     @functools.cached_property

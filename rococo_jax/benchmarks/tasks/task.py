@@ -113,6 +113,17 @@ class Outcome(Protocol):
         """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
 
 
+class OfTask:
+    """What every outcome takes over from its task, `of`; for the outcomes of this package to inherit."""
+
+    of: Any
+    task = property(lambda self: self.of.name)
+    variant = property(lambda self: self.of.variant)
+    seed = property(lambda self: self.of.seed)
+    baseline = property(lambda self: self.of.baseline)
+    pooled = property(lambda self: self.of.pooled)
+
+
 @runtime_checkable
 class OfImages(Protocol):
     """An outcome that can tell its queries or items by their images, for models that have seen some of these."""
