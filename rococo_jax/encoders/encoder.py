@@ -340,10 +340,10 @@ class Encoder:
             raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
 
     def _image_rows_of(self, images) -> Iterator[Rows]:
-        done = 0
-        images = self._as_pixels(images)
-        while batch := list(islice(images, self._image_rows * self.mesh.size)):
-            yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), self._image_rows)
+        done, images = 0, self._as_pixels(images)
+        # `unit` is read once a batch: a step that did not fit lowers it from another thread.
+        while batch := list(islice(images, (unit := self._image_rows) * self.mesh.size)):
+            yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), unit)
             done += len(batch)
 
     def _as_pixels(self, images) -> Iterator[np.ndarray]:

@@ -171,3 +171,16 @@ def test_batches_are_made_only_a_few_ahead_and_the_thread_ends():
     assert next(made) == 0
     made.close()
     assert len(begun) <= 6 and closed == [True]
+
+
+def test_a_step_cut_in_half_while_the_next_is_read_keeps_its_size():
+    encoder = tiny_encoder(devices=1)
+
+    def halved_by_another_thread():
+        for row in range(8):
+            encoder._image_rows = min(encoder._image_rows, 4) if row == 5 else encoder._image_rows
+            yield np.zeros((32, 32, 3), np.uint8)
+
+    encoder._image_rows = 8
+    first = next(iter(encoder._image_rows_of(halved_by_another_thread())))
+    assert (len(first.index), first.unit, encoder._image_rows) == (8, 8, 4)
