@@ -22,7 +22,6 @@ def get_config():
     config.dtype = "bfloat16"
     config.remat = "dots"
     config.ema = 0.999
-    config.data.workers = 8
     config.data.random_crop_min_scale = 0.5
     config.optimizer.learning_rate = 1e-5
     config.optimizer.layer_decay = 0.8

@@ -115,7 +115,7 @@ def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int |
     """
     waiting: collections.deque[tuple[int, Future]] = collections.deque()
     remaining, under_way = iter(tasks), 0
-    workers = workers or _usable_cores()
+    workers = workers or usable_cores()
     most, at_least = (_AHEAD, 2 * workers) if ahead is None else (ahead, 0)
     with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
         try:
@@ -133,7 +133,7 @@ def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int |
                 future.cancel()
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """The cores this process may use, which in a container are fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -189,7 +189,7 @@ class FileImages:
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """SHA-256 of every file."""
-        with ThreadPoolExecutor(_usable_cores(), thread_name_prefix="hashes") as pool:
+        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
             return tuple(pool.map(hash_file, self.paths))
 
     @cached_property

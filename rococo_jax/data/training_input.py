@@ -3,18 +3,23 @@
     global number  g = step * batch_size + place         range
     image          order(g): another permutation in every epoch
     sample         decode, resize, draw a caption, alter it: random by (seed, g)
-    batches        of batch_size / processes samples; process p takes batch p of every `processes`
-    workers        each makes whole batches in turn
+    process p      rows p * b to (p + 1) * b of a batch, b = batch_size / processes
+    chunks         of these rows, 64 to 256 each where there are as many; workers or threads make them in turn
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
+They hand chunks over in shared memory, which holds `prefetch` batches of a process, or less where it has no room.
 """
 
 import copy
+import dataclasses
+import math
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grain.python as grain
@@ -22,6 +27,7 @@ import numpy as np
 from absl import flags
 
 from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.data.images import usable_cores
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
@@ -40,6 +46,64 @@ from rococo_jax.errors import InputError
 # More samples than any run draws; Grain's datasets have a length.
 _SAMPLES = 2**53
 _SOURCE = "training input"
+_LEAST_IN_CHUNK, _MOST_IN_CHUNK = 64, 256
+_SHARED_MEMORY = "/dev/shm"
+# Of the shared memory that is free; other processes of the machine have their own input.
+_MOST_OF_SHARED_MEMORY = 0.5
+# Chunks that a worker holds beside its queue: the one in work, and the one being copied out.
+_BESIDE_QUEUE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeChunk:
+    """Makes chunks of a process's rows, numbered from step 0 on; `per_batch` of them are its rows of one batch."""
+
+    samples: grain.MapDataset
+    make_batch: MakeBatch
+    batch_size: int
+    process_index: int
+    process_count: int
+    per_batch: int
+
+    @property
+    def rows(self) -> int:
+        """This process's rows of a batch."""
+        return self.batch_size // self.process_count
+
+    def __call__(self, number: int) -> Batch:
+        """The chunk of a number."""
+        step, part = divmod(number, self.per_batch)
+        start = step * self.batch_size + self.process_index * self.rows
+        first, end = (start + each * self.rows // self.per_batch for each in (part, part + 1))
+        return self.make_batch([self.samples[position] for position in range(first, end)])
+
+
+def chunks_in(rows: int, makers: int) -> int:
+    """How many chunks the rows of a batch are made in, for so many workers or threads."""
+    return max(1, -(-rows // _MOST_IN_CHUNK), min(makers, rows // _LEAST_IN_CHUNK))
+
+
+def join_chunks(chunks: Iterator[Batch], rows: int, count: int, copy: bool) -> Batch:
+    """The batch of the next `count` chunks, each copied once; a single one is handed on as it is unless `copy`."""
+    first = next(chunks)
+    if count == 1 and not copy:
+        return first
+    # Counts have no rows; they are summed.
+    joined = {
+        name: np.empty((rows, *values.shape[1:]), values.dtype) if values.ndim else values.copy()
+        for name, values in first.items()
+    }
+    start, chunk = 0, first
+    for number in range(count):
+        chunk = first if number == 0 else next(chunks)
+        end = start + len(chunk["sample_index"])
+        for name, values in chunk.items():
+            if values.ndim:
+                joined[name][start:end] = values
+            elif number:
+                joined[name] = joined[name] + values
+        start = end
+    return joined
 
 
 class TrainingInput(Iterator[Batch]):
@@ -51,37 +115,39 @@ class TrainingInput(Iterator[Batch]):
 
     def __init__(
         self,
-        batches: grain.MapDataset,
+        make_chunk: MakeChunk,
         identity: Mapping[str, Any],
         *,
         workers: int = 0,
         prefetch: int = 2,
         start_step: int = 0,
+        chunk_bytes: int = 0,
     ):
         self.identity = dict(identity)
         self.next_step = start_step
-        self._batches, self._workers, self._prefetch = batches, workers, prefetch
+        self._make_chunk, self._workers, self._prefetch = make_chunk, workers, prefetch
+        self._chunk_bytes = chunk_bytes
         self._iterator: grain.DatasetIterator | None = None
 
     def __next__(self) -> Batch:
         """The batch of `next_step`. Raises InputError where an image is broken and `on_decode_error` is `raise`."""
         if self._iterator is None:
             self._iterator = iter(self._from(self.next_step))
-        batch = next(self._iterator)
-        self.next_step += 1
         # Copied out of the workers' shared memory, which is freed with Grain's own arrays.
-        return {name: np.array(values) for name, values in batch.items()} if self._workers else batch
+        batch = join_chunks(self._iterator, self._make_chunk.rows, self._make_chunk.per_batch, copy=self._workers > 0)
+        self.next_step += 1
+        return batch
 
     def _from(self, step: int) -> grain.IterDataset:
-        ahead = 0 if self._workers else self._prefetch
-        reading = grain.ReadOptions(num_threads=min(ahead, os.cpu_count() or 1), prefetch_buffer_size=ahead)
-        batches = self._batches[step:].to_iter_dataset(reading)
+        ahead = self._prefetch * self._make_chunk.per_batch
+        chunks = grain.MapDataset.range(_SAMPLES)[step * self._make_chunk.per_batch :].map(self._make_chunk)
         if not self._workers:
-            return batches
+            return chunks.to_iter_dataset(grain.ReadOptions(min(ahead, usable_cores()), ahead))
         if not flags.FLAGS.is_parsed():  # Grain reads absl's flags, which must be parsed
             flags.FLAGS.mark_as_parsed()
-        options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=max(self._prefetch, 1))
-        return batches.mp_prefetch(options, worker_init_fn=_start_worker)
+        queue = queue_length(self._workers, ahead, self._chunk_bytes)
+        options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=queue)
+        return chunks.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(options, worker_init_fn=_start_worker)
 
     def get_state(self) -> dict[str, Any]:
         """The state as JSON values: `next_step` and the identity of the order of the data."""
@@ -143,7 +209,7 @@ def make_training_input(
         on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
             the batch is due.
         workers: processes that make batches; 0 makes them in threads of this one.
-        prefetch: batches made ahead, by each worker.
+        prefetch: batches made ahead, by all workers together.
 
     Raises:
         InputError: the source is empty or smaller than a batch, the batch is not divisible by the processes, the text
@@ -165,8 +231,11 @@ def make_training_input(
             samples = samples.random_map(transform, seed=derive_seed(seed, "extra text", number))
         else:
             samples = samples.map(transform)
-    make_batch = MakeBatch(tokenizer, _check_text_length(text_length, tokenizer), text_fields)
-    batches = samples.batch(batch_size // process_count, drop_remainder=True, batch_fn=make_batch)
+    length = _check_text_length(text_length, tokenizer)
+    rows = batch_size // process_count
+    per_batch = chunks_in(rows, workers or usable_cores())
+    make_batch = MakeBatch(tokenizer, length, text_fields)
+    make_chunk = MakeChunk(samples, make_batch, batch_size, process_index, process_count, per_batch)
     identity = {
         "seed": seed,
         "batch_size": batch_size,
@@ -174,8 +243,31 @@ def make_training_input(
         "images": len(source),
         "data": source.hash(),
     }
-    mine = batches[process_index::process_count]
-    return TrainingInput(mine, identity, workers=workers, prefetch=prefetch, start_step=start_step)
+    views = 0 if preprocessing is None else 1 + draw.augmentation.also_resized
+    pixels = views * 3 * math.prod(preprocessing.image_size) if views else 0
+    texts = 1 + len(extra_text)  # at least; texts are small beside pixels
+    chunk_bytes = -(-rows // per_batch) * (pixels + texts * length * 5)
+    return TrainingInput(
+        make_chunk, identity, workers=workers, prefetch=prefetch, start_step=start_step, chunk_bytes=chunk_bytes
+    )
+
+
+def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
+    """Chunks that wait in the queue of each worker: `ahead` together, fewer where shared memory has no room.
+
+    Raises InputError where it has no room for a chunk in each queue.
+    """
+    wanted = max(1, -(-ahead // workers))
+    if not Path(_SHARED_MEMORY).is_dir():
+        return wanted
+    free = _MOST_OF_SHARED_MEMORY * shutil.disk_usage(_SHARED_MEMORY).free
+    fits = int(free / max(workers * chunk_bytes, 1)) - _BESIDE_QUEUE
+    if fits < 1:
+        found = f"{workers}, which hold {workers * (1 + _BESIDE_QUEUE) * chunk_bytes / 1e9:.2f} GB of shared memory"
+        raise InputError(
+            _SOURCE, "workers", found, f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
+        )
+    return min(wanted, fits)
 
 
 def refuse_other_order(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:

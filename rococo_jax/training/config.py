@@ -29,7 +29,8 @@ from rococo_jax.training.schedule import SCHEDULES
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
-MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches",
+MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch",
+              "data.text_padding", "fsdp", "micro_batches",
               "remat", "logits.", "optimizer.skip_nonfinite")  # fmt: skip
 
 
@@ -76,7 +77,10 @@ def default_config() -> ConfigDict:
                 "on_decode_error": "skip",
                 # 0: the smaller of the tower's context and 64 tokens.
                 "text_length": 0,
-                "workers": 0,
+                # "batch" pads texts to the bucket of the longest text of the global batch, "whole" to text_length.
+                "text_padding": "batch",
+                # Processes that decode; 0 for threads. "auto": a core each, and none for runs of a few images.
+                "workers": FieldReference("auto", field_type=object),
                 "prefetch": 2,
                 # Frozen towers run once over everything; training reads their features.
                 "cached_features": False,
@@ -212,7 +216,8 @@ _TYPES = {int: "a whole number", float: "a number", bool: "true or false"}
 def _parsed(source: str, text: str, default: Any) -> Any:
     """`text` as the type of `default`."""
     if isinstance(default, str):
-        return text
+        # "auto" stands beside numbers.
+        return int(text) if default == "auto" and text.isdecimal() else text
     try:
         value = (
             {"true": True, "false": False}.get(text.lower()) if isinstance(default, bool) else ast.literal_eval(text)
@@ -256,7 +261,8 @@ _CHECKS = {
     "seed": Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295"),
     "init.residual_head_width": NOT_NEGATIVE,
     "data.text_length": NOT_NEGATIVE,
-    "data.workers": NOT_NEGATIVE,
+    "data.text_padding": one_of("batch", "whole"),
+    "data.workers": Check(lambda value: value == "auto" or (type(value) is int and value >= 0), "'auto', or 0 or more"),
     "data.prefetch": NOT_NEGATIVE,
     "optimizer.b1": _NOT_ONE,
     "optimizer.b2": _NOT_ONE,

@@ -24,6 +24,7 @@ from rococo_jax.training.requests import SAVE, STOPS, Requests, stop_signals
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from rococo_jax.training.step import Step
+from rococo_jax.training.text_padding import text_tokens
 from rococo_jax.training.throughput import Meter, StepFlops, step_bytes
 
 Evaluate = Callable[[TrainState], Mapping[str, float]]
@@ -60,7 +61,7 @@ def run_loop(
     checkpoints: TrainingCheckpoints,
     log: RunLog,
     evaluate: Evaluate | None = None,
-    flops: StepFlops | None = None,
+    flops: Callable[[int], StepFlops] | None = None,
     on_step: Callable[[int, TrainState], None] = lambda done, state: None,
     compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled] = lambda lowered: lowered.compile(),
 ) -> Outcome:
@@ -68,9 +69,9 @@ def run_loop(
 
     Args:
         evaluate: called every `config.eval.every` steps and at the end; its `score`, if any, picks the best checkpoint.
-        flops: of a step on one device, for the shares of the chip's peak.
+        flops: of a step on one device, by the length of its texts, for the shares of the chip's peak.
         on_step: called after every step, for tests and launchers.
-        compile_step: compiles the step before the first one.
+        compile_step: compiles the step, once for each length that texts are padded to.
 
     Raises:
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
@@ -84,34 +85,33 @@ def run_loop(
         contextlib.closing(profile),
     ):
         advance(first)
-        compiled, meter, saved_at = None, None, time.monotonic()
-        settler = _Settler(config, log, checkpoints)
+        saved_at = time.monotonic()
+        programs: dict[int, jax.stages.Compiled] = {}
+        meter = Meter(config.batch_size)
+        settler = _Settler(config, log, checkpoints, meter)
         for number in range(first, config.steps):
             asked_at = time.perf_counter()
             try:
                 batch = next(batches)
             except Exception:
                 # Ctrl-C in a terminal ends the processes that decode images, too.
-                if requests.wanted not in STOPS or jax.process_count() > 1 or compiled is None:
+                if requests.wanted not in STOPS or jax.process_count() > 1 or not programs:
                     raise
                 settler.settle()
                 checkpoints.save(number, state, batches.get_state(), settler.skipped_updates)
                 return Outcome(state, requests.wanted)
             waited = time.perf_counter() - asked_at
             placed = place_batch(batch, mesh)
-            if compiled is None:
-                compiled = compile_step(step.lower(state, frozen, placed))
-                # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
-                # faster than others.
-                barrier("the first step")
-                meter = settler.meter = Meter(config.batch_size, flops, step_bytes(compiled))
+            tokens = text_tokens(batch)
+            if tokens not in programs:
+                programs[tokens] = _compiled(compile_step, step.lower(state, frozen, placed), meter, first=not programs)
             profile.before(number, state)
             with jax.transfer_guard("disallow"):
-                state, metrics = compiled(state, frozen, placed)
+                state, metrics = programs[tokens](state, frozen, placed)
             profile.after(number, state)
-            meter.count(waited)
+            meter.count(waited, flops and flops(tokens))
             settler.settle()
-            settler.pending = number + 1, metrics, batches.skipped
+            settler.pending = number + 1, metrics, {"skipped_images": batches.skipped, "text_tokens": tokens}
             advance(1, settler.loss)
             on_step(number + 1, state)
             done, last = number + 1, number + 1 == config.steps
@@ -135,19 +135,35 @@ def run_loop(
     return Outcome(state, None)
 
 
+def _compiled(
+    compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled],
+    lowered: jax.stages.Lowered,
+    meter: Meter,
+    first: bool,
+) -> jax.stages.Compiled:
+    """The program, compiled by all processes; later ones take their time out of the figures."""
+    start = time.perf_counter()
+    compiled = compile_step(lowered)
+    # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile faster than
+    # others.
+    barrier("the first step")
+    meter.hold(step_bytes(compiled))
+    meter.restart() if first else meter.pause(time.perf_counter() - start)
+    return compiled
+
+
 class _Settler:
     """Fetches the metrics of a step once it is done, stops the run where they are not finite, and writes the line.
 
     Attributes:
-        pending: step, metrics and images skipped of the step that was begun last, or None.
+        pending: step, metrics and counts of the step that was begun last, or None.
         skipped_updates: how many updates of the run were left out because they were not finite.
         loss: that of the last settled step, in words.
     """
 
-    def __init__(self, config: ConfigDict, log: RunLog, checkpoints: TrainingCheckpoints):
-        self.config, self.log, self.checkpoints = config, log, checkpoints
-        self.meter: Meter | None = None
-        self.pending: tuple[int, Mapping[str, jax.Array], int] | None = None
+    def __init__(self, config: ConfigDict, log: RunLog, checkpoints: TrainingCheckpoints, meter: Meter):
+        self.config, self.log, self.checkpoints, self.meter = config, log, checkpoints, meter
+        self.pending: tuple[int, Mapping[str, jax.Array], dict[str, int]] | None = None
         self.skipped_updates, self.loss = checkpoints.skipped_updates, ""
 
     def settle(self) -> None:
@@ -158,16 +174,15 @@ class _Settler:
         """
         if self.pending is None:
             return
-        (done, metrics, skipped), self.pending = self.pending, None
+        (done, metrics, counts), self.pending = self.pending, None
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         self.loss = f"loss {values['loss']:.4f}"
         finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
         if not finite:
             self._skip_or_stop(done, f"loss {values['loss']}, gradient norm {values['gradient_norm']}")
         if done % self.config.log.every == 0 or done in (1, self.config.steps) or not finite:
-            counts = {"skipped_images": skipped}
             if self.config.optimizer.skip_nonfinite:
-                counts["skipped_updates"] = self.skipped_updates
+                counts = {**counts, "skipped_updates": self.skipped_updates}
             self.log.write(METRICS, done, {**values, **self.meter.read(), **counts})
 
     def _skip_or_stop(self, done: int, found: str) -> None:

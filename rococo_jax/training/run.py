@@ -38,14 +38,15 @@ from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.loop import run_loop
-from rococo_jax.training.memory import Estimate, compile_within_memory
+from rococo_jax.training.memory import Estimate, compile_within_memory, memory_of
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.placement import gather_to_host, parameters_of_this_process
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog, check_wandb
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
-from rococo_jax.training.step import check_batch, make_step, reads_teacher
-from rococo_jax.training.throughput import step_flops
+from rococo_jax.training.step import check_batch, lower_step, make_step, reads_teacher
+from rococo_jax.training.text_padding import CutTexts, agree_on_devices
+from rococo_jax.training.throughput import StepFlops, step_flops
 
 CONFIG, MODEL = "config.json", "model"
 
@@ -133,7 +134,8 @@ def _train(
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     folder = influence_folder or workdir
     whole = _on_own_devices(config, encoder, folder)
-    batches = make_input(Making(config, whole, source, folder), run_cache.features)
+    agree = agree_on_devices(mesh) if jax.process_count() > 1 else None
+    batches = make_input(Making(config, whole, source, folder), run_cache.features, agree)
     tokens = text_length(config, encoder)
     barrier("the starting state")
     # From here on the parameters are the state's: no other copy stays on the devices.
@@ -170,10 +172,19 @@ def _train(
         parameters, own_mesh = parameters_of_this_process(state.average or state.parameters, frozen, mesh)
         return origin.encoder(parameters, _record(config, int(state.step)), own_mesh)
 
-    flops = step_flops(config, origin.spec, tokens).over(mesh.size)
+    def flops(text_tokens: int) -> StepFlops:
+        return step_flops(config, origin.spec, text_tokens or tokens).over(mesh.size)
+
     bytes_in_parts = Estimate(
         config, origin.spec, origin.preprocessing, tokens, state, with_teacher(frozen, start), mesh
     )
+
+    def compile_step(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        return compile_within_memory(lowered, config, mesh, bytes_in_parts)
+
+    if memory_of(mesh.local_devices[0]) is not None and isinstance(batches, CutTexts):
+        # Refused before the first step, not when the first long text comes.
+        compile_step(lower_step(config, origin.spec, origin.preprocessing, mesh, tokens))
     callback = None if evaluate is None else lambda state: evaluate(current(state))
     try:
         outcome = run_loop(
@@ -188,7 +199,7 @@ def _train(
             evaluate=callback,
             flops=flops,
             on_step=on_step,
-            compile_step=lambda lowered: compile_within_memory(lowered, config, mesh, bytes_in_parts),
+            compile_step=compile_step,
         )
     finally:
         checkpoints.close()

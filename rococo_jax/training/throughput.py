@@ -80,19 +80,29 @@ class Meter:
 
     Args:
         images: images of a global batch.
-        flops: of a step on one device, None where unknown.
-        memory: bytes that a step takes on one device, None where unknown.
     """
 
-    def __init__(self, images: int, flops: StepFlops | None, memory: int | None = None):
-        self.images, self.flops, self.memory = images, flops, memory
+    def __init__(self, images: int):
+        self.images = images
+        self.memory: int | None = None
         self.peak = peak_flops(jax.local_devices()[0])
-        self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
+        self.restart()
 
-    def count(self, waited: float = 0.0) -> None:
-        """Counts one step, before which the host waited so many seconds for its batch."""
+    def restart(self) -> None:
+        """Forgets the steps so far."""
+        self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
+        self.flops: StepFlops | None = StepFlops(0.0, 0.0)
+
+    def hold(self, memory: int | None) -> None:
+        """Bytes that a program of the run takes on one device, None where unknown; the most are told."""
+        self.memory = memory if self.memory is None or memory is None else max(memory, self.memory)
+
+    def count(self, waited: float = 0.0, flops: StepFlops | None = None) -> None:
+        """Counts one step of so many operations on one device, before which the host waited for its batch."""
         self.steps += 1
         self.waited += waited
+        known = self.flops is not None and flops is not None
+        self.flops = StepFlops(self.flops.model + flops.model, self.flops.hardware + flops.hardware) if known else None
 
     def pause(self, seconds: float) -> None:
         """Leaves out time that was spent on evaluation or saving."""
@@ -101,8 +111,9 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Figures since the last reading."""
         now = time.perf_counter()
-        seconds, waited = max(now - self.start, 1e-9) / max(self.steps, 1), self.waited / max(self.steps, 1)
-        self.start, self.steps, self.waited = now, 0, 0.0
+        steps, flops = max(self.steps, 1), self.flops
+        seconds, waited = max(now - self.start, 1e-9) / steps, self.waited / steps
+        self.restart()
         rate = self.images / seconds
         figures = {
             "images_per_second": rate,
@@ -110,9 +121,9 @@ class Meter:
             "seconds_per_step": seconds,
             "seconds_waiting_for_data": waited,
         }
-        if self.flops and self.peak:
-            figures["mfu"] = self.flops.model / seconds / self.peak
-            figures["hfu"] = self.flops.hardware / seconds / self.peak
+        if flops and self.peak:
+            figures["mfu"] = flops.model / steps / seconds / self.peak
+            figures["hfu"] = flops.hardware / steps / seconds / self.peak
         if self.memory is not None:
             figures["memory_bytes_per_device"] = self.memory
         return figures | memory_in_use(jax.local_devices()[0].memory_stats() or {})

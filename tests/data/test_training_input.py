@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 from pathlib import Path
 
 import grain.python as grain
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.data import training_input
 from rococo_jax.data import training_samples as sample_order
 from rococo_jax.data.augmentation import Augmentation, random_box
 from rococo_jax.data.pairs import open_pairs
@@ -132,6 +134,37 @@ def test_worker_processes_change_nothing(source, workers):
     choices = {"extra_text": [texts_to_alter()], "augmentation": Augmentation(crop_scale=(0.5, 1.0))}
     alone = take(tiny_input(source, start_step=3, **choices), 5)
     assert_same_batches(take(tiny_input(source, start_step=3, workers=workers, prefetch=2, **choices), 5), alone)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_chunks_are_joined_to_the_same_batches(source, processes, monkeypatch):
+    choices = {"extra_text": [texts_to_alter()], "batch_size": 14, "process_count": processes}
+    whole = [take(tiny_input(source, process_index=index, **choices), 3) for index in range(processes)]
+    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)  # seven rows in chunks of two and three
+    for prefetch in (0, 2):
+        cut = [tiny_input(source, process_index=index, prefetch=prefetch, **choices) for index in range(processes)]
+        assert [each._make_chunk.per_batch for each in cut] == [5 if processes == 1 else 3] * processes
+        for found, wanted in zip(cut, whole, strict=True):
+            assert_same_batches(take(found, 3), wanted)
+
+
+def test_chunks_hold_64_to_256_rows_where_there_are_as_many():
+    for rows in (1, 63, 64, 200, 509, 4096, 32768):
+        for makers in (1, 2, 16, 200):
+            chunks = training_input.chunks_in(rows, makers)
+            assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
+            assert chunks >= min(makers, rows // 64)
+
+
+def test_shared_memory_bounds_what_workers_hold(source, monkeypatch):
+    free = types.SimpleNamespace(free=2 * 10**9)
+    monkeypatch.setattr(training_input.shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(training_input.Path, "is_dir", lambda path: True)
+    # Half of 2 GB, for 4 workers with three chunks each and more: a queue of ten fits where a chunk is 20 MB.
+    assert training_input.queue_length(4, 100, 20_000_000) == 10
+    assert training_input.queue_length(4, 10, 20_000_000) == 3
+    with pytest.raises(InputError, match=r"workers: found 4, which hold 1.20 GB of shared memory; wanted fewer: half"):
+        training_input.queue_length(4, 10, 100_000_000)
 
 
 def test_threads_change_nothing(source):

@@ -25,7 +25,7 @@ from tests.support.step_oracle import After
 from tests.support.tiny import drawn_parameters
 
 # Half the time of a compilation, and the same program.
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 PAIRS, TOKENS, SIDE, WIDTH, LAYERS, END = 8, 8, 16, 16, 2, 2
 PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.3, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 
@@ -188,7 +188,7 @@ def run(case: Case) -> dict[int, After]:
     step = make_step(config, spec, PREPROCESSING, optimizer, mesh)
     state = make_state(trained, optimizer, mesh, averaged=config.ema > 0)
     placed = [place_batch(batch, mesh) for batch in batches(case)]
-    compiled = step.lower(state, frozen, placed[0]).compile(_QUICK)
+    compiled = step.lower(state, frozen, placed[0]).compile(QUICK)
     after = {}
     for number, batch in enumerate(placed, 1):
         state, metrics = compiled(state, frozen, batch)

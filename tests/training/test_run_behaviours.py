@@ -170,8 +170,12 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
     config.remat, config.micro_batches = "full", 2
     assert step_flops(config, spec, 10) == pytest.approx((3 * images + texts, 5 * images + 2 * texts))
     monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
-    meter = Meter(8, StepFlops(2e12, 3e12), 4)
-    meter.start, meter.steps = time.perf_counter() - 2.0, 4
+    meter = Meter(8)
+    meter.hold(4)
+    meter.hold(3)
+    meter.start = time.perf_counter() - 2.0
+    for share in (0.5, 1.5, 1.0, 1.0):
+        meter.count(0.0, StepFlops(share * 2e12, share * 3e12))
     found = meter.read()
     seconds = found["seconds_per_step"]
     assert seconds == pytest.approx(0.5, rel=0.01)

@@ -1,11 +1,13 @@
 """Batches of training: pairs, and for each loss what it reads beside them. `make_input` puts them together."""
 
+import socket
 from collections.abc import Callable, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.data.images import usable_cores
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_input import TrainingInput, make_training_input
@@ -13,13 +15,17 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
+from rococo_jax.processes import gather
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, batch_from_arrays
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
+from rococo_jax.training.text_padding import Agree, CutTexts
 
 # Captions are short; a longer one is cut as the tower would cut it.
 _MOST_TOKENS = 64
+# A worker takes seconds to start; `auto` starts none for fewer images than it would read in that time.
+_IMAGES_WORTH_WORKERS = 20_000
 
 
 def open_source(config: ConfigDict) -> PairSource:
@@ -32,9 +38,13 @@ def open_source(config: ConfigDict) -> PairSource:
 def make_input(
     making: Making,
     keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
-) -> "PairInput | FeatureInput":
-    """The batches of this process, from step 0. `keep` makes the features of frozen towers, or has them from another
-    run.
+    agree: Agree | None = None,
+) -> "PairInput | CutTexts | FeatureInput":
+    """The batches of this process, from step 0. All processes must call it.
+
+    Args:
+        keep: makes the features of frozen towers, or has them from another run.
+        agree: on the longest text of a batch, where there are several processes.
     """
     config, encoder = making.config, making.encoder
     inputs = active_inputs(config)
@@ -63,11 +73,24 @@ def make_input(
         text_fields={key: field.name for key, field in texts},
         augmentation=augmentation,
         on_decode_error=config.data.on_decode_error,
-        workers=config.data.workers,
+        workers=workers_of(config),
         prefetch=config.data.prefetch,
         **shard,
     )
-    return PairInput(arrays, [field for _, field in texts])
+    batches = PairInput(arrays, [field for _, field in texts])
+    if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
+        return batches
+    return CutTexts(batches, text_length(config, encoder), agree)
+
+
+def workers_of(config: ConfigDict) -> int:
+    """`data.workers`; `auto` shares the machine's cores among its processes, and is 0 for short runs."""
+    if config.data.workers != "auto":
+        return config.data.workers
+    if config.steps * config.batch_size < _IMAGES_WORTH_WORKERS * jax.process_count():
+        return 0
+    hosts = gather("hosts", socket.gethostname)
+    return max(1, usable_cores() // hosts.count(socket.gethostname()))
 
 
 class PairInput:
@@ -88,6 +111,6 @@ class PairInput:
 
 
 def text_length(config: ConfigDict, encoder: Encoder) -> int:
-    """Tokens that every text is padded to."""
+    """Tokens that a text has at most, and is padded to by the input."""
     fixed = encoder.tokenizer.spec.fixed_length
     return fixed or config.data.text_length or min(encoder.spec.text.context_length, _MOST_TOKENS)
