@@ -2,28 +2,45 @@
 
 `visual_genome_relation.json` and `visual_genome_attribution.json`: `[{"image_id", "image_path", "true_caption",
 "false_caption", "bbox_x", "bbox_y", "bbox_w", "bbox_h", "relation_name" or "attributes", ...}]`, the form that the
-published code reads. The image is cut to its box, as there. The published figure is a macro mean over relations, or
-over pairs of attributes; here every item has the same weight.
+published code reads. The image is cut to its box, as there. The published figure is `by_kind`, the mean over relations,
+or over pairs of attributes with 25 items or more. The published notebook leaves symmetric relations out of it: those
+that `symmetric_relations.txt`, beside the annotations, names one a line; without that file all relations count.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
-from rococo_jax.benchmarks.choices.items import Item, choose_text
+from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
+SYMMETRIC = "symmetric_relations.txt"
+_LEAST_ATTRIBUTES = 25
 
 
 def items(record: Record) -> Iterator[Item]:
     """The part of an image inside the box, its caption, and the one with words exchanged."""
     image = record.crop(record.image("image_path"), "bbox_x", "bbox_y", "bbox_w", "bbox_h")
     wrong = [record.text("false_caption")]
-    yield choose_text(record.id, image, [record.text("true_caption")], wrong, PARTS[record.source.stem])
+    part = PARTS[record.source.stem]
+    if part == "relation":
+        name = record.text("relation_name")
+        bundles = [] if name in _symmetric(record.source.parent) else [Bundle("kind", name)]
+    else:
+        bundles = [Bundle("kind", "_".join(record.texts("attributes")[:2]), _LEAST_ATTRIBUTES)]
+    yield choose_text(record.id, image, [record.text("true_caption")], wrong, part, bundles)
+
+
+@lru_cache(maxsize=4)
+def _symmetric(folder: Path) -> frozenset[str]:
+    path = folder / SYMMETRIC
+    return frozenset(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else frozenset()
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(items, beside=(SYMMETRIC,)),
     name="aro",
     question="Is a caption of a region more similar to it than the same words with roles exchanged?",
     paper="When and Why Vision-Language Models Behave like Bags-of-Words, and What to Do About It?, arXiv 2210.01936",

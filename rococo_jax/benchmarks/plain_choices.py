@@ -2,12 +2,13 @@
 
 `items.jsonl`: `{"id", "images": [{"file", "box"?}], "texts": [...], "match": [[image, text], ...], "part"?}`. A box is
 [left, top, right, bottom] in pixels; `match` lists the right pairs by place; `part` is `all` where it is not given.
+Where items are also counted together, `kind`, `pair` and `set` name what an item belongs to.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from rococo_jax.benchmarks.choices.items import Item, Picture
+from rococo_jax.benchmarks.choices.items import BUNDLES, Bundle, Item, Picture
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 
@@ -22,7 +23,8 @@ def items(record: Record) -> Iterator[Item]:
             raise record.refuse("match", pair.value, "pairs [image, text]")
     match = tuple((pair.number(0), pair.number(1)) for pair in pairs)
     part = record.word("part") if "part" in record.value else "all"
-    yield Item(record.word("id"), tuple(pictures), record.texts("texts"), match, part)
+    bundles = tuple(Bundle(how, record.word(how)) for how in BUNDLES if how in record.value)
+    yield Item(record.word("id"), tuple(pictures), record.texts("texts"), match, part, bundles)
 
 
 def _picture(record: Record) -> Picture:
@@ -39,7 +41,8 @@ def as_json(item: Item) -> dict[str, Any]:
     """The line of an item."""
     images = [{"file": each.file} | ({"box": list(each.box)} if each.box else {}) for each in item.images]
     match = [list(pair) for pair in item.match]
-    return {"id": item.id, "images": images, "texts": list(item.texts), "match": match, "part": item.part}
+    bundles = {each.how: each.label for each in item.bundles}
+    return {"id": item.id, "images": images, "texts": list(item.texts), "match": match, "part": item.part, **bundles}
 
 
 INFO = choice_benchmark(

@@ -2,13 +2,16 @@
 
 `controlled_images_dataset.json` and `controlled_clevr_dataset.json`: `[{"image_path", "caption_options": [right, three
 wrong]}]`. `coco_qa_{one,two}_obj.json` and `vg_qa_{one,two}_obj.json`: `[[image id, right, wrong]]`, images
-`val2017/ID.jpg` and `vg_images/ID.jpg`. The forms that the published code reads; its pair and set accuracies are not
-made here.
+`val2017/ID.jpg` and `vg_images/ID.jpg`. The forms that the published code reads.
+
+Controlled images are named FIRST_PREPOSITION_..._SECOND.jpeg: four of the same two things are a set, left and right are
+a pair, and so are the other two. As published, a pair or a set is right if all its images are.
 """
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
-from rococo_jax.benchmarks.choices.items import Item, choose_text
+from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 
@@ -19,13 +22,23 @@ FILES = (*_PARTS, *(f"{source}_qa_{count}_obj" for source in _FROM for count in 
 
 def items(record: Record) -> Iterator[Item]:
     """An image, its caption, and others with another preposition."""
-    stem = record.source.stem
+    stem, bundles = record.source.stem, []
     if stem in _PARTS:
         image, (right, *wrong) = record.image("image_path"), record.texts("caption_options")
+        bundles = _bundles(image.file)
     else:
         image = record.image(0, _FROM[stem.partition("_")[0]])
         right, wrong = record.text(1), [record.text(2)]
-    yield choose_text(record.id, image, [right], wrong, _PARTS.get(stem, stem))
+    yield choose_text(record.id, image, [right], wrong, _PARTS.get(stem, stem), bundles)
+
+
+def _bundles(file: str) -> list[Bundle]:
+    """The pair and the set of a controlled image, none where its name is not of the published form."""
+    first, *words = PurePosixPath(file).stem.split("_")
+    if len(words) < 2:
+        return []
+    things, side = f"{first} {words[-1]}", "beside" if words[0] in ("left", "right") else "other"
+    return [Bundle("pair", f"{things} {side}", 2), Bundle("set", things, 4)]
 
 
 INFO = choice_benchmark(

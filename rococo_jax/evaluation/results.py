@@ -36,6 +36,7 @@ from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.results", 2
+_ROWS_AT_ONCE = 2**17
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 # The benchmark and the kind of task of files without a format.
 _FIRST_BENCHMARK, _FIRST_KIND = "rococo", "rank"
@@ -122,9 +123,17 @@ def _chance_notes(task: str, variant: str, chance: Mapping[str, float], tasks: M
 
 
 def per_query_table(tables: Iterable[Any]):
-    """One table (`pyarrow.Table`) of the rows of all outcomes; columns that a kind of task lacks are null."""
+    """One table (`pyarrow.Table`) of the rows of all outcomes; columns that a kind of task lacks are null.
+
+    A column that some outcome has dictionary-coded is so in all; files have plain strings.
+    """
     import pyarrow as pa
 
+    tables = list(tables)
+    coded = {field.name: field.type for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
+    for number, table in enumerate(tables):
+        kinds = [(field.name, coded.get(field.name, field.type)) for field in table.schema]
+        tables[number] = table.cast(pa.schema(kinds))
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -159,11 +168,15 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
 
 
 def write_per_query(path: str | os.PathLike, table) -> None:
-    """Writes a table as Parquet, by rename."""
+    """Writes a table as Parquet, by rename; dictionary-coded columns as what they stand for, some rows at a time."""
+    import pyarrow as pa
     import pyarrow.parquet
 
-    with atomic_write(path) as temporary:
-        pyarrow.parquet.write_table(table, temporary)
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in table.schema]
+    schema = pa.schema(zip(table.column_names, kinds, strict=True))
+    with atomic_write(path) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as file:
+        for start in range(0, len(table), _ROWS_AT_ONCE) or [0]:
+            file.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema))
 
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,19 +12,22 @@ hard positive), `c_n` its wrong ones (hard negatives); with several of a kind th
     text score          every image scores its right text higher than the item's others
     image score         every text scores its right image higher than the item's others
     group score         both
+    by kind             the mean over kinds of items, such as relations, of the OTA of each
+    pairs, sets         two, or four, items of which all are right, as a share of all such
 
 OTA, ATA and brittleness as in The Hard Positive Truth (arXiv 2409.17958); OTA is SugarCrepe's accuracy (2306.14610);
 ATA and TOT are SugarCrepe++'s ITT and TOT (2406.11171); text, image and group score as in Winoground (2204.03162). A
-constant scorer has 0 in all but ties.
+constant scorer has 0 in all but ties. By kind is ARO's figure (2210.01936), pairs and sets are What'sUp's (2310.19785).
 """
 
 import dataclasses
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.metrics.metric import Metric, Shares, share
 
 # What an item asks for: a text of an image, an image of a text, both, or, without images, which texts are alike.
 Asks = Literal["texts", "images", "both", "alike"]
@@ -47,8 +50,68 @@ _IMAGE = Metric("image_score", "Image score", "higher", "%", "every text scores 
                 "benchmark", share("image_score"))  # fmt: skip
 _GROUP = Metric("group_score", "Group score", "higher", "%", "text score and image score at once", "benchmark",
                 share("group_score"))  # fmt: skip
-METRICS = (_OTA, _ATA, _ITT, _TOT, _BRITTLENESS, _ON_TOP, _GROUP, _TEXT, _IMAGE, _TIES)
+
+
+def _mean_over_kinds(shares: Shares) -> Float[np.ndarray, "*draws"]:
+    """Of kinds that a draw has none of, nothing is known, and they are left out of its mean."""
+    right = np.stack([shares[name] for name in shares if name.startswith(_KIND_RIGHT)])
+    items = np.stack([shares[name] for name in shares if name.startswith(_KIND_ITEMS)])
+    drawn = items > 0
+    with np.errstate(invalid="ignore"):
+        of_kinds = np.where(drawn, right, 0) / np.where(drawn, items, 1)
+        return np.asarray(100.0 * of_kinds.sum(0) / drawn.sum(0))
+
+
+def _share_of(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
+    def function(shares: Shares) -> Float[np.ndarray, "*draws"]:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(100.0 * shares[name] / shares[f"all_{name}"])
+
+    return function
+
+
+_KIND_RIGHT, _KIND_ITEMS = "right of kind ", "items of kind "
+_BY_KIND = Metric("by_kind", "By kind", "higher", "%", "the mean over kinds of items of the accuracy of each",
+                  "benchmark", _mean_over_kinds)  # fmt: skip
+_PAIRS = Metric("pairs_right", "Pairs", "higher", "%", "pairs of items of which both are right", "benchmark",
+                _share_of("pairs_right"))  # fmt: skip
+_SETS = Metric("sets_right", "Sets", "higher", "%", "sets of items of which all are right", "benchmark",
+               _share_of("sets_right"))  # fmt: skip
+_OF_BUNDLES = {"kind": _BY_KIND, "pair": _PAIRS, "set": _SETS}
+METRICS = (_OTA, _ATA, _ITT, _TOT, _BRITTLENESS, _ON_TOP, _GROUP, _TEXT, _IMAGE, *_OF_BUNDLES.values(), _TIES)
 _BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bundled:
+    """Items that are counted together.
+
+    Attributes:
+        number: the bundle of each item, -1 for none.
+        sizes: how many items each bundle has in the published file.
+    """
+
+    number: Int[np.ndarray, " items"]
+    sizes: Int[np.ndarray, " bundles"]
+
+    def share(self, items: Any) -> "Bundled":
+        """The same of some of the items."""
+        return Bundled(self.number[items], self.sizes)
+
+    def columns(self, how: str, right: Bool[np.ndarray, " items"]) -> dict[str, Bool[np.ndarray, " items"]]:
+        """What is counted of each item: of its kind, or at the first item of a bundle that is whole."""
+        if how == "kind":
+            every = range(len(self.sizes))
+            of_kind = {f"{_KIND_ITEMS}{kind}": self.number == kind for kind in every}
+            return of_kind | {f"{_KIND_RIGHT}{kind}": (self.number == kind) & right for kind in every}
+        numbers, first = np.unique(self.number, return_index=True)
+        here = np.bincount(self.number[self.number >= 0], minlength=len(self.sizes))
+        both = np.bincount(self.number[(self.number >= 0) & right], minlength=len(self.sizes))
+        whole = np.append(here == self.sizes, False)  # the last for -1
+        name, counted, won = _OF_BUNDLES[how].name, np.zeros(len(right), bool), np.zeros(len(right), bool)
+        counted[first] = whole[numbers]
+        won[first] = whole[numbers] & np.append(both == self.sizes, False)[numbers]
+        return {name: won, f"all_{name}": counted}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,4 +205,5 @@ def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[M
     >>> [metric.name for metric in metrics_of(("ata", "tot"), ("itt",))]
     ['itt', 'ata', 'tot']
     """
-    return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in columns)]))
+    made = {*columns, *(["by_kind"] if any(name.startswith(_KIND_ITEMS) for name in columns) else [])}
+    return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in made)]))

@@ -108,7 +108,7 @@ def mean_of_runs(runs: Sequence[Any], clean: Counted | None = None) -> dict[str,
     each = [run.values() for run in runs]
     values: dict[str, float | None] = dict(each[0])
     if len(each) > 1:
-        stacked = {name: np.array([run[name] for run in each]) for name in each[0]}
+        stacked = {name: np.array([run[name] for run in each]) for name in _of_all(each)}
         values = {name: float(column.mean()) for name, column in stacked.items()}
         values |= {f"{name}_std": float(column.std(ddof=1)) for name, column in stacked.items()}
     if clean is not None:
@@ -137,13 +137,18 @@ def intervals(
     sums = sums_over_draws(np.concatenate([run.per_image(images) for run in asked], axis=1), resamples, seed)
     drawn = [run.metrics_of(each) for run, each in zip(asked, np.split(sums, widths, axis=1), strict=True)]
     drawn_runs = drawn[: len(runs)]
-    values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in drawn_runs[0]}
+    values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in _of_all(drawn_runs)}
     if clean is not None:
         before = drawn[-1][clean.primary]
         points = before - values[clean.primary]
         values["drop"] = 100.0 * points / before if before.all() else None
         values["drop_points"] = points
     return {name: None if drawn is None else _ends(drawn, ends) for name, drawn in values.items()}
+
+
+def _of_all(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """The metrics that every run has, in the order of the first."""
+    return [name for name in runs[0] if all(name in run for run in runs)]
 
 
 def _ends(drawn: Float[np.ndarray, " draws"], percentiles: list[float]) -> Interval:

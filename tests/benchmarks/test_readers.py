@@ -1,11 +1,13 @@
 """Every reader of choices on a small file in the published form, and one table of bad input over all of them."""
 
 import copy
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+from rococo_jax.benchmarks.aro import _symmetric
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
 from rococo_jax.benchmarks.choices.audit import audit_choices
 from rococo_jax.benchmarks.plain_choices import as_json
@@ -13,6 +15,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
+from rococo_jax.metrics.intervals import intervals
 from tests.benchmarks.published_forms import FORMS, write
 
 READERS = sorted(FORMS)
@@ -61,6 +64,10 @@ def test_the_plain_form_says_the_same(name, tmp_path):
         assert (list(one.ids), one.variant) == (list(other.ids), other.variant)
         for field in ("item_images", "item_texts", "match", "group"):
             np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+        assert one.bundles.keys() == other.bundles.keys()
+        for how, bundled in one.bundles.items():
+            np.testing.assert_array_equal(bundled.number, other.bundles[how].number)
+            np.testing.assert_array_equal(bundled.sizes, other.bundles[how].sizes)
 
 
 def bad_input(name):
@@ -156,6 +163,83 @@ def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
 
     write(FORMS["valse"], tmp_path, change)
     assert [list(task.ids) for task in open_form("valse", tmp_path).tasks] == [["0", "1"]]
+
+
+def of_random_vectors(benchmark, seed=0):
+    """The outcome of each part, and whether each item is right, by plain products."""
+    rng, found = np.random.default_rng(seed), {}
+    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
+    vectors = {key: rng.normal(size=(rows, 4)) for key, rows in tables.items()}
+    for task in benchmark.tasks:
+        (table,) = task.images.tables
+        images = vectors[table][task.images.index][task.item_images[:, 0]]
+        scores = (vectors[TEXTS][task.item_texts] * images[:, None]).sum(2)
+        found[task.variant] = task.score(Embeddings(vectors)), scores[:, 0] > scores[:, 1:].max(1)
+    return found
+
+
+def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
+    names = [f"data/{one}_{how}_{other}.jpeg" for one, other in (("mug", "plate"), ("cap", "arm-chair"), ("a", "b"))
+             for how in ("left_of", "right_of", "on", "under")]  # fmt: skip
+
+    def change(rows):
+        rows[:] = [{**rows[0], "image_path": name, "caption_options": [f"{name} {k}" for k in range(2)]}
+                   for name in names]  # fmt: skip
+
+    form = dataclasses.replace(FORMS["whatsup"], images=tuple(names))
+    write(form, tmp_path, change)
+    for seed in range(20):
+        ((outcome, right),) = of_random_vectors(open_form("whatsup", tmp_path), seed).values()
+        # As the published code scores: by the first and the last word of a name, and the second.
+        by_things = {}
+        for name, won in zip(names, right, strict=True):
+            words = name.split("/")[-1].split("_")
+            by_things.setdefault((words[0], words[-1][:-5]), {})[words[1]] = int(won)
+        pairs = sum((each["left"] and each["right"]) + (each["on"] and each["under"]) for each in by_things.values())
+        sets = sum(sum(each.values()) == 4 for each in by_things.values())
+        values = outcome.counted.values()
+        assert values["pairs_right"] == pytest.approx(100 * pairs / (len(names) / 2))
+        assert values["sets_right"] == pytest.approx(100 * sets / (len(names) / 4))
+    (tmp_path / "images" / names[0]).unlink()
+    ((outcome, right),) = of_random_vectors(open_form("whatsup", tmp_path, allow_missing_images=True)).values()
+    assert outcome.counted.values()["sets_right"] == 100 * np.mean([right[3:7].all(), right[7:].all()])
+
+
+def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path):
+    relations, attributes = ["on"] * 5 + ["in"] + ["near"] * 3, [["red", "old"]] * 25 + [["old", "red"]] * 24
+    for kind, labels in (("relation", relations), ("attribution", attributes)):
+
+        def change(rows, labels=labels):
+            rows[:] = [
+                {
+                    **rows[0],
+                    "image_path": f"{n % 7}.jpg",
+                    "relation_name": label,
+                    "attributes": label,
+                    "true_caption": f"dog {n}",
+                    "false_caption": f"cat {n}",
+                }
+                for n, label in enumerate(labels)
+            ]
+
+        file = f"visual_genome_{kind}.json"
+        write(
+            dataclasses.replace(FORMS["aro"], file=file, images=tuple(f"{n}.jpg" for n in range(7))), tmp_path, change
+        )
+    found = of_random_vectors(open_form("aro", tmp_path))
+    outcome, right = found["relation"]
+    means = [right[:5].mean(), right[5], right[6:].mean()]
+    assert outcome.counted.values()["by_kind"] == pytest.approx(100 * np.mean(means))
+    low, high = intervals([outcome.counted])["by_kind"]
+    assert low <= outcome.counted.values()["by_kind"] <= high and low < high
+    of_attributes, right = found["attribution"]
+    assert of_attributes.counted.values()["by_kind"] == pytest.approx(100 * right[:25].mean())
+    before = open_form("aro", tmp_path).decides
+    (tmp_path / "symmetric_relations.txt").write_text("near\nbeside\n")
+    _symmetric.cache_clear()
+    assert open_form("aro", tmp_path).decides != before
+    outcome, right = of_random_vectors(open_form("aro", tmp_path))["relation"]
+    assert outcome.counted.values()["by_kind"] == pytest.approx(100 * np.mean(means[:2]))
 
 
 def test_hard_positives_must_be_aligned(tmp_path):

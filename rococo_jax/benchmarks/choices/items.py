@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
 from rococo_jax.errors import InputError
+from rococo_jax.metrics.choice import Bundled
 
 # Left, top, right and bottom in pixels of the file, as in Pillow's `crop`.
 Box = tuple[int, int, int, int]
@@ -29,6 +30,25 @@ class Picture:
     box: Box | None = None
 
 
+# How items of one label are counted together, beside one by one: see `metrics.choice`.
+BUNDLES = ("kind", "pair", "set")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """Items that a published figure counts together.
+
+    Attributes:
+        how: `kind`, of which the mean of all kinds' accuracies is taken; `pair` or `set`, right if all its items are.
+        label: of the items that belong together, within their part.
+        least: how many items a label must have to be counted at all.
+    """
+
+    how: str
+    label: str
+    least: int = 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Item:
     """Images, texts, and which belong together.
@@ -39,6 +59,7 @@ class Item:
         texts: strings.
         match: (place of an image, place of a text) of each right pair.
         part: the variant that it is counted in.
+        bundles: what it is counted together with, at most one of each way.
     """
 
     id: str
@@ -46,11 +67,15 @@ class Item:
     texts: tuple[str, ...]
     match: tuple[tuple[int, int], ...]
     part: str
+    bundles: tuple[Bundle, ...] = ()
 
 
-def choose_text(id: str, image: Picture, right: Sequence[str], wrong: Sequence[str], part: str) -> Item:
+def choose_text(
+    id: str, image: Picture, right: Sequence[str], wrong: Sequence[str], part: str, bundles: Sequence[Bundle] = ()
+) -> Item:
     """One image, its right texts, then the wrong ones."""
-    return Item(id, (image,), (*right, *wrong), tuple((0, place) for place in range(len(right))), part)
+    match = tuple((0, place) for place in range(len(right)))
+    return Item(id, (image,), (*right, *wrong), match, part, tuple(bundles))
 
 
 def choose_image(id: str, text: str, right: Picture, wrong: Sequence[Picture], part: str) -> Item:
@@ -73,6 +98,28 @@ class Part:
         self.texts, self.text_ends = array("q"), array("q")
         self.match, self.match_ends = array("q"), array("q")
         self.shape = ""
+        # By way of counting: numbers of labels, and the label of each item, -1 for none.
+        self.labels: dict[str, dict[Bundle, int]] = {}
+        self.label_of: dict[str, array] = {}
+
+    def add_bundles(self, bundles: Iterable[Bundle]) -> None:
+        """Notes those of the item that was added last."""
+        for bundle in bundles:
+            numbers, of_item = self.labels.setdefault(bundle.how, {}), self.label_of.setdefault(bundle.how, array("q"))
+            of_item.extend([-1] * (len(self.ids) - 1 - len(of_item)))
+            of_item.append(numbers.setdefault(bundle, len(numbers)))
+
+    def bundles(self) -> dict[str, Bundled]:
+        """The bundles that have enough items, by way of counting."""
+        found = {}
+        for how, numbers in self.labels.items():
+            of_item = np.full(len(self.ids), -1)
+            of_item[: len(self.label_of[how])] = _whole(self.label_of[how])
+            sizes = np.bincount(of_item[of_item >= 0], minlength=len(numbers))
+            counted = sizes >= np.array([bundle.least for bundle in numbers])
+            number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)  # the last for -1
+            found[how] = Bundled(number[of_item], sizes[counted])
+        return found
 
     def columns(self, places: array, ends: array, kept: Bool[np.ndarray, " items"]) -> Int[np.ndarray, "kept most"]:
         """One row an item, -1 where it has fewer than the largest."""
@@ -129,18 +176,24 @@ class ItemTables:
         part.picture_ends.append(len(part.pictures))
         part.text_ends.append(len(part.texts))
         part.match_ends.append(len(part.match))
+        part.add_bundles(item.bundles)
 
     def items(self) -> Iterator[Item]:
         """The items that were added, part by part."""
         pictures, texts = list(self.pictures), list(self.texts)
         for name, part in self.parts.items():
-            starts = [0, 0, 0]
+            starts, number = [0, 0, 0], 0
+            counted = {how: each.number for how, each in part.bundles().items()}
+            of_part = [(list(part.labels[how]), part.label_of[how], number) for how, number in counted.items()]
             for id, *ends in zip(part.ids, part.picture_ends, part.text_ends, part.match_ends, strict=True):
                 flat = zip((part.pictures, part.texts, part.match), starts, ends, strict=True)
                 of_item, words, pairs = (column[start:end] for column, start, end in flat)
                 match = tuple(divmod(pair, len(words)) for pair in pairs)
-                yield Item(id, tuple(pictures[i] for i in of_item), tuple(texts[t] for t in words), match, name)
-                starts = ends
+                bundles = tuple(labels[column[number]] for labels, column, kept in of_part if kept[number] >= 0)
+                yield Item(
+                    id, tuple(pictures[i] for i in of_item), tuple(texts[t] for t in words), match, name, bundles
+                )
+                starts, number = ends, number + 1
 
 
 def shape_of(item: Item) -> str:
@@ -208,6 +261,7 @@ def tasks_of(
                 match=match[:, :1] if alone else match,
                 group=image_of[item_pictures[:, 0]],
                 leads=tuple(leads),
+                bundles={how: each.share(kept) for how, each in part.bundles().items()},
                 **more,
             )
         )

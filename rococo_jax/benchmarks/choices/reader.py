@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_json
+from rococo_jax.storage import hash_file, hash_json
 
 CROPS = "crops"
 
@@ -36,6 +36,7 @@ class ChoiceReader:
         pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts.
         works_without_images: whether its texts can be compared alone where there is no folder of images.
         notes: what a reader of any results must know.
+        beside: further files, where they are there, that `items` looks into.
     """
 
     items: Callable[[Record], Iterable[Item]]
@@ -44,6 +45,7 @@ class ChoiceReader:
     pooled: Mapping[str, str] | None = None
     works_without_images: bool = False
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def read(self, folder: Path, files: Iterable[str]) -> tuple[ItemTables, dict[str, str], int]:
         """All items of the files that are there, a hash of each file's contents, and how many records there were.
@@ -59,6 +61,7 @@ class ChoiceReader:
                     count += 1
                     for item in self.items(record):
                         tables.add(item, record.source)
+        hashes |= {name: hash_file(folder / name) for name in self.beside if hashes and (folder / name).is_file()}
         if not hashes:
             raise InputError(folder, "annotations", "none of its files", f"one of {', '.join(files)}"[:200])
         if not tables.parts:

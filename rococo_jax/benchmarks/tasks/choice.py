@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embedd
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.choice import Asks, ItemScores
+from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
 from rococo_jax.similarity import DifferenceStatistics
 
 # The variant that is the mean over all parts.
@@ -41,6 +41,7 @@ class ChoiceTask:
         leads: metrics to put first.
         seed, baseline, pooled: see `Outcome`; all parts are pooled into their macro mean.
         whole: of how many items this is a share; 0 for all.
+        bundles: items that are counted together, by the way of counting.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ChoiceTask:
     baseline: str = ""
     pooled: str | None = MEAN
     whole: int = 0
+    bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
 
     @property
     def asks(self) -> Asks:
@@ -156,6 +158,7 @@ class ChoiceTask:
         """The task with some of its items."""
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         ids = [self.ids[item] for item in items.tolist()]
+        sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, whole=self.whole or len(self.ids), **sides)
 
     def joined(self, results: Sequence[tuple[ItemScores, DifferenceStatistics | None]]) -> ChoiceOutcome:

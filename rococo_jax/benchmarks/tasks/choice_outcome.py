@@ -15,6 +15,8 @@ from rococo_jax.similarity import DifferenceStatistics
 
 # The kind of a task by what it asks; the report chooses its section by it.
 KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}
+# The items that `ChoiceOutcome.closest` looks at in one go: some tens of megabytes beside what it gives.
+_ITEMS_AT_ONCE = 2**17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,8 +56,11 @@ class ChoiceOutcome(OfTask):
     @functools.cached_property
     def counted(self) -> Counted:
         """Right choices and ties, item by item."""
-        columns = tuple(self.hits)
-        counts = np.stack(list(self.hits.values()), axis=1).astype(np.float64)
+        found = dict(self.hits)
+        for how, bundled in self.of.bundles.items():
+            found |= bundled.columns(how, self.hits["ota"])
+        columns = tuple(found)
+        counts = np.stack(list(found.values()), axis=1).astype(np.float64)
         return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
 
     @property
@@ -97,7 +102,13 @@ class ChoiceOutcome(OfTask):
     @functools.cached_property
     def closest(self) -> Closest:
         """The comparison that decides each item; for one image its first right text and the best wrong one."""
-        scores, match = self.scores.scores, self.of.match
+        runs = range(0, len(self.scores), _ITEMS_AT_ONCE) or [0]
+        parts = [self._closest_of(slice(start, start + _ITEMS_AT_ONCE)) for start in runs]
+        names = [field.name for field in dataclasses.fields(Closest)]
+        return Closest(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def _closest_of(self, run: slice) -> Closest:
+        scores, match = self.scores.scores[run], self.of.match[run]
         every = np.arange(len(scores))
         sought, found = [], []
         for side in ("texts", "images") if self.of.asks == "both" else (self.of.asks,):
@@ -114,6 +125,7 @@ class ChoiceOutcome(OfTask):
             picked = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
             answer, wrong, right_score, wrong_score = picked
             places = (answer, query, wrong, query) if turned else (query, answer, query, wrong)
+            places = (each.astype(np.int16) for each in places)
             found.append(Closest(*places, right_score, wrong_score))
             sought.append(lead[every, query])
         if len(found) == 1:
@@ -166,7 +178,8 @@ class ChoiceOutcome(OfTask):
         import pyarrow as pa
 
         task, count = self.of, len(self.of.ids)
-        columns = {"task": pa.array([task.name] * count), "variant": pa.array([task.variant] * count)}
+        every = np.zeros(count, np.int8)
+        columns = {"task": _taken([task.name], every), "variant": _taken([task.variant], every)}
         columns |= {"item": pa.array(task.ids, pa.string()), "image": _taken(tables.images, task.group)}
         if task.asks == "alike":
             first, wrong = task.match[:, 0].argmax(1), (~task.match[:, 0] & (task.item_texts >= 0)).argmax(1)
@@ -175,9 +188,8 @@ class ChoiceOutcome(OfTask):
             closest = self.closest
             first, wrong = closest.text, closest.wrong_text
             right_score, wrong_score = closest.right_score, closest.wrong_score
-            tie, right = right_score == wrong_score, right_score > wrong_score
-            named = np.where(tie, "tie", np.where(right, "right", "wrong"))
-            chosen = pa.array(named) if task.asks == "texts" else pa.nulls(count, pa.string())
+            code = np.where(right_score == wrong_score, 0, np.where(right_score > wrong_score, 1, 2)).astype(np.int8)
+            chosen = _taken(("tie", "right", "wrong"), code) if task.asks == "texts" else pa.nulls(count, pa.string())
         every = np.arange(count)
         columns |= {
             "caption": _taken(tables.texts, task.item_texts[every, first]),
@@ -199,7 +211,7 @@ class ChoiceOutcome(OfTask):
         closest = self.closest
         lead = closest.wrong_score - closest.right_score
         chosen, shown = [], set()
-        for item in np.argsort(-lead, kind="stable").tolist():
+        for item in map(int, np.argsort(-lead, kind="stable")):
             image = int(self.of.group[item])
             if lead[item] < 0 or len(chosen) == count:
                 break
@@ -229,9 +241,11 @@ class ChoiceOutcome(OfTask):
 
 
 def _taken(names, rows: Int[np.ndarray, " items"]):
-    """Strings by row, without a Python object for each."""
+    """Strings by row, each distinct one held once."""
     import pyarrow as pa
 
-    used, place = np.unique(rows, return_inverse=True)
-    distinct = pa.array([names[row] for row in used.tolist()], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), distinct).dictionary_decode()
+    occurs = np.zeros(len(names), bool)
+    occurs[rows] = True
+    place = (np.cumsum(occurs, dtype=np.int32) - 1)[rows]
+    distinct = pa.array([names[row] for row in np.flatnonzero(occurs).tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(place, distinct)
