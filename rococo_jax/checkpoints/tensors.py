@@ -149,9 +149,24 @@ def without_first(count: int) -> Transform:
     )
 
 
-def _patch_to_theirs(ours: np.ndarray, _: int) -> list[np.ndarray]:
-    side = round((ours.shape[0] / 3) ** 0.5)
-    return [ours.reshape(side, side, 3, -1).transpose(3, 2, 0, 1)]
+def first_rows(count: int) -> Transform:
+    """Theirs has `count` rows of which the first is ours; the others come back as zeros."""
+    return Transform(
+        to_ours=lambda theirs: theirs[0][0],
+        to_theirs=lambda ours, _: [np.concatenate([ours[None], np.zeros((count - 1, *ours.shape), ours.dtype)])],
+    )
+
+
+def patch(size: int | None = None) -> Transform:
+    """A convolution whose stride is its kernel: (outputs, channels, rows, columns) there, (rows x columns x channels,
+    outputs) here. `size` is the side of the kernel, by default what it is for three channels.
+    """
+
+    def to_theirs(ours: np.ndarray, _: int) -> list[np.ndarray]:
+        side = size or round((ours.shape[0] / 3) ** 0.5)
+        return [ours.reshape(side, side, -1, ours.shape[1]).transpose(3, 2, 0, 1)]
+
+    return Transform(lambda theirs: theirs[0].transpose(2, 3, 1, 0).reshape(-1, theirs[0].shape[0]), to_theirs)
 
 
 # As it is. Several of theirs lie side by side in ours: the biases of queries, keys and values.
@@ -166,11 +181,8 @@ KERNEL = Transform(
     to_theirs=lambda ours, count: [kernel.T for kernel in np.split(ours, count, axis=-1)],
 )
 
-# A convolution over patches: (outputs, channels, rows, columns) there, (rows x columns x channels, outputs) here.
-PATCH = Transform(
-    to_ours=lambda theirs: theirs[0].transpose(2, 3, 1, 0).reshape(-1, theirs[0].shape[0]),
-    to_theirs=_patch_to_theirs,
-)
+# A convolution over patches of pixels.
+PATCH = patch()
 
 # A convolution: (outputs, inputs, rows, columns) there, (rows, columns, inputs, outputs) here.
 CONVOLUTION = Transform(
@@ -186,6 +198,13 @@ QUERY_KEY_VALUE_KERNEL = Transform(
 QUERY_KEY_VALUE_BIAS = Transform(
     to_ours=SAME.to_ours,
     to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1),
+)
+
+
+# The biases of queries and values; keys have none, which is a bias of zeros.
+QUERY_VALUE_BIAS = Transform(
+    to_ours=lambda theirs: np.concatenate([theirs[0], np.zeros_like(theirs[0]), theirs[1]]),
+    to_theirs=lambda ours, _: np.split(ours, 3, axis=-1)[::2],
 )
 
 
@@ -245,6 +264,12 @@ def read_parameters(source: Tensors, table: NameTable, shapes: Shapes) -> dict[s
 
     Raises InputError with a list of tensors that are missing, unknown, of a wrong shape, or not floating point.
     """
+    stored = check_tensors(source, table, shapes)
+    return {row.ours: _assemble(source, row, stored, shapes) for row in table.rows}
+
+
+def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> dict[str, str]:
+    """The name of each tensor in the checkpoint, by its name in the table. Raises InputError as `read_parameters`."""
     stored = {_alias(name, table): name for name in source.names}
     wanted = _wanted_tensors(table, shapes)
     known = {name for name in stored if name in wanted or any(re.fullmatch(p, name) for p in table.ignored)}
@@ -258,7 +283,7 @@ def read_parameters(source: Tensors, table: NameTable, shapes: Shapes) -> dict[s
     missing, unknown = wanted.keys() - stored.keys(), stored.keys() - known
     if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         raise InputError(source.path, "tensors", found, f"the {len(wanted)} tensors that its configuration asks for")
-    return {row.ours: _assemble(source, row, stored, shapes) for row in table.rows}
+    return stored
 
 
 def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:

@@ -107,6 +107,19 @@ def tower_in_words(tower) -> str:
     """Depth, width, activation and pooling of an image or text tower."""
     stages = getattr(tower, "stage_layers", None)
     if stages is not None:
-        return f"a ResNet of {'-'.join(map(str, stages))} blocks, {tower.width} wide, pooling {tower.pooling}"
+        widths = getattr(tower, "widths", None)
+        kind, wide = ("ConvNeXt", "-".join(map(str, widths))) if widths else ("ResNet", tower.width)
+        return f"a {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
     activation = f"gated {tower.activation}" if getattr(tower, "gated_mlp", False) else tower.activation
-    return f"{tower.layers} layers of {tower.width}, {activation}, pooling {tower.pooling}"
+    more = "".join(f", {words}" for field, words in _PARTS.items() if getattr(tower, field, None))
+    return f"{tower.layers} layers of {tower.width}, {activation}, pooling {tower.pooling}{more}"
+
+
+# What few towers have.
+_PARTS = {
+    "rotary": "rotary positions",
+    "inner_norms": "norms inside attention and MLP",
+    "norm_changes": "norms of what a block adds",
+    "norm_after_pooling": "norm after the pooling",
+    "stem_width": "convolutions before the patches",
+}

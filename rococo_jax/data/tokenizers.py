@@ -209,6 +209,20 @@ def read_huggingface_tokenizer(source: str | os.PathLike, config: Mapping[str, A
     return Tokenizer(rust, spec)
 
 
+def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
+    """CLIPA's (arXiv 2305.07017) from BERT's: the padding id in place of [SEP], texts padded to the context length.
+
+    open_clip calls it `strip_sep_token`.
+    """
+    rust, spec = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str()), tokenizer.spec
+    first = rust.encode("").ids[0]
+    start, pad = rust.id_to_token(first), rust.id_to_token(spec.pad_id)
+    special = [(start, first), (pad, spec.pad_id)]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(single=f"{start} $A {pad}", special_tokens=special)
+    changed = dataclasses.replace(spec, eos_id=spec.pad_id, fixed_length=spec.context_length)
+    return Tokenizer(rust, changed)
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
     """`special_tokens_map.json` under `tokenizer_config.json`, where they exist."""
     settings: dict[str, Any] = {}

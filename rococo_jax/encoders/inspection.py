@@ -111,8 +111,13 @@ def _text_warnings(encoder: Any) -> list[str]:
         found.append(f"vocabulary: {size} ids in the tokenizer, {text.vocabulary_size} words in the tower")
     if spec.context_length > text.context_length:
         found.append(f"length: texts of {spec.context_length} tokens for a tower of {text.context_length}")
-    if text.pooling == "last" and spec.fixed_length != text.context_length:
+    if text.attention == "full" and spec.fixed_length != text.context_length:
         found.append(f"length: the tower reads {text.context_length} tokens always, texts are {spec.fixed_length}")
+    if text.pooling == "appended":
+        found.append(
+            f"padding: the vector of a text takes in one token of padding after it, id {text.pad_id}, as the published "
+            "weights do (their mask is one place off)"
+        )
     lower = tokenizer.encode(["A Dog on the Grass."]) == tokenizer.encode(["a dog on the grass."])
     family = FAMILIES.get(spec.family)
     if not lower and family is not None and family.lower_case:

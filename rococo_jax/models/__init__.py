@@ -1,14 +1,27 @@
 """Image and text towers and the dual encoder that joins them. Knows nothing of data or training."""
 
 from rococo_jax.models.dual_encoder import DualEncoder, parameter_counts
-from rococo_jax.models.spec import HeadSpec, MatchingSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models.spec import (
+    ConvNextSpec,
+    ConvolutionalSpec,
+    HeadSpec,
+    MatchingSpec,
+    ModelSpec,
+    ResNetSpec,
+    RotarySpec,
+    TextSpec,
+    VisionSpec,
+)
 
 __all__ = [
+    "ConvNextSpec",
+    "ConvolutionalSpec",
     "DualEncoder",
     "HeadSpec",
     "MatchingSpec",
     "ModelSpec",
     "ResNetSpec",
+    "RotarySpec",
     "TextSpec",
     "VisionSpec",
     "parameter_counts",

@@ -20,7 +20,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from rococo_jax.models.layers import Linear, precision_of
+from rococo_jax.models.layers import LayerNorm, Linear, precision_of
+from rococo_jax.models.rotary import Rotary
 
 # True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
 AttentionMask = Bool[Array, "#b #h #q k"]
@@ -153,12 +154,24 @@ def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array
 class SelfAttention(nnx.Module):
     """Queries, keys and values from one fused product; the kernel holds them side by side in this order.
 
+    `rotary` turns queries and keys; with `inner_norm_eps` the mixed values are normed before the last map.
     `fused` (None): what computes it where the weights are not asked for; None for the einsum.
     """
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.heads = heads
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        bias: bool = True,
+        rotary: Rotary | None = None,
+        inner_norm_eps: float | None = None,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        self.heads, self.rotary = heads, rotary
         self.fused: FusedAttention | None = None
+        self.norm = None if inner_norm_eps is None else LayerNorm(width, inner_norm_eps)
         self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
 
@@ -169,16 +182,20 @@ class SelfAttention(nnx.Module):
             mixed = self.fused(query, key, value, mask)
         else:
             mixed, _ = attend(query, key, value, mask)
-        return checkpoint_name(self.out(mixed.reshape(x.shape)), "out")
+        return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
     def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
     ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """The new tokens and the attention weights."""
         mixed, weights = attend(*self._project(x), mask)
-        return self.out(mixed.reshape(x.shape)), weights
+        return self._finish(mixed.reshape(x.shape)), weights
+
+    def _finish(self, mixed: Float[Array, "b t width"]) -> Float[Array, "b t width"]:
+        return self.out(mixed if self.norm is None else self.norm(mixed))
 
     def _project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
         batch, tokens, width = x.shape
         qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
-        return [qkv[:, :, part] for part in range(3)]
+        query, key, value = (qkv[:, :, part] for part in range(3))
+        return [query, key, value] if self.rotary is None else [self.rotary(query), self.rotary(key), value]

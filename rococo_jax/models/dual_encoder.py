@@ -14,10 +14,11 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from rococo_jax.models.convnext import ConvNextTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
 from rococo_jax.models.resnet import ResNetTower
-from rococo_jax.models.spec import HeadSpec, ModelSpec, ResNetSpec, VisionSpec
+from rococo_jax.models.spec import ConvNextSpec, ConvolutionalSpec, HeadSpec, ModelSpec, ResNetSpec, VisionSpec
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.vision import VisionTower
 
@@ -106,11 +107,11 @@ class ResidualHead(nnx.Module):
 
 
 class MlpHead(nnx.Module):
-    """`gelu(x A) B`, no biases."""
+    """`gelu(x A) B`, with a bias after A or B where the spec has one."""
 
     def __init__(self, features: int, spec: HeadSpec, *, rngs: nnx.Rngs):
-        self.up = Linear(features, spec.hidden, bias=False, dtype=jnp.float32, rngs=rngs)
-        self.down = Linear(spec.hidden, spec.dim, bias=False, dtype=jnp.float32, rngs=rngs)
+        self.up = Linear(features, spec.hidden, bias=spec.hidden_bias, dtype=jnp.float32, rngs=rngs)
+        self.down = Linear(spec.hidden, spec.dim, bias=spec.bias, dtype=jnp.float32, rngs=rngs)
 
     def __call__(self, x: Float[Array, "... features"]) -> Float[Array, "... dim"]:
         return self.down(ACTIVATIONS["gelu"](self.up(x)))
@@ -119,9 +120,13 @@ class MlpHead(nnx.Module):
 Head = Linear | ResidualHead | MlpHead
 
 
-def _vision(spec: VisionSpec | ResNetSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> VisionTower | ResNetTower:
-    tower = ResNetTower if isinstance(spec, ResNetSpec) else VisionTower
-    return tower(spec, dtype=dtype, rngs=rngs)
+_TOWERS = {VisionSpec: VisionTower, ResNetSpec: ResNetTower, ConvNextSpec: ConvNextTower}
+
+
+def _vision(
+    spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs
+) -> VisionTower | ResNetTower | ConvNextTower:
+    return _TOWERS[type(spec)](spec, dtype=dtype, rngs=rngs)
 
 
 def _head(spec: HeadSpec, features: int, rngs: nnx.Rngs) -> Head | None:

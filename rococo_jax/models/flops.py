@@ -7,15 +7,14 @@
 Norms, activations, softmax and word look-up are left out, under one per cent of towers of usual widths.
 """
 
-from rococo_jax.models.spec import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models.spec import ConvNextSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 
 def image_flops(spec: ModelSpec) -> int:
     """Operations from the pixels of one image to its embedding. Raises ValueError without an image tower."""
     if spec.vision is None:
         raise ValueError("this model has no image tower")
-    tower = _resnet if isinstance(spec.vision, ResNetSpec) else _vit
-    return tower(spec.vision) + _head(spec.vision_head, spec.vision.features)
+    return _TOWERS[type(spec.vision)](spec.vision) + _head(spec.vision_head, spec.vision.features)
 
 
 def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
@@ -26,6 +25,8 @@ def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
     if spec.text is None:
         raise ValueError("this model has no text tower")
     count = spec.text.context_length if tokens is None else tokens
+    if spec.text.pooling == "appended":  # at least one token of padding, and its own
+        count = min(count + 1, spec.text.context_length) + 1
     return _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
 
 
@@ -59,10 +60,30 @@ def _blocks(spec: VisionSpec | TextSpec, tokens: int) -> int:
 def _vit(spec: VisionSpec) -> int:
     patches, width = spec.grid**2, spec.width
     tokens = patches + spec.class_token
-    total = _linear(patches, 3 * spec.patch_size**2, width) + _blocks(spec, tokens)
+    stem = spec.stem_width
+    values = 4 * stem if stem else 3 * spec.patch_size**2
+    total = _linear(patches, values, width) + _blocks(spec, tokens)
+    if stem:
+        total += _linear(16 * patches, 48, stem) + _linear(4 * patches, 4 * stem, stem)
+    if spec.pooling in ("attention", "cross"):
+        pooled = spec.pooled_width
+        total += _linear(tokens, width, 2 * pooled) + _linear(2, pooled, pooled) + _attention(1, tokens, pooled)
     if spec.pooling == "attention":
-        total += _linear(tokens, width, 2 * width) + _linear(2, width, width) + _attention(1, tokens, width)
-        total += 2 * _linear(1, width, spec.mlp_width)
+        total += 2 * _linear(1, width, spec.pooling_mlp_width or spec.mlp_width)
+    return total
+
+
+def _convnext(spec: ConvNextSpec) -> int:
+    side, inputs = spec.image_size // 4, spec.widths[0]
+    total = _linear(side**2, 48, inputs)
+    for number, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
+        if number:
+            side //= 2
+            total += _linear(side**2, 4 * inputs, width)
+        # Cells that 7-wide kernels reach along a line, the padding left out.
+        reach = sum(min(cell + 3, side - 1) - max(cell - 3, 0) + 1 for cell in range(side))
+        total += blocks * (_linear(reach**2, 1, width) + _linear(side**2, width, 8 * width))
+        inputs = width
     return total
 
 
@@ -86,6 +107,9 @@ def _resnet(spec: ResNetSpec) -> int:
         side = after
     tokens, features = side**2 + 1, spec.features
     return total + _linear(1 + 2 * tokens, features, features) + _attention(1, tokens, features)
+
+
+_TOWERS = {VisionSpec: _vit, ResNetSpec: _resnet, ConvNextSpec: _convnext}
 
 
 def _taps(side: int) -> int:

@@ -5,6 +5,7 @@ quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
 gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
 gelu_tanh(x)  = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            (SigLIP)
 layer_norm(x) = (x - mean) / sqrt(variance + eps) * scale + bias         (Ba et al., arXiv 1607.06450)
+batch_norm(x) = the same, with stored statistics of each channel         (Ioffe and Szegedy, 1502.03167)
 """
 
 import contextlib
@@ -96,3 +97,24 @@ class LayerNorm(nnx.Module):
         variance = jnp.square(centred).mean(-1, keepdims=True)
         normed = centred * jax.lax.rsqrt(variance + self.eps)
         return normed * along_last_axis(self.scale[...], x) + along_last_axis(self.bias[...], x)
+
+
+class FrozenBatchNorm(nnx.Module):
+    """Batch norm by stored statistics, float32 whatever comes in.
+
+    They are statistics in training too, not parameters, and no gradient reaches them: neither the batch size nor the
+    number of devices changes what a tower computes.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
+        self.mean = nnx.BatchStat(jnp.zeros(width, jnp.float32))
+        self.variance = nnx.BatchStat(jnp.ones(width, jnp.float32))
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
+        factor = self.scale[...] * jax.lax.rsqrt(variance + self.eps)
+        shift = self.bias[...] - mean * factor
+        return x.astype(jnp.float32) * along_last_axis(factor, x) + along_last_axis(shift, x)

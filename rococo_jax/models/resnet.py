@@ -4,10 +4,7 @@
     strides              a 2 x 2 average before a convolution of stride 1, in the block and in its shortcut
     pooling              the mean of the last map, put before its cells as a token, is the query of one attention
 
-Batch norm is frozen, in training too: its running mean and variance are statistics, not parameters, and no gradient
-reaches them, so that neither the batch size nor the number of devices changes what the tower computes.
-
-    batch_norm(x) = (x - mean) / sqrt(variance + 1e-5) * scale + bias           (Ioffe and Szegedy, arXiv 1502.03167)
+Its batch norms are frozen (`layers.FrozenBatchNorm`).
 """
 
 from typing import Any
@@ -19,11 +16,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import Linear, precision_of
+from rococo_jax.models.layers import FrozenBatchNorm, Linear, precision_of
 from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.vision import positions_on_grid
 
-_EPS = 1e-5
 _EXPANSION = 4
 
 
@@ -44,22 +40,6 @@ class Convolution(nnx.Module):
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             precision=precision_of(self.dtype),
         )
-
-
-class FrozenBatchNorm(nnx.Module):
-    """Batch norm by stored statistics, float32 whatever comes in."""
-
-    def __init__(self, width: int):
-        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
-        self.mean = nnx.BatchStat(jnp.zeros(width, jnp.float32))
-        self.variance = nnx.BatchStat(jnp.ones(width, jnp.float32))
-
-    def __call__(self, x: Float[Array, "b h w width"]) -> Float[Array, "b h w width"]:
-        mean, variance = jax.lax.stop_gradient((self.mean[...], self.variance[...]))
-        factor = self.scale[...] * jax.lax.rsqrt(variance + _EPS)
-        shift = self.bias[...] - mean * factor
-        return x.astype(jnp.float32) * factor.reshape(1, 1, 1, -1) + shift.reshape(1, 1, 1, -1)
 
 
 def _average(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

@@ -8,99 +8,37 @@ The families differ in a handful of choices, and each choice is a field here:
     CLIP ViT      yes          no          yes          no           cls        as configured
     SigLIP ViT    no           yes         no           no           attention  as configured
     DINOv2 ViT    yes          yes         no           yes          any        or gated (silu)
+    CLIPA ViT     yes          no          no           no           mean       as configured
+    EVA, EVA02    yes          yes         no           no           cls        gelu, gated (silu)
+    PE-Core       most         no          yes          no           attention  gelu
+    CoCa ViT      yes          no          yes          no           cross      gelu
     ============  ===========  ==========  ===========  ===========  =========  ==============
 
-CLIP's ResNets have a spec of their own, `ResNetSpec`.
+What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
+adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B). CLIP's ResNets and ConvNeXt
+have specs of their own.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
     ============  ==========  ===============  =========================
     CLIP          causal      before a block   first_eos, or highest_id
+    CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
     BERT, BLIP    masked      after a block    cls or mean
     ============  ==========  ===============  =========================
 """
 
 import dataclasses
-import math
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal
 
 from rococo_jax.errors import InputError
-
-# Of channels, tokens or pixels; a spec beyond it describes no model, and no array could have its shapes.
-_LARGEST = 10**6
+from rococo_jax.models.checked_spec import CheckedSpec
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
-VisionPooling = Literal["cls", "mean", "cls+mean", "attention"]
-TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean"]
+VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
+TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
 TextAttention = Literal["causal", "masked", "full"]
 HeadKind = Literal["none", "linear", "mlp"]
-
-
-class CheckedSpec:
-    """The base of the spec dataclasses."""
-
-    what: ClassVar[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values, one entry a field; tuples become lists."""
-        return _as_json(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, value: Any, source: object = "spec") -> "CheckedSpec":
-        """The inverse of `to_json`. Raises InputError, which names `source`, for fields that are missing, unknown or
-        wrong.
-        """
-        if not isinstance(value, dict):
-            raise InputError(source, cls.what, type(value).__name__, "a JSON object")
-        types = get_type_hints(cls)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        if unknown := sorted(set(value) - set(fields)):
-            raise InputError(source, cls.what, f"unknown fields {unknown}", f"only {sorted(fields)}")
-        required = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
-        if missing := sorted(required - set(value)):
-            raise InputError(source, cls.what, f"no fields {missing}", f"all of {sorted(required)}")
-        return cls(**{name: _checked(source, f"{cls.what}.{name}", types[name], item) for name, item in value.items()})
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _checked(source: object, field: str, wanted: Any, value: Any) -> Any:
-    if get_origin(wanted) is Literal:
-        if value not in get_args(wanted):
-            raise InputError(source, field, repr(value), f"one of {list(get_args(wanted))}")
-        return value
-    if get_origin(wanted) is tuple:
-        kinds = get_args(wanted)
-        if not isinstance(value, list | tuple) or len(value) != len(kinds):
-            raise InputError(source, field, repr(value), f"a list of {len(kinds)}")
-        return tuple(_checked(source, field, kind, item) for kind, item in zip(kinds, value, strict=True))
-    choices = get_args(wanted) or (wanted,)
-    if value is None and type(None) in choices:
-        return None
-    if specs := [choice for choice in choices if dataclasses.is_dataclass(choice)]:
-        # Towers of different kinds share few fields: the kind is the one with the most in common.
-        return max(specs, key=lambda spec: _fields_in_common(spec, value)).from_json(value, source)
-    for choice in choices:
-        if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
-            if not (math.isfinite(value) and 0 < value < 1):
-                raise InputError(source, field, value, "a number between 0 and 1")
-            return float(value)
-        if isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
-            least = 0 if field.endswith(("_id", ".token_types")) else 1
-            if choice is int and not least <= value <= _LARGEST:
-                raise InputError(source, field, value, f"a whole number from {least} to {_LARGEST:,}")
-            return value
-    names = " or ".join("null" if choice is type(None) else choice.__name__ for choice in choices)
-    raise InputError(source, field, repr(value), names)
-
-
-def _fields_in_common(spec: Any, value: Any) -> int:
-    return len({field.name for field in dataclasses.fields(spec)} & set(value)) if isinstance(value, dict) else 0
 
 
 def _divides(what: str, width: int, heads: int) -> None:
@@ -109,14 +47,43 @@ def _divides(what: str, width: int, heads: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class RotarySpec(CheckedSpec):
+    """Rotary positions of patches in every attention (`models.rotary`).
+
+    `grid` is the side of the square that positions are scaled to, whatever the tower's own. Positions count from 1 with
+    `from_one`, else from 0; with `columns_first` the first half of a head turns with the column, else with the row.
+    """
+
+    what: ClassVar[str] = "rotary"
+
+    grid: int
+    from_one: bool = False
+    columns_first: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class VisionSpec(CheckedSpec):
     """A transformer over patches. Lengths in pixels, widths in channels.
 
-    `position_grid` is the side of the stored position embeddings where it is not `grid`: they are interpolated as the
-    tower runs, so that a tower can be used at another size and still be written back as it came.
+    Attributes:
+        position_grid: the side of the stored position embeddings where it is not `grid`: they are interpolated as the
+            tower runs, so that a tower can be used at another size and still be written back as it came.
+        rotary: positions that turn queries and keys, beside the stored ones.
+        inner_norms: norms of what attention mixed and of an MLP's hidden channels, before the maps that follow them.
+        norm_changes: a block norms what attention and MLP give, not what they read.
+        norm_after_pooling: the last norm is that of the pooled vector.
+        class_position: the class token has a position embedding.
+        stem_width: of two convolutions with batch norms before the patches' map; None for patches of pixels.
+        pooling_heads, pooling_mlp_width, pooling_width: of attention pooling, where they are not the blocks'.
     """
 
     what: ClassVar[str] = "vision"
+    unwritten: ClassVar[frozenset[str]] = frozenset(
+        (
+            "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
+            "pooling_heads", "pooling_mlp_width", "pooling_width",
+        )
+    )  # fmt: skip
 
     image_size: int
     patch_size: int
@@ -134,11 +101,27 @@ class VisionSpec(CheckedSpec):
     gated_mlp: bool = False
     qkv_bias: bool = True
     position_grid: int | None = None
+    rotary: RotarySpec | None = None
+    inner_norms: bool = False
+    norm_changes: bool = False
+    norm_after_pooling: bool = False
+    class_position: bool = True
+    stem_width: int | None = None
+    pooling_heads: int | None = None
+    pooling_mlp_width: int | None = None
+    pooling_width: int | None = None
 
     def __post_init__(self):
         _divides("vision spec", self.width, self.heads)
         if "cls" in self.pooling and not self.class_token:
             raise InputError("vision spec", "pooling", repr(self.pooling), "a tower with a class token")
+        if self.pooling in ("attention", "cross"):
+            _divides("vision spec", self.pooled_width, self.pooling_heads or self.heads)
+        if self.norm_after_pooling and self.pooling not in ("cls", "mean"):
+            raise InputError("vision spec", "norm_after_pooling", self.pooling, "pooling 'cls' or 'mean'")
+        if self.rotary is not None and self.width // self.heads % 4:
+            found = f"heads of {self.width // self.heads} channels"
+            raise InputError("vision spec", "rotary", found, "a multiple of four: a sine and a cosine for each axis")
 
     @property
     def grid(self) -> int:
@@ -146,9 +129,19 @@ class VisionSpec(CheckedSpec):
         return self.image_size // self.patch_size
 
     @property
+    def positioned_class(self) -> bool:
+        """Whether the first of the position embeddings is the class token's."""
+        return self.class_token and self.class_position
+
+    @property
+    def pooled_width(self) -> int:
+        """Channels of attention pooling."""
+        return self.pooling_width or self.width
+
+    @property
     def features(self) -> int:
         """Length of the pooled vector."""
-        return 2 * self.width if self.pooling == "cls+mean" else self.width
+        return 2 * self.width if self.pooling == "cls+mean" else self.pooled_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,10 +179,51 @@ class ResNetSpec(CheckedSpec):
 
 
 @dataclasses.dataclass(frozen=True)
+class ConvNextSpec(CheckedSpec):
+    """ConvNeXt (arXiv 2201.03545); what the field names share with `VisionSpec` means the same."""
+
+    what: ClassVar[str] = "vision"
+
+    image_size: int
+    widths: tuple[int, int, int, int]
+    stage_layers: tuple[int, int, int, int]
+    norm_eps: float
+    pooling: Literal["mean"] = "mean"
+
+    # One cell of the last map stands for 32 x 32 pixels. No positions are stored, so any size will do.
+    class_token: ClassVar[bool] = False
+    patch_size: ClassVar[int] = 32
+    position_grid: ClassVar[None] = None
+
+    def __post_init__(self):
+        if min(self.stage_layers) < 1:
+            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map."""
+        return self.image_size // 32
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector, channels of the last stage."""
+        return self.widths[3]
+
+
+# Image towers made of stages of convolutions, whose blocks do not form one stack.
+ConvolutionalSpec = ResNetSpec | ConvNextSpec
+
+
+@dataclasses.dataclass(frozen=True)
 class TextSpec(CheckedSpec):
-    """A text tower."""
+    """A text tower.
+
+    `pad_id` is the id of padding, for pooling `appended`: of the token that is appended to a text's tokens, and that
+    (CoCa's quirk) sees the first token of padding and not itself.
+    """
 
     what: ClassVar[str] = "text"
+    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id",))
 
     vocabulary_size: int
     context_length: int
@@ -204,9 +238,12 @@ class TextSpec(CheckedSpec):
     pooling: TextPooling
     eos_id: int | None = None
     token_types: int = 0
+    pad_id: int | None = None
 
     def __post_init__(self):
         _divides("text spec", self.width, self.heads)
+        if (self.pooling == "appended") != (self.pad_id is not None):
+            raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
         if self.pooling == "first_eos" and self.eos_id is None:
             raise InputError("text spec", "eos_id", None, "the end-of-text id, for pooling 'first_eos'")
 
@@ -221,15 +258,18 @@ class HeadSpec(CheckedSpec):
     """From pooled features to an embedding: no map, an affine map into `dim` dimensions, or an MLP.
 
     With `hidden`, a residual MLP of that width stands beside the affine map: `x A + a + mlp(norm(x))`.
-    The kind `mlp` is `gelu(x A) B` with `hidden` channels between and no biases (open_clip's, for text towers).
+    The kind `mlp` is `gelu(x A + a) B` with `hidden` channels between (open_clip's; `hidden_bias` for the `a` of its
+    image towers).
     """
 
     what: ClassVar[str] = "head"
+    unwritten: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
 
     kind: HeadKind = "none"
     dim: int | None = None
     bias: bool = False
     hidden: int | None = None
+    hidden_bias: bool = False
 
     def __post_init__(self):
         if self.kind == "none" and self.hidden is not None:
@@ -257,8 +297,9 @@ class ModelSpec(CheckedSpec):
     """A dual encoder, or a single tower where the other is None. Few models have a matching head beside it."""
 
     what: ClassVar[str] = "model"
+    unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()
@@ -274,11 +315,6 @@ class ModelSpec(CheckedSpec):
         if len(dims) > 1:
             found = f"images in {self.vision_dim} and texts in {self.text_dim} dimensions"
             raise InputError("model spec", "heads", found, "embeddings of one length")
-
-    def to_json(self) -> dict[str, Any]:
-        """As of any spec; models without a matching head lack its key, so that their hashes stay the same."""
-        value = super().to_json()
-        return {key: item for key, item in value.items() if key != "matching" or item is not None}
 
     @property
     def vision_dim(self) -> int | None:
@@ -296,7 +332,7 @@ class ModelSpec(CheckedSpec):
         return self.vision_dim or self.text_dim
 
 
-def _can_match(vision: VisionSpec | ResNetSpec | None, text: TextSpec | None, matching: MatchingSpec) -> None:
+def _can_match(vision: VisionSpec | ConvolutionalSpec | None, text: TextSpec | None, matching: MatchingSpec) -> None:
     """Refuses towers whose tokens the matching head cannot read."""
     if not isinstance(vision, VisionSpec) or text is None or not text.norm_after_blocks or text.attention != "masked":
         found = "towers of another kind, or one of them alone"

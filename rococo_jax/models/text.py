@@ -1,10 +1,14 @@
-"""Text towers: CLIP, SigLIP and BERT, configured by `TextSpec`.
+"""Text towers: CLIP, CoCa, SigLIP and BERT, configured by `TextSpec`.
 
     ids -> tokens + positions [+ types, norm] -> blocks -> [norm] -> pooling
 
 Under a causal mask no token before the end of the text attends to what follows it; under a padding mask none attends to
 the padding. So CLIP and BERT give the same vector for any amount of padding. SigLIP attends to its padding and was
 trained on one length only, so its tower refuses any other.
+
+CoCa appends a token of its own, which is the text's vector. In the published weights its mask is one place off: key k
+is seen where token k - 1 is not padding. So the appended token sees the first token of padding, which stands right
+after the text, and itself only where the text fills the context. Both are kept; more padding changes nothing.
 
 Sources: CLIP (arXiv 2103.00020), SigLIP (2303.15343), BERT (1810.04805), Sentence-BERT's pooling (1908.10084).
 """
@@ -28,9 +32,12 @@ class TextTower(nnx.Module):
         self.spec, self.dtype = spec, dtype
         normal = jax.nn.initializers.normal(0.02)
         self.words = nnx.Param(normal(rngs.params(), (spec.vocabulary_size, spec.width), jnp.float32))
-        self.positions = nnx.Param(normal(rngs.params(), (spec.context_length, spec.width), jnp.float32))
+        appended = spec.pooling == "appended"
+        places = spec.context_length + appended
+        self.positions = nnx.Param(normal(rngs.params(), (places, spec.width), jnp.float32))
         types = spec.token_types
         self.types = nnx.Param(normal(rngs.params(), (types, spec.width), jnp.float32)) if types else None
+        self.appended = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if appended else None
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         # BERT norms the embeddings, the others the output of the last block.
         self.norm = LayerNorm(spec.width, spec.norm_eps)
@@ -50,43 +57,67 @@ class TextTower(nnx.Module):
 
     def tokens(
         self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b t width"]:
-        """The sequence after the last norm, float32."""
-        return self._finish(self.blocks(self.embed(ids, positions), self._attention_mask(mask)))
+    ) -> Float[Array, "b tokens width"]:
+        """The sequence after the last norm, an appended token after the text's, float32."""
+        ids, mask = self._with_padding(ids, mask)
+        return self._finish(self.blocks(self.embed(ids, positions), self._attention_mask(ids, mask)))
 
     def tokens_and_attention(
         self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> tuple[Float[Array, "b t width"], Float[Array, "b heads t t"]]:
+    ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
         """`tokens` and the attention weights of the last block."""
-        x, weights = self.blocks.with_last_attention(self.embed(ids, positions), self._attention_mask(mask))
+        ids, mask = self._with_padding(ids, mask)
+        x, weights = self.blocks.with_last_attention(self.embed(ids, positions), self._attention_mask(ids, mask))
         return self._finish(x), weights
 
-    def embed(self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None) -> Float[Array, "b t width"]:
+    def embed(
+        self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b tokens width"]:
         """The input of the first block. Raises ValueError for too many tokens, and (SigLIP) for any length
         but its own.
         """
         length, context = ids.shape[1], self.spec.context_length
-        if length > context or (self.spec.pooling == "last" and length != context):
+        if length > context or (self.spec.attention == "full" and length != context):
             raise ValueError(f"{length} tokens for a text tower of {context}")
+        if self.appended is not None and positions is not None:
+            raise ValueError("positions of tokens for a text tower that appends one of its own")
         table = self.positions[...]
         x = self.words[...][ids] + (table[None, :length] if positions is None else table[positions])
         if self.types is not None:
             x = x + self.types[...][0].reshape(1, 1, -1)
+        if self.appended is not None:
+            last = (self.appended[...] + table[context]).reshape(1, 1, -1)
+            x = jnp.concatenate([x, jnp.broadcast_to(last, (x.shape[0], 1, x.shape[2]))], axis=1)
         if self.spec.norm_after_blocks:
             x = self.norm(x)
         return x.astype(self.dtype)
 
-    def _attention_mask(self, mask: Bool[Array, "b t"]) -> AttentionMask | None:
+    def _with_padding(
+        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]
+    ) -> tuple[Int[Array, "b t2"], Bool[Array, "b t2"]]:
+        """For an appended token: padding as it was trained, at least one where the context has room."""
+        if self.appended is None:
+            return ids, mask
+        more = ((0, 0), (0, int(ids.shape[1] < self.spec.context_length)))
+        return jnp.pad(jnp.where(mask, ids, self.spec.pad_id), more, constant_values=self.spec.pad_id), jnp.pad(
+            mask, more
+        )
+
+    def _attention_mask(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> AttentionMask | None:
         if self.spec.attention == "causal":
-            length = mask.shape[1]
-            return jnp.tril(jnp.ones((length, length), bool))[None, None]
+            length = mask.shape[1] + (self.appended is not None)
+            causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
+            if self.appended is None:
+                return causal
+            before = jnp.pad(ids != self.spec.pad_id, ((0, 0), (1, 0)), constant_values=True)
+            return causal & before[:, None, None, :]
         return mask[:, None, None, :] if self.spec.attention == "masked" else None
 
-    def _finish(self, x: Float[Array, "b t width"]) -> Float[Array, "b t width"]:
+    def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:
         return x.astype(jnp.float32) if self.spec.norm_after_blocks else self.norm(x)
 
     def pool(
-        self, tokens: Float[Array, "b t width"], ids: Int[Array, "b t"], mask: Bool[Array, "b t"]
+        self, tokens: Float[Array, "b tokens width"], ids: Int[Array, "b t"], mask: Bool[Array, "b t"]
     ) -> Float[Array, "b width"]:
         """One vector a text, float32."""
         pooling = self.spec.pooling
@@ -95,7 +126,7 @@ class TextTower(nnx.Module):
             return (tokens * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
         if pooling == "cls":
             return tokens[:, 0]
-        if pooling == "last":
+        if pooling in ("last", "appended"):
             return tokens[:, -1]
         if pooling == "first_eos":
             end = jnp.argmax((ids == self.spec.eos_id) & mask, axis=1)

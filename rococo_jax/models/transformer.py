@@ -12,41 +12,66 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import AttentionMask, SelfAttention
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, along_last_axis
+from rococo_jax.models.rotary import Rotary
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
 
 class Mlp(nnx.Module):
-    """Two layers with an activation between; gated, `(f(x A) * x B) C`, the first kernel holds A and B side by side."""
+    """Two layers with an activation between; gated, `(f(x A) * x B) C`, the first kernel holds A and B side by side.
+
+    With `norm_eps` the hidden channels are normed before the last map.
+    """
 
     def __init__(
-        self, width: int, hidden: int, activation: str, *, gated: bool = False, dtype: DTypeLike, rngs: nnx.Rngs
+        self,
+        width: int,
+        hidden: int,
+        activation: str,
+        *,
+        gated: bool = False,
+        norm_eps: float | None = None,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
     ):
         self.activation, self.gated = activation, gated
+        self.norm = None if norm_eps is None else LayerNorm(hidden, norm_eps)
         self.up = Linear(width, 2 * hidden if gated else hidden, dtype=dtype, rngs=rngs)
         self.down = Linear(hidden, width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         activation = ACTIVATIONS[self.activation]
         hidden = checkpoint_name(self.up(x), "up")
-        if not self.gated:
-            return self.down(activation(hidden))
-        gate, value = jnp.split(hidden, 2, axis=-1)
-        return self.down(activation(gate) * value)
+        if self.gated:
+            gate, value = jnp.split(hidden, 2, axis=-1)
+            hidden = activation(gate) * value
+        else:
+            hidden = activation(hidden)
+        return self.down(hidden if self.norm is None else self.norm(hidden))
 
 
 class Block(nnx.Module):
-    """Attention and an MLP, each with a residual; norms before them, or after (BERT)."""
+    """Attention and an MLP, each with a residual; norms before them, after the sum (BERT), or of what is added
+    (EVA02-E).
+    """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         image = isinstance(spec, VisionSpec)
         self.norm_after = False if image else spec.norm_after_blocks
+        self.norm_changes = image and spec.norm_changes
+        inner = spec.norm_eps if image and spec.inner_norms else None
         self.norm1 = LayerNorm(spec.width, spec.norm_eps)
         self.attention = SelfAttention(
-            spec.width, spec.heads, bias=spec.qkv_bias if image else True, dtype=dtype, rngs=rngs
+            spec.width,
+            spec.heads,
+            bias=spec.qkv_bias if image else True,
+            rotary=_rotary(spec) if image else None,
+            inner_norm_eps=inner,
+            dtype=dtype,
+            rngs=rngs,
         )
         self.norm2 = LayerNorm(spec.width, spec.norm_eps)
         gated = image and spec.gated_mlp
-        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, gated=gated, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, gated=gated, norm_eps=inner, dtype=dtype, rngs=rngs)
         scaled = image and spec.layer_scale
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
@@ -63,15 +88,22 @@ class Block(nnx.Module):
         return self._change(x, change), weights
 
     def _attended(self, x: Array) -> Array:
-        return x if self.norm_after else self.norm1(x)
+        return x if self.norm_after or self.norm_changes else self.norm1(x)
 
     def _change(self, x: Array, change: Array) -> Array:
         """`x` with what attention gave, and then the MLP."""
         if self.norm_after:
             x = self.norm1(x + change).astype(x.dtype)
             return self.norm2(x + self.mlp(x)).astype(x.dtype)
+        if self.norm_changes:
+            x = x + self.norm1(change).astype(x.dtype)
+            return x + self.norm2(self.mlp(x)).astype(x.dtype)
         x = x + _scaled(change, self.scale1)
         return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
+
+
+def _rotary(spec: VisionSpec) -> Rotary | None:
+    return None if spec.rotary is None else Rotary(spec.rotary, spec.grid, int(spec.class_token))
 
 
 def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:

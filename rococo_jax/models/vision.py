@@ -1,6 +1,6 @@
-"""Image towers: CLIP ViT, SigLIP ViT and DINOv2-style ViT, configured by `VisionSpec`.
+"""Image towers that are transformers over patches, configured by `VisionSpec`.
 
-    pixels -> patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
+    pixels -> [convolutions ->] patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
 
 Position embeddings for another image size are interpolated bicubically as torch does it, as two matrices:
 
@@ -10,7 +10,8 @@ with Keys' kernel w for a = -3/4 (Keys 1981, IEEE TASSP 29(6)); no antialiasing,
 `torch.nn.functional.interpolate(mode="bicubic", align_corners=False)` and so the reference's
 `interpolate_pos_encoding` for CLIP, SigLIP and DINOv2.
 
-Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193).
+Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193), EVA-CLIP
+(2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), PE (2504.13181).
 """
 
 import jax
@@ -21,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, along_last_axis
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.transformer import Blocks, Mlp
 
@@ -44,13 +45,14 @@ class AttentionPooling(nnx.Module):
     """SigLIP's head: a learnt probe, mapped to a query, attends to all tokens; then a residual MLP."""
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.heads, self.dtype = spec.heads, dtype
+        self.heads, self.dtype = spec.pooling_heads or spec.heads, dtype
+        hidden = spec.pooling_mlp_width or spec.mlp_width
         initial = jax.nn.initializers.lecun_normal()(rngs.params(), (1, spec.width), jnp.float32)
         self.probe = nnx.Param(initial[0])
         self.qkv = Linear(spec.width, 3 * spec.width, dtype=dtype, rngs=rngs)
         self.out = Linear(spec.width, spec.width, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(spec.width, spec.norm_eps)
-        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(spec.width, hidden, spec.activation, dtype=dtype, rngs=rngs)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
         mixed, _ = self._look(tokens)
@@ -62,11 +64,77 @@ class AttentionPooling(nnx.Module):
         return self._look(tokens)[1][:, :, 0]
 
     def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
-        batch, count, width = tokens.shape
-        query = self.qkv.columns(0, width)(self.probe[...]).reshape(1, 1, self.heads, -1)
-        key_value = self.qkv.columns(width, 3 * width)(tokens).reshape(batch, count, 2, self.heads, -1)
-        query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
-        return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
+        width = tokens.shape[2]
+        query = self.qkv.columns(0, width)(self.probe[...])
+        return _attend_one(query, self.qkv.columns(width, 3 * width)(tokens), self.heads)
+
+
+class CrossPooling(nnx.Module):
+    """CoCa's head as open_clip has it: a normed probe, `pooled_width` wide, attends to all tokens; then a norm.
+
+    CoCa (arXiv 2205.01917) has 256 probes for its decoder; the first is the one that gives the contrastive vector.
+    """
+
+    def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        width = spec.pooled_width
+        self.heads = spec.pooling_heads or spec.heads
+        initial = jax.nn.initializers.normal(1.0)(rngs.params(), (width,), jnp.float32)
+        self.probe, self.probe_norm = nnx.Param(initial), LayerNorm(width, spec.norm_eps)
+        self.query = Linear(width, width, bias=False, dtype=dtype, rngs=rngs)
+        self.key_value = Linear(spec.width, 2 * width, bias=False, dtype=dtype, rngs=rngs)
+        # Of query, keys and values, side by side.
+        self.bias = nnx.Param(jnp.zeros(3 * width, jnp.float32))
+        self.out = Linear(width, width, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(width, spec.norm_eps)
+
+    def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b pooled_width"]:
+        mixed, _ = self._look(tokens)
+        return self.norm(self.out(mixed.reshape(tokens.shape[0], -1)))
+
+    def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
+        """How much of each token the probe takes in; sums to 1 over the tokens."""
+        return self._look(tokens)[1][:, :, 0]
+
+    def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
+        query = self.query(self.probe_norm(self.probe[...]))
+        key_value = self.key_value(tokens)
+        bias, width = self.bias[...].astype(query.dtype), query.shape[-1]
+        return _attend_one(query + bias[:width], key_value + along_last_axis(bias[width:], key_value), self.heads)
+
+
+def _attend_one(
+    query: Float[Array, " p"], key_value: Float[Array, "b t two_p"], heads: int
+) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
+    """What one query takes in of all tokens, and how much of each."""
+    batch, count, _ = key_value.shape
+    key_value = key_value.reshape(batch, count, 2, heads, -1)
+    query = query.reshape(1, 1, heads, -1)
+    query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
+    return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
+
+
+_POOLINGS = {"attention": AttentionPooling, "cross": CrossPooling}
+
+
+class ConvolutionStem(nnx.Module):
+    """MobileCLIP-B's: two convolutions of 4 x 4 and 2 x 2 pixels, each with a batch norm and GELU, strides as large, so
+    that a product over patches computes each.
+    """
+
+    def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.map1 = Linear(3 * 16, width, bias=False, dtype=dtype, rngs=rngs)
+        self.norm1 = FrozenBatchNorm(width)
+        self.map2 = Linear(4 * width, width, bias=False, dtype=dtype, rngs=rngs)
+        self.norm2 = FrozenBatchNorm(width)
+
+    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 width"]:
+        """Maps of an eighth of the size."""
+        x = pixels
+        for size, map_, norm in ((4, self.map1, self.norm1), (2, self.map2, self.norm2)):
+            batch, height, width, _ = x.shape
+            x = norm(map_(patches_of(x, size)))
+            x = ACTIVATIONS["gelu"](x).reshape(batch, height // size, width // size, -1)
+        return x
 
 
 class VisionTower(nnx.Module):
@@ -75,43 +143,56 @@ class VisionTower(nnx.Module):
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.spec, self.dtype = spec, dtype
         normal = jax.nn.initializers.normal(0.02)
-        tokens = (spec.position_grid or spec.grid) ** 2 + spec.class_token
-        self.patch = Linear(3 * spec.patch_size**2, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
+        tokens = (spec.position_grid or spec.grid) ** 2 + spec.positioned_class
+        self.stem = ConvolutionStem(spec.stem_width, dtype=dtype, rngs=rngs) if spec.stem_width else None
+        values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
+        self.patch = Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
         self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32))
         class_token = spec.class_token
         self.class_token = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if class_token else None
         self.norm_before = LayerNorm(spec.width, spec.norm_eps) if spec.norm_before_blocks else None
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(spec.width, spec.norm_eps)
-        attention = spec.pooling == "attention"
-        self.pooling = AttentionPooling(spec, dtype=dtype, rngs=rngs) if attention else None
+        pooling = _POOLINGS.get(spec.pooling)
+        self.pooling = None if pooling is None else pooling(spec, dtype=dtype, rngs=rngs)
 
     def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
         """Pooled features, float32, from normalised pixels of the size in the spec."""
         return self.pool(self.tokens(pixels))
 
     def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The sequence after the last norm (class token first, then patches row by row), float32."""
-        return self.norm(self.blocks(self.embed(pixels), None))
+        """The sequence after the last norm (class token first, then patches row by row), float32. Not normed where the
+        norm is that of the pooled vector.
+        """
+        return self._finish(self.blocks(self.embed(pixels), None))
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
         """`tokens` and the attention weights of the last block."""
         x, weights = self.blocks.with_last_attention(self.embed(pixels), None)
-        return self.norm(x), weights
+        return self._finish(x), weights
+
+    def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:
+        return x.astype(jnp.float32) if self.spec.norm_after_pooling else self.norm(x)
 
     def embed(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
         """The input of the first block. Raises ValueError for pixels of another size than the tower was built for."""
         size = self.spec.image_size
         if pixels.shape[1:3] != (size, size):
             raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
-        x = self.patch(patches_of(pixels, self.spec.patch_size))
+        if self.stem is None:
+            x = self.patch(patches_of(pixels, self.spec.patch_size))
+        else:
+            x = self.patch(patches_of(self.stem(pixels), 2))
+        last = self.spec.class_token and not self.spec.class_position
+        positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.positioned_class)
+        positions = positions.astype(x.dtype)[None]
+        x = x + positions if last else x
         if self.class_token is not None:
             first = self.class_token[...].astype(x.dtype).reshape(1, 1, -1)
             x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, x.shape[2])), x], axis=1)
-        positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.class_token)
-        x = x + positions.astype(x.dtype)[None]
+        x = x if last else x + positions
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
@@ -123,7 +204,8 @@ class VisionTower(nnx.Module):
             parts.append(tokens[:, 0])
         if "mean" in self.spec.pooling:
             parts.append(tokens[:, int(self.spec.class_token) :].mean(1))
-        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+        pooled = jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+        return self.norm(pooled) if self.spec.norm_after_pooling else pooled
 
 
 def _keys_kernel(distance: np.ndarray) -> np.ndarray:

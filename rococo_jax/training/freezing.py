@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.models import DualEncoder, ModelSpec, ResNetSpec
+from rococo_jax.models import ConvolutionalSpec, DualEncoder, ModelSpec
 
 SIDES = ("vision", "text")
 
@@ -24,11 +24,11 @@ def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
     """Count the frozen blocks of a tower where `what` is trained ("all", "none" or "last:N").
 
     Raises:
-        InputError: more blocks than the tower has, or some blocks of a tower without a stack (ResNet).
+        InputError: more blocks than the tower has, or some blocks of a tower without a stack (of convolutions).
     """
-    if isinstance(getattr(spec, side), ResNetSpec):
+    if isinstance(getattr(spec, side), ConvolutionalSpec):
         if what.startswith("last:"):
-            raise InputError("config", f"train.{side}", what, "'all' or 'none' for a ResNet")
+            raise InputError("config", f"train.{side}", what, "'all' or 'none' for a tower of convolutions")
         return 0
     layers = getattr(spec, side).layers
     if what in ("all", "none"):

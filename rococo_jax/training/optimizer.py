@@ -21,7 +21,7 @@ import optax
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.models import ModelSpec, ResNetSpec
+from rococo_jax.models import ConvolutionalSpec, ModelSpec
 from rococo_jax.training.schedule import make_schedule
 
 HIGHEST_LOG_SCALE = math.log(100)
@@ -90,7 +90,7 @@ def rate_of(path: str, array: Parameter, spec: ModelSpec, config: ConfigDict) ->
     side = path.partition(".")[0]
     if side not in ("vision", "text"):
         return 1.0
-    if isinstance(getattr(spec, side), ResNetSpec):
+    if isinstance(getattr(spec, side), ConvolutionalSpec):
         return config.tower_lr_scale
     layers, decay, rate = getattr(spec, side).layers, config.layer_decay, config.tower_lr_scale
     if ".blocks." in path:

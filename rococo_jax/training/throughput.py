@@ -26,7 +26,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from rococo_jax.models import ModelSpec, ResNetSpec
+from rococo_jax.models import ConvolutionalSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.training.freezing import frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
@@ -163,7 +163,7 @@ def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> tuple[float, floa
     what = config.train[side]
     tower = getattr(spec, side)
     share = float(what == "all")
-    if what.startswith("last:") and not isinstance(tower, ResNetSpec):
+    if what.startswith("last:") and not isinstance(tower, ConvolutionalSpec):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
     again = float(config.micro_batches > 1) + share * (config.remat == "full")
     return 1 + 2 * share, 1 + 2 * share + again

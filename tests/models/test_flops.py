@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvNextSpec, DualEncoder, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.flops import image_flops, text_flops
 
 VIT = VisionSpec(
@@ -24,6 +24,9 @@ VISIONS = {
     "clip": (VIT, LINEAR),
     "gated": (dataclasses.replace(VIT, gated_mlp=True), HeadSpec("linear", 128, hidden=512)),
     "siglip": (dataclasses.replace(VIT, class_token=False, pooling="attention"), HeadSpec()),
+    "coca": (dataclasses.replace(VIT, pooling="cross", pooling_width=128), HeadSpec("linear", 128)),
+    "mobileclip": (dataclasses.replace(VIT, stem_width=192, pooling="attention", pooling_mlp_width=300), HeadSpec()),
+    "convnext": (ConvNextSpec(64, (96, 128, 160, 192), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
     "resnet": (ResNetSpec(image_size=64, width=32, stage_layers=(2, 1, 3, 1), heads=16), HeadSpec("linear", 64, True)),
 }
 

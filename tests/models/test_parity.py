@@ -70,6 +70,19 @@ def test_clip_gives_the_reference_vectors(case, tmp_path):
     assert ours.logit_bias is None
 
 
+def test_metaclip_2_gives_the_reference_vectors(tmp_path):
+    """Its end token has the id 2, under which a CLIP would be pooled at the highest id."""
+    sizes = {"text_config": {**TEXT, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}, "vision_config": VISION}
+    reference = perturbed(transformers.MetaClip2Model(transformers.MetaClip2Config(**sizes, projection_dim=16)), 5)
+    ours = converted(reference, tmp_path)
+    ids, mask = random_texts(13, 98, 2, padding=1)
+    pixels = random_pixels(30)
+    with torch.no_grad():
+        output = reference(torch_ids(ids), torch_pixels(pixels))
+    assert_same_vectors(images(ours, pixels), output.image_embeds)
+    assert_same_vectors(texts(ours, ids, mask), output.text_embeds)
+
+
 SIGLIP_CASES = {
     "plain": {},
     "other_sizes": {

@@ -33,17 +33,33 @@ class Clip(Family):
     processor: ClassVar = {"image_processor_type": "CLIPImageProcessor"}
     lower_case = True
     tokenizer_class = "CLIPTokenizer"
+    classes: ClassVar[Mapping[str, str]] = {"vision": "CLIPVisionConfig", "text": "CLIPTextConfig", "": "CLIPConfig"}
+    # Configurations before July 2023 all have this end token; the reference then takes the highest id of a text.
+    highest_id_of_eos: ClassVar[int | None] = 2
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
-        vision = tower_section(config, path, "vision", "CLIPVisionConfig")
-        text = tower_section(config, path, "text", "CLIPTextConfig")
-        head = HeadSpec("linear", Section(path, "", config, library_defaults("CLIPConfig")).integer("projection_dim"))
+        vision = tower_section(config, path, "vision", self.classes["vision"])
+        text = tower_section(config, path, "text", self.classes["text"])
+        whole = Section(path, "", config, library_defaults(self.classes[""]))
+        head = HeadSpec("linear", whole.integer("projection_dim"))
         lone = vision is None or text is None
         return ModelSpec(
             vision=vision and _vision(vision),
-            text=text and _text(text),
+            text=text and self.text_tower(text),
             vision_head=head if vision and (not lone or "visual_projection.weight" in names) else HeadSpec(),
             text_head=head if text and (not lone or "text_projection.weight" in names) else HeadSpec(),
+        )
+
+    def text_tower(self, section: Section) -> TextSpec:
+        """The text tower of a section."""
+        eos = section.integer("eos_token_id")
+        highest = eos == self.highest_id_of_eos
+        return TextSpec(
+            attention="causal",
+            norm_after_blocks=False,
+            pooling="highest_id" if highest else "first_eos",
+            eos_id=None if highest else eos,
+            **section.text_sizes(),
         )
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
@@ -93,18 +109,6 @@ def _vision(section: Section) -> VisionSpec:
         mlp_width=section.integer("intermediate_size"),
         **CLIP_VISION,
         **section.image_sizes(),
-    )
-
-
-def _text(section: Section) -> TextSpec:
-    # Configurations written before July 2023 all have 2; the reference then takes the highest id of a text.
-    eos = section.integer("eos_token_id")
-    return TextSpec(
-        attention="causal",
-        norm_after_blocks=False,
-        pooling="highest_id" if eos == 2 else "first_eos",
-        eos_id=None if eos == 2 else eos,
-        **section.text_sizes(),
     )
 
 

@@ -115,7 +115,7 @@ def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
 
 def _interpolated(spec: ModelSpec, parameters: dict[str, np.ndarray]) -> tuple[ModelSpec, dict[str, np.ndarray]]:
     vision = dataclasses.replace(spec.vision, position_grid=None)
-    positions = resize_positions(parameters["vision.positions"], vision.grid, vision.class_token)
+    positions = resize_positions(parameters["vision.positions"], vision.grid, vision.positioned_class)
     return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
 
 

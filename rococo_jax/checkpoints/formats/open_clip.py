@@ -5,7 +5,7 @@ one pixel from the one taken here, which is that of the processors of `transform
 """
 
 import contextlib
-import functools
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +27,7 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
 )
 from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_clip
 from rococo_jax.checkpoints.formats.openai_names import openai_table
+from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
 from rococo_jax.checkpoints.parameters import (
@@ -36,8 +37,16 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
     parameters_of,
 )
-from rococo_jax.checkpoints.tensors import open_safetensors, read_parameters, write_safetensors, write_tensors
+from rococo_jax.checkpoints.tensors import (
+    NameTable,
+    Tensors,
+    open_safetensors,
+    read_parameters,
+    write_safetensors,
+    write_tensors,
+)
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer, with_padded_end
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
@@ -70,6 +79,38 @@ def convert_open_clip(
     model = config.get("model_cfg", config) if isinstance(config, Mapping) else None
     if not isinstance(model, Mapping) or not all(isinstance(model.get(k), Mapping) for k in ("vision_cfg", "text_cfg")):
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
+    hf_config = _hf_config(model["text_cfg"], path)
+    with _tensors(folder) as tensors:
+        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, activation, hf_config)
+        parameters = read_parameters(tensors, table, parameter_shapes(spec))
+    preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
+    kind = _tokenizer_kind(model["text_cfg"], spec, hf_config)
+    chosen, tokenizer_from = _tokenizer(source, folder, model["text_cfg"], spec, kind, tokenizer)
+    provenance = {
+        "source": str(source),
+        "format": "open_clip",
+        "model_type": "siglip" if spec.logit_bias else "clip",
+        "activation": known,
+        "preprocessing": read_from,
+        "tokenizer": tokenizer_from,
+    }
+    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+
+
+def towers_of_open_clip(
+    config: Mapping[str, Any],
+    model: Mapping[str, Any],
+    path: Path,
+    tensors: Tensors,
+    source: object,
+    activation: str | None,
+    hf_config: Mapping[str, Any] | None,
+) -> tuple[ModelSpec, NameTable, str]:
+    """The spec, the names of its tensors, and how the activation is known.
+
+    `model` is the `model_cfg` of `config`, `hf_config` the `config.json` of a Hugging Face text tower. Raises
+    InputError where the towers here cannot follow the configuration, or nothing tells the activation.
+    """
     known: list[str] = []
 
     def choose_activation() -> Activation:
@@ -77,28 +118,17 @@ def convert_open_clip(
         known[:] = [f"{chosen}: {how}"]
         return chosen
 
-    hf_config = _hf_config(model["text_cfg"], path)
-    with _tensors(folder) as tensors:
-        spec = spec_from_open_clip(model, path, tensors, choose_activation, hf_config)
-        table = openai_table(
-            spec,
-            custom_text=any(name.startswith("text.") for name in tensors.names),
-            timm=any(name.startswith("visual.trunk.") for name in tensors.names),
-            **({} if hf_config is None else {"text_family": TEXT_FAMILIES[hf_config["model_type"]]}),
-            scalar_axes=len(tensors.shape("logit_scale")) if "logit_scale" in tensors.names else 0,
-        )
-        parameters = read_parameters(tensors, table, parameter_shapes(spec))
-    preprocessing, read_from = _preprocessing(config, path, spec)
-    chosen, tokenizer_from = _tokenizer(source, folder, model["text_cfg"], spec, hf_config, tokenizer)
-    provenance = {
-        "source": str(source),
-        "format": "open_clip",
-        "model_type": "clip" if spec.text.attention != "full" else "siglip",
-        "activation": known[0] if known else "fixed by the towers' kind",
-        "preprocessing": read_from,
-        "tokenizer": tokenizer_from,
-    }
-    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    spec = spec_from_open_clip(model, path, tensors, choose_activation, hf_config)
+    timm = model["vision_cfg"].get("timm_model_name")
+    table = openai_table(
+        spec,
+        custom_text=any(name.startswith("text.") for name in tensors.names),
+        image_rows=timm_rows(timm, spec.vision, spec.vision_head, tensors.names) if timm else None,
+        probes=model["vision_cfg"].get("attn_pooler_queries", 256),
+        **({} if hf_config is None else {"text_family": TEXT_FAMILIES[hf_config["model_type"]]}),
+        scalar_axes=len(tensors.shape("logit_scale")) if "logit_scale" in tensors.names else 0,
+    )
+    return spec, table, known[0] if known else "fixed by the towers' kind"
 
 
 def _tensors(folder: Path) -> contextlib.AbstractContextManager:
@@ -136,7 +166,8 @@ def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     return config
 
 
-def _preprocessing(config: Mapping[str, Any], path: Path, spec: ModelSpec):
+def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: ModelSpec) -> tuple[Preprocessing, str]:
+    """From `preprocess_cfg`, and where it was read. InputError for values that are not known here."""
     given = config.get("preprocess_cfg")
     values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
     values |= {key: value for key, value in (given or {}).items() if value is not None}
@@ -153,17 +184,36 @@ def _preprocessing(config: Mapping[str, Any], path: Path, spec: ModelSpec):
     return made, "preprocess_cfg" if given else "open_clip's default"
 
 
+def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None) -> str:
+    """The family of the tokenizer; `clipa` is BERT's with padding in place of [SEP]."""
+    if hf is not None:
+        return hf["model_type"]
+    arguments = text.get("tokenizer_kwargs") or {}
+    if arguments.get("strip_sep_token"):
+        return "clipa"
+    if arguments.get("clean") == "canonicalize" or spec.text.pooling == "last":
+        return "siglip"
+    # MetaCLIP 2 reads XLM-V's vocabulary.
+    return "xlm-roberta" if "xlm" in str(text.get("hf_tokenizer_name")) else "clip"
+
+
 def _tokenizer(
-    source: object, folder: Path, text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None, asked: str | None
-):
+    source: object, folder: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, asked: str | None
+) -> tuple[Tokenizer | None, str]:
     # Texts of a Hugging Face tower are cut at open_clip's own default, whatever the tower could read.
-    kind = hf["model_type"] if hf is not None else "siglip" if spec.text.attention == "full" else "clip"
-    default = text.get("hf_tokenizer_name") or TOKENIZER
-    length = spec.text.context_length if hf is None else min(spec.text.context_length, text.get("context_length", 77))
-    config = {"model_type": kind, "text_config": {"max_position_embeddings": length}}
-    return choose_tokenizer(
-        source, asked, folder, default, functools.partial(FAMILIES[kind].read_tokenizer, config=config)
-    )
+    foreign = spec.text.attention == "masked"
+    length = min(spec.text.context_length, text.get("context_length", 77)) if foreign else spec.text.context_length
+    config = {"model_type": "bert" if kind == "clipa" else kind, "text_config": {"max_position_embeddings": length}}
+
+    def read(place: str | Path) -> Tokenizer:
+        made = FAMILIES[config["model_type"]].read_tokenizer(place, config=config)
+        if kind == "clipa":
+            return with_padded_end(made)
+        if spec.text.attention == "full" and made.spec.fixed_length is None:  # padding is read, and open_clip's is 0
+            return Tokenizer(made.rust, dataclasses.replace(made.spec, fixed_length=length, pad_id=0))
+        return made
+
+    return choose_tokenizer(source, asked, folder, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
 def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:

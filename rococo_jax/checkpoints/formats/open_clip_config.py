@@ -1,48 +1,46 @@
 """open_clip's `model_cfg` and `preprocess_cfg`, from and to our specs.
 
 Defaults are those of open_clip's `CLIPVisionCfg` and `CLIPTextCfg`. A field that changes the towers in a way they
-cannot follow here is refused, and so is a field that is not known. timm's image towers are known by their names; their
-widths and depths are read off the tensors, their heads off the name.
+cannot follow here is refused, and so is a field that is not known. timm's image towers are in `timm_towers`.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
+from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvNextSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
 
 _VISION = {
     "layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16, "image_size": 224,
     "ls_init_value": None, "no_ln_pre": False, "pool_type": "tok", "act_kwargs": None, "norm_kwargs": None,
+    "attentional_pool": False, "attn_pooler_heads": 8, "attn_pooler_queries": 256, "final_ln_after_pool": False,
     "timm_model_name": None, "timm_pool": "avg", "timm_proj": "linear", "timm_proj_bias": False,
 }  # fmt: skip
 _TEXT = {
     "context_length": 77, "vocab_size": 49408, "width": 512, "heads": 8, "layers": 12, "mlp_ratio": 4.0,
     "eos_id": 2, "no_causal_mask": False, "pool_type": "argmax", "proj_bias": False, "proj_type": "linear",
-    "act_kwargs": None, "norm_kwargs": None,
+    "act_kwargs": None, "norm_kwargs": None, "embed_cls": False, "pad_id": 0,
     "hf_model_name": None, "hf_proj_type": "mlp", "hf_pooler_type": "mean_pooler",
 }  # fmt: skip
 # What only training, or the loading of other weights, looks at; and what the tokenizer is.
 _HARMLESS = {
     "patch_dropout", "output_tokens", "pos_embed_type", "timm_model_pretrained", "timm_drop", "timm_drop_path",
-    "hf_tokenizer_name", "hf_model_pretrained", "tokenizer_kwargs", "tokenizer_mode", "pad_id", "vocab_path",
+    "hf_tokenizer_name", "hf_model_pretrained", "tokenizer_kwargs", "tokenizer_mode", "vocab_path",
     "block_type", "attn_pooler_queries", "attn_pooler_heads", "n_queries",
 }  # fmt: skip
 # Fields that may be there as long as they are off.
 _MUST_BE_OFF = {
-    "attentional_pool", "final_ln_after_pool", "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner",
-    "scale_attn", "scale_fc", "embed_cls", "input_patchnorm", "global_average_pool",
+    "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc", "input_patchnorm",
+    "global_average_pool", "use_pad_mask", "correct_cls_mask",
 }  # fmt: skip
-_TIMM = re.compile(r"vit_(tiny|small|base|large|huge|so400m|giantopt)_patch\d+_(siglip_)?(gap_)?\d+")
-_TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "so400m": 16, "giantopt": 16}
 TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA) for kind in family.model_types}
 # What an export can express.
 EXPRESSIBLE = "only what open_clip's own towers can express"
@@ -65,11 +63,11 @@ def spec_from_open_clip(
     text = _section(path, "text_cfg", whole.values["text_cfg"], _TEXT)
     dim = whole.integer("embed_dim")
     if vision.values["timm_model_name"]:
-        towers = _timm(vision, tensors, dim)
+        towers = timm_tower(vision, tensors, dim)
     elif isinstance(vision.values["layers"], list):
         towers = _resnet(vision), HeadSpec("linear", dim, bias=True)
     else:
-        towers = _vit(vision, activation), HeadSpec("linear", dim)
+        towers = _vit(vision, dim, activation), HeadSpec("linear", dim)
     if hf_config is None:
         texts = _text(text, dim, activation)
     else:
@@ -107,11 +105,18 @@ def _eps(section: Section) -> float:
     return float(arguments.get("eps", 1e-5))
 
 
-def _vit(section: Section, activation: Callable[[], Activation]) -> VisionSpec:
+def _vit(section: Section, dim: int, activation: Callable[[], Activation]) -> VisionSpec:
     poolings = {"tok": "cls", "avg": "mean"}
     if section.values["pool_type"] not in poolings:
         raise section.refuse("pool_type", " or ".join(poolings))
-    width = section.integer("width")
+    width, pooling = section.integer("width"), poolings[section.values["pool_type"]]
+    more: dict[str, Any] = {"norm_after_pooling": section.flag("final_ln_after_pool")}
+    if section.values["attentional_pool"]:
+        # True is what published CoCa models have; "parallel" and "cascade" are another pooling.
+        if section.values["attentional_pool"] is not True or pooling != "cls":
+            raise section.refuse("attentional_pool", "true, with pool_type tok, or false")
+        more = {"pooling_heads": section.integer("attn_pooler_heads"), "pooling_width": dim}
+        pooling = "cross"
     return VisionSpec(
         image_size=section.side("image_size"),
         patch_size=section.side("patch_size"),
@@ -125,7 +130,8 @@ def _vit(section: Section, activation: Callable[[], Activation]) -> VisionSpec:
         patch_bias=False,
         norm_before_blocks=not section.flag("no_ln_pre"),
         layer_scale=section.values["ls_init_value"] is not None,
-        pooling=poolings[section.values["pool_type"]],
+        pooling=pooling,
+        **more,
     )
 
 
@@ -137,52 +143,16 @@ def _resnet(section: Section) -> ResNetSpec:
     return ResNetSpec(section.side("image_size"), width, tuple(layers), heads)
 
 
-def _timm(section: Section, tensors: Tensors, dim: int) -> tuple[VisionSpec, HeadSpec]:
-    name = str(section.values["timm_model_name"])
-    match = _TIMM.fullmatch(name)
-    if match is None:
-        raise section.refuse("timm_model_name", "a plain or SigLIP ViT, vit_SIZE_patchN[_siglip]_SIZE")
-    wanted = {"kernel": "visual.trunk.patch_embed.proj.weight", "mlp": "visual.trunk.blocks.0.mlp.fc1.weight"}
-    if missing := [tensor for tensor in wanted.values() if tensor not in tensors.names]:
-        raise InputError(tensors.path, "tensors", f"no {', '.join(missing)}", f"the weights of {name}")
-    width, _, _, patch = tensors.shape(wanted["kernel"])
-    siglip = match[2] is not None
-    pooling = {"map": "attention", "avg": "mean", "token": "cls", "": "attention" if siglip else "cls"}
-    if section.values["timm_pool"] not in pooling or (match[3] is not None):
-        raise section.refuse("timm_pool", f"one of {', '.join(map(repr, pooling))}, and no gap in the name")
-    if pooling[section.values["timm_pool"]] == "mean":
-        raise section.refuse("timm_pool", "map or token: timm norms an average, not what is averaged")
-    vision = VisionSpec(
-        image_size=section.side("image_size"),
-        patch_size=patch,
-        width=width,
-        layers=len({found[1] for tensor in tensors.names if (found := _TIMM_LAYER.match(tensor))}),
-        heads=_TIMM_HEADS[match[1]],
-        mlp_width=tensors.shape(wanted["mlp"])[0],
-        activation="gelu_tanh" if match[1] == "giantopt" else "gelu",
-        norm_eps=1e-6,
-        class_token=not siglip,
-        patch_bias=True,
-        norm_before_blocks=False,
-        layer_scale=False,
-        pooling=pooling[section.values["timm_pool"]],
-    )
-    projection = section.values["timm_proj"]
-    if projection not in ("none", "linear"):
-        raise section.refuse("timm_proj", "none or linear")
-    bias = section.flag("timm_proj_bias")
-    return vision, HeadSpec() if projection == "none" else HeadSpec("linear", dim, bias=bias)
-
-
-_TIMM_LAYER = re.compile(r"visual\.trunk\.blocks\.(\d+)\.")
-
-
 def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> tuple[TextSpec, HeadSpec]:
     poolings = {"argmax": "highest_id", "eos": "first_eos", "last": "last"}
     pooling = poolings.get(section.values["pool_type"])
     full = section.flag("no_causal_mask")
-    if pooling is None or full != (pooling == "last"):
-        raise section.refuse("pool_type", "argmax or eos under a causal mask, last without one")
+    if pooling is None or (pooling == "last" and not full):
+        raise section.refuse("pool_type", "argmax or eos, or last without a causal mask")
+    if section.flag("embed_cls"):
+        if full:
+            raise section.refuse("embed_cls", "false without a causal mask")
+        pooling = "appended"
     width = section.integer("width")
     text = TextSpec(
         vocabulary_size=section.integer("vocab_size"),
@@ -197,6 +167,7 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
         norm_after_blocks=False,
         pooling=pooling,
         eos_id=section.integer("eos_id") if pooling == "first_eos" else None,
+        pad_id=section.values["pad_id"] if pooling == "appended" else None,
     )
     if section.values["proj_type"] not in ("linear", "none"):
         raise section.refuse("proj_type", "linear or none")
@@ -224,8 +195,12 @@ def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
     if vision is None or text is None or text.attention != "causal":
         raise InputError(name, "towers", "one alone, or a text tower that is not CLIP's", EXPRESSIBLE)
     resnet = isinstance(vision, ResNetSpec)
+    if isinstance(vision, ConvNextSpec):
+        raise InputError(name, "vision", "a ConvNeXt", EXPRESSIBLE)
     if vision.position_grid is not None:
         raise InputError(name, "vision.position_grid", vision.position_grid, f"null: {EXPRESSIBLE}")
+    if newer := [f"{part.what}.{field}" for part in (vision, text) for field in part.newer_fields]:
+        raise InputError(name, newer[0], "a part that few towers have", EXPRESSIBLE)
     if not resnet and (vision.patch_bias or not vision.class_token or vision.gated_mlp):
         raise InputError(name, "vision", "patches with biases, no class token, or gated MLPs", EXPRESSIBLE)
     activations = {text.activation} | (set() if resnet else {vision.activation})

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
 from rococo_jax.checkpoints.formats.openai_names import openai_table
+from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
@@ -51,6 +52,7 @@ _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
     (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
     (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
     (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
+    (r"clipa_|coca_|convnext|mobileclip|eva0?[12]?_|eva_giant|pe_core", "gelu"),
     (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool", "gelu"),
 )
 _OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
@@ -181,8 +183,11 @@ def activation_of_open_clip(
     for key in ("quick_gelu", "force_quick_gelu"):
         if isinstance(model_config.get(key), bool):
             return ("quick_gelu" if model_config[key] else "gelu"), f"{key} in the configuration"
-    if "_siglip" in str(model_config.get("vision_cfg", {}).get("timm_model_name")):
+    timm = str(model_config.get("vision_cfg", {}).get("timm_model_name"))
+    if "_siglip" in timm:
         return "gelu", "SigLIP, never trained with QuickGELU"
+    if (found := find_timm_tower(timm)) is not None and not found[0].quick_gelu:
+        return "gelu", f"beside {timm}, never trained with QuickGELU"
     pretrained = model_config.get("pretrained_cfg")
     if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
         return ("quick_gelu" if pretrained["quick_gelu"] else "gelu"), "quick_gelu in pretrained_cfg"

@@ -1,22 +1,22 @@
 """The names of OpenAI's CLIP, which open_clip took over, as tables: our parameter <- their tensor.
 
-    visual.*                   a ViT (`transformer.resblocks`), a ResNet (`layer1` to `layer4`), or a timm ViT (`trunk`)
+    visual.*                   a ViT (`transformer.resblocks`), a ResNet (`layer1` to `layer4`), or timm's (`trunk`)
     transformer.*, ...         the text tower; below `text.` where open_clip keeps it apart ("custom text")
     text.transformer.*         a Hugging Face text tower, with `text.proj` after it
 
-Sources: `clip/model.py` of OpenAI's release; `transformer.py`, `modified_resnet.py`, `timm_model.py` and `hf_model.py`
-of open_clip; `vision_transformer.py` and `attention_pool.py` of timm.
+Sources: `clip/model.py` of OpenAI's release; `transformer.py`, `modified_resnet.py`, `coca_model.py` and `hf_model.py`
+of open_clip.
 """
 
 from rococo_jax.checkpoints.families.bert import BERT, Bert
+from rococo_jax.checkpoints.formats.timm_towers import batch_norm_rows
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
     KERNEL,
     PATCH,
-    QUERY_KEY_VALUE_BIAS,
-    QUERY_KEY_VALUE_KERNEL,
     NameTable,
     Row,
+    first_rows,
     leading_ones,
     linear_rows,
     norm_rows,
@@ -30,34 +30,43 @@ _IGNORED = (
     r"input_resolution|context_length|vocab_size",
     r"text\.transformer\.(embeddings\.position_ids|pooler\.dense\.(weight|bias))",
 )
+# What CoCa writes captions with.
+_DECODER = r"text_decoder\..*"
 
 
 def openai_table(
-    spec: ModelSpec, *, custom_text: bool = False, timm: bool = False, text_family: Bert = BERT, scalar_axes: int = 0
+    spec: ModelSpec,
+    *,
+    custom_text: bool = False,
+    image_rows: list[Row] | None = None,
+    probes: int = 1,
+    text_family: Bert = BERT,
+    scalar_axes: int = 0,
 ) -> NameTable:
     """The table of a model in the naming of OpenAI and open_clip.
 
     Args:
         custom_text: the text tower lies below `text.`.
-        timm: the image tower is timm's.
+        image_rows: of the image tower and its head where they are timm's.
+        probes: how many there are of a CoCa's, ours first.
         text_family: of a text tower with masked attention.
         scalar_axes: 1 where the logit scale and bias are stored as vectors of length 1.
     """
-    if timm:
-        rows = _timm_rows(spec.vision, spec.vision_head)
+    if image_rows is not None:
+        rows = list(image_rows)
     elif isinstance(spec.vision, ResNetSpec):
         rows = _resnet_rows(spec.vision)
     else:
-        rows = _vit_rows(spec.vision, spec.vision_head)
+        rows = _vit_rows(spec.vision, spec.vision_head, probes)
     if spec.text.attention == "masked":
         rows += text_family.text_rows("text.transformer.")
         rows += _projection_rows(spec.text_head, "text_head", "text.proj")
     else:
-        rows += _text_rows(spec.text_head, "text." if custom_text else "")
+        rows += _text_rows(spec, "text." if custom_text else "")
     rows.append(Row("logit_scale", "logit_scale", leading_ones(scalar_axes)))
     if spec.logit_bias:
         rows.append(Row("logit_bias", "logit_bias", leading_ones(scalar_axes)))
-    return NameTable(tuple(rows), _IGNORED)
+    return NameTable(tuple(rows), (*_IGNORED, _DECODER) if spec.text.pooling == "appended" else _IGNORED)
 
 
 def _block_rows(tower: str, prefix: str, layer_scale: bool = False) -> list[Row]:
@@ -76,26 +85,44 @@ def _block_rows(tower: str, prefix: str, layer_scale: bool = False) -> list[Row]
     return rows
 
 
-def _vit_rows(spec: VisionSpec, head: HeadSpec) -> list[Row]:
+def _vit_rows(spec: VisionSpec, head: HeadSpec, probes: int) -> list[Row]:
     rows = [
         Row("vision.patch.kernel", "visual.conv1.weight", PATCH),
         Row("vision.positions", "visual.positional_embedding"),
         Row("vision.class_token", "visual.class_embedding"),
         *_block_rows("vision", "visual.", spec.layer_scale),
-        *norm_rows("vision.norm", "visual.ln_post"),
     ]
+    rows += _cross_rows(probes) if spec.pooling == "cross" else norm_rows("vision.norm", "visual.ln_post")
     if spec.norm_before_blocks:
         rows += norm_rows("vision.norm_before", "visual.ln_pre")
     return rows + ([] if head.kind == "none" else [Row("vision_head.kernel", "visual.proj")])
 
 
-def _text_rows(head: HeadSpec, prefix: str) -> list[Row]:
+def _cross_rows(probes: int) -> list[Row]:
+    """Of the pooling of a CoCa: the norm of the tokens belongs to it, the last norm comes after it."""
+    ours, theirs = "vision.pooling", "visual.attn_pool"
+    return [
+        *norm_rows("vision.norm", f"{theirs}.ln_k"),
+        Row(f"{ours}.probe", f"{theirs}.query", first_rows(probes)),
+        *norm_rows(f"{ours}.probe_norm", f"{theirs}.ln_q"),
+        Row(f"{ours}.query.kernel", f"{theirs}.attn.q_proj_weight", KERNEL),
+        Row(f"{ours}.key_value.kernel", tuple(f"{theirs}.attn.{name}_proj_weight" for name in "kv"), KERNEL),
+        Row(f"{ours}.bias", f"{theirs}.attn.in_proj_bias"),
+        *linear_rows(f"{ours}.out", f"{theirs}.attn.out_proj"),
+        *norm_rows(f"{ours}.norm", "visual.ln_post"),
+    ]
+
+
+def _text_rows(spec: ModelSpec, prefix: str) -> list[Row]:
+    head = spec.text_head
     rows = [
         Row("text.words", f"{prefix}token_embedding.weight"),
         Row("text.positions", f"{prefix}positional_embedding"),
         *_block_rows("text", prefix),
         *norm_rows("text.norm", f"{prefix}ln_final"),
     ]
+    if spec.text.pooling == "appended":
+        rows.append(Row("text.appended", f"{prefix}cls_emb"))
     if head.bias:
         return rows + linear_rows("text_head", f"{prefix}text_projection")
     return rows + ([] if head.kind == "none" else [Row("text_head.kernel", f"{prefix}text_projection")])
@@ -109,17 +136,12 @@ def _projection_rows(head: HeadSpec, ours: str, theirs: str) -> list[Row]:
     return [] if head.kind == "none" else linear_rows(ours, theirs, bias=head.bias)
 
 
-def _batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
-    names = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
-    return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
-
-
 def _bottleneck_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
     rows = []
     for number in (1, 2, 3):
         kernel = f"{ours}.conv{number}.kernel"
         rows.append(Row(kernel, f"{theirs}.conv{number}.weight", CONVOLUTION, first_layer))
-        rows += _batch_norm_rows(f"{ours}.norm{number}", f"{theirs}.bn{number}", first_layer)
+        rows += batch_norm_rows(f"{ours}.norm{number}", f"{theirs}.bn{number}", first_layer)
     return rows
 
 
@@ -127,51 +149,14 @@ def _resnet_rows(spec: ResNetSpec) -> list[Row]:
     rows = [Row("vision.positions", "visual.attnpool.positional_embedding")]
     for number in (1, 2, 3):
         rows.append(Row(f"vision.stem{number}.kernel", f"visual.conv{number}.weight", CONVOLUTION))
-        rows += _batch_norm_rows(f"vision.norm{number}", f"visual.bn{number}")
+        rows += batch_norm_rows(f"vision.norm{number}", f"visual.bn{number}")
     for number, layers in enumerate(spec.stage_layers, start=1):
         ours, theirs = f"vision.stage{number}", f"visual.layer{number}"
         rows += _bottleneck_rows(f"{ours}.first", f"{theirs}.0")
         rows.append(Row(f"{ours}.first.shortcut.kernel", f"{theirs}.0.downsample.0.weight", CONVOLUTION))
-        rows += _batch_norm_rows(f"{ours}.first.shortcut_norm", f"{theirs}.0.downsample.1")
+        rows += batch_norm_rows(f"{ours}.first.shortcut_norm", f"{theirs}.0.downsample.1")
         if layers > 1:
             rows += _bottleneck_rows(f"{ours}.blocks.block", f"{theirs}.{{layer}}", first_layer=1)
     rows += linear_rows("vision.pooling.qkv", *(f"visual.attnpool.{name}_proj" for name in "qkv"))
     # The product after the attention ends in the shared space: our head.
     return rows + linear_rows("vision_head", "visual.attnpool.c_proj")
-
-
-def _timm_rows(spec: VisionSpec, head: HeadSpec) -> list[Row]:
-    ours, theirs = "vision.blocks.block", "visual.trunk.blocks.{layer}"
-    rows = [
-        *_timm_ends(spec),
-        *norm_rows(f"{ours}.norm1", f"{theirs}.norm1"),
-        *linear_rows(f"{ours}.attention.qkv", f"{theirs}.attn.qkv"),
-        *linear_rows(f"{ours}.attention.out", f"{theirs}.attn.proj"),
-        *norm_rows(f"{ours}.norm2", f"{theirs}.norm2"),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
-    ]
-    return rows + _projection_rows(head, "vision_head", "visual.head.proj")
-
-
-def _timm_ends(spec: VisionSpec) -> list[Row]:
-    rows = [
-        Row("vision.patch.kernel", "visual.trunk.patch_embed.proj.weight", PATCH),
-        Row("vision.patch.bias", "visual.trunk.patch_embed.proj.bias"),
-        Row("vision.positions", "visual.trunk.pos_embed", leading_ones(1)),
-        *norm_rows("vision.norm", "visual.trunk.norm"),
-    ]
-    if spec.class_token:
-        rows.append(Row("vision.class_token", "visual.trunk.cls_token", leading_ones(2)))
-    if spec.pooling == "attention":
-        ours, theirs = "vision.pooling", "visual.trunk.attn_pool"
-        rows += [
-            Row(f"{ours}.probe", f"{theirs}.latent", leading_ones(2)),
-            Row(f"{ours}.qkv.kernel", (f"{theirs}.q.weight", f"{theirs}.kv.weight"), QUERY_KEY_VALUE_KERNEL),
-            Row(f"{ours}.qkv.bias", (f"{theirs}.q.bias", f"{theirs}.kv.bias"), QUERY_KEY_VALUE_BIAS),
-            *linear_rows(f"{ours}.out", f"{theirs}.proj"),
-            *norm_rows(f"{ours}.norm", f"{theirs}.norm"),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-            *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
-        ]
-    return rows

@@ -39,6 +39,11 @@ def _siglip(model: str, **text) -> dict:
     return {**whole, "vision_cfg": vision, "text_cfg": {**SIGLIP_TEXT, **text}}
 
 
+def _timm(model: str, size: int, pool: str = "token", proj: str | None = None, **text) -> dict:
+    vision = {"image_size": size, "timm_model_name": model, "timm_pool": pool, "timm_proj": proj}
+    return {"embed_dim": 24, "custom_text": True, "vision_cfg": vision, "text_cfg": {**TEXT, **text}}
+
+
 CASES = {
     # Names, tensors and activation are those of OpenAI's archives.
     "vit_quick_gelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VIT, "text_cfg": TEXT},
@@ -81,6 +86,30 @@ CASES = {
         "vision_cfg": VIT,
         "text_cfg": {"hf_model_name": "roberta", "hf_pooler_type": "mean_pooler", "hf_proj_type": "linear"},
     },
+    "clipa": {
+        "embed_dim": 24,
+        "vision_cfg": {**VIT, "no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True},
+        "text_cfg": {**TEXT, "pool_type": "last", "no_causal_mask": True},
+    },
+    "coca": {
+        "embed_dim": 24,
+        "custom_text": True,
+        "vision_cfg": {
+            **VIT, "attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 5, "output_tokens": True,
+        },
+        "text_cfg": {**TEXT, "embed_cls": True, "output_tokens": True},
+        "multimodal_cfg": {**TEXT, "layers": 1, "attn_pooler_heads": 2},
+    },
+    "eva01": _timm("eva_giant_patch14_224", 42),
+    "eva02": _timm("eva02_base_patch16_clip_224", 48),
+    "eva02_enormous": _timm("eva02_enormous_patch14_clip_224", 42),
+    "pe": _timm("vit_pe_core_tiny_patch16_384", 48, pool="map"),
+    "pe_without_class": _timm("vit_pe_core_gigantic_patch14_448", 42, pool="map"),
+    "convnext": _timm("convnext_base", 64, pool="", proj="linear"),
+    "convnext_mlp": _timm("convnext_xxlarge", 70, pool="", proj="mlp"),
+    "mobile_base": _timm("vit_base_mci_224", 48),
+    # As MobileCLIP2-L/14: a text tower without a causal mask that is pooled at the end of the text.
+    "mobile_large": _timm("vit_large_patch14_clip_224", 42, no_causal_mask=True),
 }  # fmt: skip
 TEXT_CONFIGS = {
     "bert": {**BERT, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
@@ -88,9 +117,21 @@ TEXT_CONFIGS = {
 }
 # How the timm towers are made small enough; their names stay those of timm's registry.
 TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}
+NARROW = {
+    "eva01": {"embed_dim": 64, "depth": 2, "img_size": 42, "mlp_ratio": 1.5},
+    "eva02": {"embed_dim": 96, "depth": 2, "img_size": 48},
+    "eva02_enormous": {"embed_dim": 64, "depth": 2, "img_size": 42, "mlp_ratio": 1.5},
+    "pe": {"embed_dim": 48, "depth": 2, "img_size": 48},
+    "pe_without_class": {"embed_dim": 64, "depth": 2, "img_size": 42, "mlp_ratio": 1.5},
+    "convnext": {"dims": (8, 12, 16, 20), "depths": (1, 2, 1, 2)},
+    "convnext_mlp": {"dims": (8, 12, 16, 20), "depths": (2, 1, 1, 1)},
+    "mobile_base": {"depth": 1, "img_size": 48},
+    "mobile_large": {"embed_dim": 64, "depth": 2, "img_size": 42},
+}
 
 
-def _import_open_clip():
+def import_open_clip():
+    """open_clip, where torchvision's compiled operators cannot load."""
     register = torch.library.register_fake
 
     def skip(name, *args, **kwargs):
@@ -103,10 +144,7 @@ def _import_open_clip():
     finally:
         torch.library.register_fake = register
     import open_clip
-    import open_clip.timm_model
-    import timm
 
-    open_clip.timm_model.timm.create_model = partial(timm.create_model, **TIMM)
     return open_clip
 
 
@@ -122,7 +160,11 @@ def ids_of(config: dict) -> np.ndarray:
 
 def make(name: str) -> dict:
     """The golden record of a case."""
-    open_clip, config = _import_open_clip(), CASES[name]
+    open_clip, config = import_open_clip(), CASES[name]
+    import timm
+
+    # open_clip makes its towers by this function.
+    timm.create_model = partial(timm.models.create_model, **NARROW.get(name, TIMM))
     arguments = json.loads(json.dumps(config))
     custom = arguments.pop("custom_text", False) or "hf_model_name" in arguments["text_cfg"]
     text_config = None
@@ -132,6 +174,7 @@ def make(name: str) -> dict:
             Path(folder, "config.json").write_text(json.dumps(text_config))
             arguments["text_cfg"] |= {"hf_model_name": folder, "hf_model_pretrained": False}
         kind = open_clip.CustomTextCLIP if custom else open_clip.CLIP
+        kind = open_clip.CoCa if "multimodal_cfg" in config else kind
         model = kind(**arguments).eval()
     shapes = {key: list(tensor.shape) for key, tensor in model.state_dict().items()}
     model.load_state_dict({key: torch.from_numpy(value) for key, value in weights_for(shapes).items()})

@@ -1,0 +1,89 @@
+"""The tokenizers of open_clip's models, against what open_clip makes of those of `transformers`."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from rococo_jax.checkpoints.formats.open_clip import convert_open_clip
+from rococo_jax.data.tokenizers import with_padded_end
+from tests.checkpoints.test_open_clip import NAMES, golden, open_clip_folder
+
+transformers = pytest.importorskip("transformers")
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "##s", "on", "the", "grass", ".", "two"]
+TEXTS = ["A dog on the grass.", "two dogs", "", "the grass on the grass on the grass on the grass on the grass"]
+
+
+def bert_folder(folder: Path) -> Path:
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def clip_folder(folder: Path) -> Path:
+    words = {"a": 0, "dog": 1, "<|startoftext|>": 2, "<|endoftext|>": 3}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = [(word, words[word]) for word in ("<|startoftext|>", "<|endoftext|>")]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|startoftext|> $A <|endoftext|>", special_tokens=ends
+    )
+    rust.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
+    record = golden("clipa")
+
+    def as_published(config, tensors):
+        kwargs = {"hf_tokenizer_name": "bert-base-uncased", "tokenizer_kwargs": {"strip_sep_token": True}}
+        config["model_cfg"]["text_cfg"].update(kwargs)
+
+    folder = bert_folder(open_clip_folder(record, tmp_path / NAMES["clipa"], as_published))
+    ours = convert_open_clip(folder).tokenizer
+    # As open_clip's HFTokenizer with `strip_sep_token`.
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    options = {"max_length": 12, "padding": "max_length", "truncation": True}
+    expected = np.array(theirs(TEXTS, **options)["input_ids"])
+    expected[expected == theirs.sep_token_id] = 0
+    ids, mask = ours.pad(ours.encode(TEXTS))
+    np.testing.assert_array_equal(ids, expected)
+    assert mask.all()  # the tower reads its padding
+    assert with_padded_end(dataclasses_copy(ours)).hash() == ours.hash()
+
+
+def dataclasses_copy(tokenizer):
+    spec = dataclasses.replace(tokenizer.spec, fixed_length=None)
+    return type(tokenizer)(tokenizers.Tokenizer.from_str(tokenizer.rust.to_str()), spec)
+
+
+def test_without_a_causal_mask_padding_is_read_and_is_zero(tmp_path):
+    folder = clip_folder(open_clip_folder(golden("mobile_large"), tmp_path / NAMES["mobile_large"]))
+    ours = convert_open_clip(folder).tokenizer
+    ids, mask = ours.pad(ours.encode(["dog a", "a"]))
+    assert ids.tolist() == [[2, 1, 0, 3] + [0] * 8, [2, 0, 3] + [0] * 9]
+    assert mask.all()
+    causal = clip_folder(open_clip_folder(golden("vit_quick_gelu"), tmp_path / "causal"))
+    assert convert_open_clip(causal).tokenizer.spec.fixed_length is None
+
+
+def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
+    def as_published(config, tensors):
+        config["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "facebook/xlm-v-base", "pool_type": "eos", "eos_id": 2}
+
+    folder = open_clip_folder(golden("vit_options"), tmp_path / "metaclip2_worldwide", as_published)
+    words = {"<s>": 0, "<pad>": 1, "</s>": 2, "dog": 3, "a": 4}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    rust.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
+    parts = convert_open_clip(folder)
+    assert parts.tokenizer.encode(["a dog"]) == [[0, 4, 3, 2]]
+    assert (parts.tokenizer.spec.context_length, parts.tokenizer.spec.pad_id) == (12, 1)
+    assert (parts.model.spec.text.pooling, parts.model.spec.text.eos_id) == ("first_eos", 2)

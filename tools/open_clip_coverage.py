@@ -1,0 +1,134 @@
+"""Which of open_clip's pretrained tags convert: a table of all of them, and why the others do not.
+
+    pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
+    python tools/open_clip_coverage.py [--markdown docs/open_clip.md]
+
+Every architecture is built by open_clip itself without memory (torch's `meta` device), and the names and shapes of its
+tensors, its configuration and the tag's preprocessing go through the converter as a folder from the hub would; only
+the values are missing. So a tag that "converts" has no tensor unread, missing or of another shape. That the vectors
+are then open_clip's is what tests/checkpoints/test_open_clip.py shows, one architecture of each kind. Architectures
+that differ by `-quickgelu` alone are aliases in open_clip's list and counted once.
+"""
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
+from rococo_jax.checkpoints.formats.open_clip_config import TEXT_FAMILIES
+from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.tensors import Tensors, check_tensors
+from rococo_jax.errors import InputError
+from rococo_jax.storage import write_json
+
+# The published sizes of Hugging Face text towers, of which open_clip keeps only the names.
+TEXT_TOWERS: dict[str, dict[str, Any]] = {
+    "roberta-base": {
+        "model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1,
+    },
+    "xlm-roberta-base": {
+        "model_type": "xlm-roberta", "vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1,
+    },
+    "xlm-roberta-large": {
+        "model_type": "xlm-roberta", "vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1,
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096,
+    },
+    "facebook/nllb-200-distilled-600M": {"model_type": "m2m_100"},
+    "facebook/nllb-200-distilled-1.3B": {"model_type": "m2m_100"},
+}  # fmt: skip
+
+
+def import_open_clip() -> Any:
+    """open_clip, beside a torch without torchvision's compiled operators too."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.support.golden.make_open_clip import import_open_clip as with_torchvision
+
+    return with_torchvision()
+
+
+def published_tags(open_clip: Any) -> Iterator[tuple[str, str]]:
+    """Architecture and tag, without aliases."""
+    tags = open_clip.list_pretrained()
+    plain = {pair for pair in tags if not pair[0].endswith("-quickgelu")}
+    return iter(pair for pair in tags if pair in plain)
+
+
+def shapes_of(open_clip: Any, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of all tensors of an architecture."""
+    import torch
+
+    arguments = {key: value for key, value in config.items() if key != "custom_text"}
+    with tempfile.TemporaryDirectory() as folder:
+        text = dict(arguments["text_cfg"])
+        if name := text.get("hf_model_name"):
+            write_json(Path(folder) / "config.json", TEXT_TOWERS[name])
+            text |= {"hf_model_name": folder, "hf_model_pretrained": False}
+        custom = config.get("custom_text") or "hf_model_name" in text
+        kind = open_clip.CoCa if "multimodal_cfg" in config else open_clip.CustomTextCLIP if custom else open_clip.CLIP
+        with torch.device("meta"), contextlib.redirect_stderr(io.StringIO()):
+            model = kind(**{**arguments, "text_cfg": text})
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why a tag does not convert, None where it does."""
+    config = open_clip.get_model_config(architecture)
+    published = open_clip.get_pretrained_cfg(architecture, tag)
+    source = published.get("hf_hub", "").rstrip("/") or f"{architecture}.{tag}"
+    if published.get("quick_gelu"):
+        config = {**config, "quick_gelu": True}
+    about = {name: (shape, np.dtype("float32")) for name, shape in shapes.items()}
+    tensors = Tensors(Path(source), about, lambda name: np.zeros(shapes[name], np.float32))
+    hf = TEXT_TOWERS.get(config["text_cfg"].get("hf_model_name"))
+    if hf is not None and hf["model_type"] not in TEXT_FAMILIES:
+        return f"a text tower of kind {hf['model_type']}"
+    try:
+        spec, table, _ = towers_of_open_clip(config, config, Path(source), tensors, source, None, hf)
+        check_tensors(tensors, table, parameter_shapes(spec))
+        used = {key: published[key] for key in ("mean", "std", "interpolation", "resize_mode")}
+        preprocessing_of_open_clip({"preprocess_cfg": used}, Path(source), spec)
+    except InputError as error:
+        return f"{error.field}: {error.found}"
+    return None
+
+
+def main() -> None:
+    """Prints the table, and writes it where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    arguments = parser.parse_args()
+    open_clip = import_open_clip()
+    rows: dict[str, tuple[list[str], str | None]] = {}
+    shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
+    total = converts = 0
+    for architecture, tag in published_tags(open_clip):
+        if architecture not in shapes:
+            text = open_clip.get_model_config(architecture)["text_cfg"].get("hf_model_name")
+            foreign = TEXT_TOWERS.get(text, {}).get("model_type", "bert") in (*TEXT_FAMILIES, "bert")
+            shapes[architecture] = shapes_of(open_clip, open_clip.get_model_config(architecture)) if foreign else {}
+        reason = why_not(open_clip, architecture, tag, shapes[architecture])
+        total, converts = total + 1, converts + (reason is None)
+        key = architecture if reason is None else f"{architecture} "
+        rows.setdefault(key, ([], reason))[0].append(tag)
+    lines = ["| architecture | tags | converts |", "| --- | --- | --- |"]
+    for architecture, (tags, reason) in rows.items():
+        note = "yes" if reason is None else f"no: {re.sub(r'[|]', '/', reason)}"
+        lines.append(f"| {architecture.strip()} | {', '.join(tags)} | {note} |")
+    head = f"{converts} of {total} pretrained tags of open_clip {open_clip.__version__} convert."
+    print("\n".join([head, "", *lines]))
+    if arguments.markdown:
+        text = arguments.markdown.read_text()
+        marker = "<!-- table -->\n"
+        arguments.markdown.write_text(text.partition(marker)[0] + marker + "\n".join([head, "", *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
