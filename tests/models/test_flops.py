@@ -25,8 +25,8 @@ VISIONS = {
     "gated": (dataclasses.replace(VIT, gated_mlp=True), HeadSpec("linear", 128, hidden=512)),
     "siglip": (dataclasses.replace(VIT, class_token=False, pooling="attention"), HeadSpec()),
     "coca": (dataclasses.replace(VIT, pooling="cross", pooling_width=128), HeadSpec("linear", 128)),
-    "mobileclip": (dataclasses.replace(VIT, stem_width=192, pooling="attention", pooling_mlp_width=300), HeadSpec()),
-    "convnext": (ConvNextSpec(64, (96, 128, 160, 192), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
+    "mobileclip": (dataclasses.replace(VIT, stem_width=768, pooling="attention", pooling_mlp_width=300), HeadSpec()),
+    "convnext": (ConvNextSpec(64, (384, 384, 384, 384), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
     "resnet": (ResNetSpec(image_size=64, width=32, stage_layers=(2, 1, 3, 1), heads=16), HeadSpec("linear", 64, True)),
 }
 
