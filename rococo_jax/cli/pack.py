@@ -8,13 +8,17 @@ HELP = "Pack images and captions into ArrayRecord shards, which training reads f
 EXAMPLES = """\
   rococo pack --images coco/images --captions captions_train.json --out shards
   rococo pack --images cc3m --captions cc3m.jsonl --out shards --shards 256 --image-size 256 --leave-out-broken
+  rococo pack --images "cc12m-{00000..01242}.tar" --out shards --shards 1024 --allow-missing-images --leave-out-broken
   rococo pack --images "tfds:coco_captions/2014?split=train" --out shards --shards 64
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--images", required=True, metavar="DIRS", help="folders of images, separated by commas; or tfds:NAME, shards"
+        "--images",
+        required=True,
+        metavar="DIRS",
+        help="folders of images, separated by commas; or tars, tfds:NAME, shards",
     )
     parser.add_argument(
         "--captions", default="", metavar="FILES", help="captions files or .jsonl, separated by commas, for the folders"
@@ -29,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leave-out-broken", action="store_true", help="leave out images that cannot be decoded, and name them"
     )
-    parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that no folder holds")
+    parser.add_argument(
+        "--allow-missing-images", action="store_true", help="leave out images that no folder or tar holds"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -77,6 +77,8 @@ class RecordPairs:
         if self.manifest is not None:
             _check_files(files, self.manifest, manifest)
         self.files = tuple(file.name for file in files)
+        # Pairs of each, for reading shard by shard; known where there is a manifest.
+        self.shards = tuple(shard["images"] for shard in self.manifest["shards"]) if self.manifest else ()
         try:
             self.records = grain.ArrayRecordDataSource([str(file) for file in files])
         except (RuntimeError, ValueError) as error:

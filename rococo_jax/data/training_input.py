@@ -30,6 +30,7 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import usable_cores
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
@@ -38,8 +39,6 @@ from rococo_jax.data.training_samples import (
     Batch,
     DrawSample,
     MakeBatch,
-    SampleOrder,
-    derive_seed,
 )
 from rococo_jax.errors import InputError
 
@@ -80,7 +79,9 @@ class MakeChunk:
 
 def chunks_in(rows: int, makers: int) -> int:
     """How many chunks the rows of a batch are made in, for so many workers or threads."""
-    return max(1, -(-rows // _MOST_IN_CHUNK), min(makers, rows // _LEAST_IN_CHUNK))
+    chunks = max(1, -(-rows // _MOST_IN_CHUNK), min(makers, rows // _LEAST_IN_CHUNK))
+    # A multiple, so that a worker makes the same rows of every batch, which may lie one after the other in a file.
+    return -(-chunks // makers) * makers if chunks > makers else chunks
 
 
 def join_chunks(chunks: Iterator[Batch], rows: int, count: int, copy: bool) -> Batch:
@@ -190,6 +191,7 @@ def make_training_input(
     text_fields: Mapping[str, str] = TEXT_FIELDS,
     augmentation: Augmentation | None = None,
     on_decode_error: str = "raise",
+    order: Order | None = None,
     workers: int = 0,
     prefetch: int = 2,
 ) -> TrainingInput:
@@ -208,6 +210,7 @@ def make_training_input(
         augmentation: random crops and flips; none by default.
         on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
             the batch is due.
+        order: of the images, for the same batch size; another permutation of all in every epoch by default.
         workers: processes that make batches; 0 makes them in threads of this one.
         prefetch: batches made ahead, by all workers together.
 
@@ -223,7 +226,7 @@ def make_training_input(
             raise InputError(_SOURCE, name, repr(value), f"one of {', '.join(choices)}")
     if batch_size % process_count:
         raise InputError(_SOURCE, "batch_size", batch_size, f"a multiple of the {process_count} processes")
-    order = SampleOrder(len(source), batch_size, seed)
+    order = SampleOrder(len(source), batch_size, seed) if order is None else order
     draw = DrawSample(source, order, preprocessing, augmentation or Augmentation(), captions_per_image, on_decode_error)
     samples = grain.MapDataset.range(_SAMPLES).random_map(draw, seed=derive_seed(seed, "samples"))
     for number, transform in enumerate(extra_text):

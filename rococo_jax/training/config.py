@@ -66,6 +66,10 @@ def default_config() -> ConfigDict:
             "data": {
                 "images": "",
                 "captions": "",
+                # "shuffled": each image anywhere in an epoch; "shards": shards in another order every epoch, each
+                # read from front to back, some side by side. And the share of the samples of each source, "0.7,0.3".
+                "order": "shuffled",
+                "weights": "",
                 # "one": an image with one of its captions, drawn anew every epoch; "all": every pair once an epoch.
                 "captions_per_image": "one",
                 # Least fraction of an image's area in a random crop, 0 for no cropping; and mirroring.
@@ -285,6 +289,7 @@ _CHECKS = {
     "train.heads": one_of("all", "vision", "text"),
     "optimizer.pull_to_start": NOT_NEGATIVE,
     "data.captions_per_image": one_of("one", "all"),
+    "data.order": one_of("shuffled", "shards"),
     "data.on_decode_error": one_of("skip", "raise"),
     "data.random_crop_min_scale": FRACTION,
     "data.resize_prob": FRACTION,
@@ -352,6 +357,10 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     if config.data.cached_features and config.data.captions_per_image != "one":
         wanted = "'one' with config.data.cached_features, which knows no other"
         raise InputError(source, "config.data.captions_per_image", repr(config.data.captions_per_image), wanted)
+    if config.data.cached_features and (config.data.order != "shuffled" or config.data.weights):
+        key = "order" if config.data.order != "shuffled" else "weights"
+        wanted = "the default with config.data.cached_features, which holds all features in memory"
+        raise InputError(source, f"config.data.{key}", repr(config.data[key]), wanted)
     if config.data.feature_noise and not config.data.cached_features:
         raise InputError(source, "config.data.feature_noise", leaves["data.feature_noise"], "0 without cached_features")
     from rococo_jax.training.inputs.loss_input import (

@@ -113,7 +113,7 @@ def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))
     assert len(open_pairs(f"{images},again:three", captions)) == 6
-    with pytest.raises(InputError, match=r"wanted folders of images, shards, tfds:NAME, .*again:NAME"):
+    with pytest.raises(InputError, match=r"wanted folders of images, shards, tars, tfds:NAME, .*again:NAME"):
         open_pairs("")
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.data import training_input
-from rococo_jax.data import training_samples as sample_order
+from rococo_jax.data import sample_order, training_input
 from rococo_jax.data.augmentation import Augmentation, random_box
 from rococo_jax.data.pairs import open_pairs
-from rococo_jax.data.training_samples import SampleOrder
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer

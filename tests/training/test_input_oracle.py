@@ -70,8 +70,11 @@ OF_DEFENCES = {
                      "losses.focal.smoothing"), "losses/test_devices.py"),
 }  # fmt: skip
 # Told from another value beside NumPy restatements.
-OF_RECIPES = dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
-                            "optimizer.cooldown_fraction"), "training/test_recipes.py")  # fmt: skip
+OF_RECIPES = {
+    **dict.fromkeys(("data.order", "data.weights"), "data/test_tar_pairs.py"),
+    **dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
+                     "optimizer.cooldown_fraction"), "training/test_recipes.py"),
+}  # fmt: skip
 INPUT_KEYS: dict[str, Callable] = {}
 
 

@@ -66,6 +66,13 @@ def test_features_of_random_towers_are_those_of_a_seed():
 
 def test_every_key_of_the_data_and_of_both_altered_losses_is_in_one_of_the_tables():
     """Others, new ones among them, count as deciding."""
-    left = {"data.cached_features", "data.captions_per_image", "data.text_length", "losses.vc.partner_group"}
+    left = {
+        "data.cached_features",
+        "data.captions_per_image",
+        "data.order",
+        "data.weights",
+        "data.text_length",
+        "losses.vc.partner_group",
+    }
     keys = {key for key in flat(default_config()) if key.startswith(("data.", "losses.sc.", "losses.vc."))}
     assert keys - left <= DECIDES.keys() | SHARED.keys()

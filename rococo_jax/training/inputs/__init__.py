@@ -8,8 +8,11 @@ from ml_collections import ConfigDict
 
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import usable_cores
-from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.mixture import MixtureOrder, read_weights
+from rococo_jax.data.pair_source import JoinedPairs, PairSource
 from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.sample_order import Order, SampleOrder
+from rococo_jax.data.shard_order import ShardOrder, shards_of
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -31,7 +34,7 @@ _IMAGES_WORTH_WORKERS = 20_000
 def open_source(config: ConfigDict) -> PairSource:
     """The pairs that `data.images` and `data.captions` name. Raises InputError where they cannot be read."""
     if not config.data.images:
-        raise InputError("config", "data.images", "''", "folders of images, shards, tfds:NAME, or scenes:COUNT")
+        raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
     return open_pairs(config.data.images, config.data.captions, allow_missing=True)
 
 
@@ -73,6 +76,7 @@ def make_input(
         text_fields={key: field.name for key, field in texts},
         augmentation=augmentation,
         on_decode_error=config.data.on_decode_error,
+        order=make_order(config, making.source),
         workers=workers_of(config),
         prefetch=config.data.prefetch,
         **shard,
@@ -81,6 +85,24 @@ def make_input(
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
         return batches
     return CutTexts(batches, text_length(config, encoder), agree)
+
+
+def make_order(config: ConfigDict, source: PairSource) -> Order:
+    """The order of `data.order` and `data.weights`.
+
+    Raises:
+        InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
+    """
+    sources = source.sources if isinstance(source, JoinedPairs) else (source,)
+    names = [f"source {number + 1} of data.images" for number in range(len(sources))]
+    by_shard = config.data.order == "shards"
+    shards = [shards_of(each, name) for each, name in zip(sources, names, strict=True)] if by_shard else None
+    if config.data.weights:
+        weights, sizes = read_weights(config.data.weights, len(sources)), [len(each) for each in sources]
+        return MixtureOrder(sizes, weights, config.batch_size, config.seed, shards)
+    if shards is not None:
+        return ShardOrder([size for each in shards for size in each], config.batch_size, config.seed)
+    return SampleOrder(len(source), config.batch_size, config.seed)
 
 
 def workers_of(config: ConfigDict) -> int:

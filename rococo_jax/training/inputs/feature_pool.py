@@ -23,8 +23,8 @@ from PIL import Image
 from rococo_jax.data.augmentation import Augmentation, resizing_whole
 from rococo_jax.data.images import chunks
 from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
-from rococo_jax.data.training_samples import SampleOrder
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts, features_of_parts

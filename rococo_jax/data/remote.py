@@ -1,0 +1,72 @@
+"""Files by path or by URL, read whole or in part. URLs (`gs://`, `s3://`, `https://`) go through fsspec."""
+
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError, first_line
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
+             "https": "aiohttp"}  # fmt: skip
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether it is a URL."""
+    return _URL.match(str(path)) is not None
+
+
+@functools.lru_cache(maxsize=16)
+def file_system(url: str) -> Any:
+    """fsspec's file system of a URL.
+
+    Raises:
+        InputError: no such scheme, or its package is not installed.
+    """
+    import fsspec
+
+    scheme = url.partition("://")[0]
+    try:
+        return fsspec.filesystem(scheme)
+    except ImportError:
+        package = _PACKAGES.get(scheme, f"fsspec's package for {scheme}")
+        wanted = f"pip install {package}, or a local folder"
+        raise InputError(url, "storage", f"{package} is not installed", wanted) from None
+    except ValueError:
+        raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
+
+
+def _refused(path: str, error: Exception, wanted: str) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(path, "file", "nothing there", wanted)
+    return InputError(path, "file", first_line(error) or type(error).__name__, f"{wanted}, and the right to read it")
+
+
+def file_size(path: str, wanted: str) -> int:
+    """Bytes of a file. Raises InputError where there is none, or it cannot be read."""
+    try:
+        if is_remote(path):
+            return int(file_system(_root(path)).size(path))
+        if Path(path).is_dir():
+            raise InputError(path, "file", "a folder", wanted)
+        return Path(path).stat().st_size
+    except InputError:
+        raise
+    except Exception as error:  # what storage services raise differs from one to the next
+        raise _refused(path, error, wanted) from None
+
+
+def open_binary(path: str) -> Any:
+    """A file to read. Raises InputError where it cannot be."""
+    try:
+        return file_system(_root(path)).open(path, "rb") if is_remote(path) else Path(path).open("rb")
+    except InputError:
+        raise
+    except Exception as error:
+        raise _refused(path, error, "a file") from None
+
+
+def _root(url: str) -> str:
+    return url.partition("://")[0] + "://"

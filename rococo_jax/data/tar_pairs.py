@@ -1,0 +1,210 @@
+"""The pairs of tars in WebDataset's form (`tar_index`), read by index: one read a sample, wherever it lies.
+
+    open_tars("cc12m-{00000..01242}.tar")      a range; {a,b} and * are taken, too
+    open_tars("datacomp/shards")               all tars of a folder, in the order of their names
+
+On storage behind a URL a read that goes on where the last one of its tar ended fetches a block of 8 MB, from which the
+next ones are answered; any other fetches the sample alone. `reads` and `seeks` count those of this process: a read is
+a seek where it begins before the last one of its tar ended, or more than 256 kB behind it, which read-ahead covers.
+"""
+
+import bisect
+import collections
+import functools
+import itertools
+import os
+import re
+import tarfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.remote import file_system, is_remote
+from rococo_jax.data.tar_index import about_tars, open_index
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.progress import progress
+from rococo_jax.storage import hash_json
+
+_BRACES, _RANGE = re.compile(r"\{([^{}]*)\}"), re.compile(r"(\d+)\.\.(\d+)")
+_HEADER = 512
+_READ_AHEAD = 256 * 1024
+_BLOCK = 8 * 2**20
+_OPEN_FILES, _BLOCKS = 256, 8
+_MOST_TARS = 10**6
+
+
+def is_tars(name: str) -> bool:
+    """Whether a name is that of tars: a pattern or a file of that suffix, or a folder that holds some."""
+    return name.endswith(".tar") or (not is_remote(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
+
+
+def split_names(names: str) -> list[str]:
+    """Names between commas that stand in no braces.
+
+    >>> split_names("a-{00..11}.tar, b-{x,y}.tar")
+    ['a-{00..11}.tar', 'b-{x,y}.tar']
+    """
+    return [part.strip() for part in re.split(r",(?![^{}]*\})", names) if part.strip()]
+
+
+def expand_tars(name: str) -> list[str]:
+    """The tars that a name stands for, in order. Raises InputError where it stands for none, or for too many."""
+    if not name.endswith(".tar"):
+        return sorted(str(path) for path in Path(name).glob("*.tar"))
+    heads, rest = [""], name
+    while "{" in rest:
+        start, parts, end = _braces(rest)
+        if len(heads) * len(parts) > _MOST_TARS:
+            raise InputError(name, "pattern", "more than a million tars", "fewer")
+        heads, rest = [head + rest[:start] + part for head in heads for part in parts], rest[end:]
+    names = [head + rest for head in heads]
+    found = [path for each in names for path in (_matching(each) if "*" in each else [each])]
+    if not found:
+        raise InputError(name, "pattern", "no tar of that name", "tars")
+    return found
+
+
+def _matching(pattern: str) -> list[str]:
+    path = Path(pattern)
+    return sorted(str(each) for each in path.parent.glob(path.name))
+
+
+def _braces(name: str) -> tuple[int, list[str], int]:
+    """Where the first braces of a name begin, what they stand for, and where they end."""
+    match = _BRACES.search(name)
+    if match is None:
+        raise InputError(name, "pattern", "a brace without its other half", "{00000..01242} or {a,b}")
+    limits = _RANGE.fullmatch(match[1])
+    if limits is None:
+        return match.start(), match[1].split(","), match.end()
+    first, last = limits.groups()
+    if int(last) < int(first):
+        raise InputError(name, "pattern", match[0], "a range that rises")
+    width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+    numbers = range(int(first), min(int(last), int(first) + _MOST_TARS) + 1)
+    return match.start(), [f"{number:0{width}}" for number in numbers], match.end()
+
+
+class TarPairs:
+    """The samples of tars that have an image and a caption, numbered through all tars.
+
+    Attributes:
+        shards: number of samples of each tar.
+        reads, seeks: of this process so far.
+    """
+
+    def __init__(self, tars: Sequence[str], index: Path):
+        self.tars, self.index = tuple(tars), index
+        self._reader = pa.ipc.open_file(pa.memory_map(str(index)))
+        self.about = about_tars(self._reader)
+        self.shards = tuple(tar["samples"] for tar in self.about)
+        self._ends = list(itertools.accumulate(self.shards))
+        self._batch = functools.lru_cache(maxsize=len(self.tars))(self._reader.get_batch)
+        self._lock = threading.Lock()
+        self._files: collections.OrderedDict[int, _File] = collections.OrderedDict()
+        self._last: dict[int, int] = {}
+        self.reads = self.seeks = 0
+
+    def __reduce__(self):
+        return TarPairs, (self.tars, self.index)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> PairSample:
+        """Sample `index`. Raises InputError where its tar cannot be read, or is not the one that was indexed."""
+        tar = bisect.bisect_right(self._ends, index)
+        batch, row = self._batch(tar), index - (self._ends[tar - 1] if tar else 0)
+        name, offset, size, captions = (column[row].as_py() for column in batch.columns)
+        return PairSample(self._read(tar, name, offset, size), f"{self.tars[tar]}/{name}", tuple(captions))
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        """The captions of sample `index`, from the index alone."""
+        tar = bisect.bisect_right(self._ends, index)
+        return tuple(self._batch(tar).column(3)[index - (self._ends[tar - 1] if tar else 0)].as_py())
+
+    def hash(self) -> str:
+        """Hash of names and captions in their order, by tar; not of where the tars are."""
+        return hash_json({"tars": [tar["hash"] for tar in self.about], "samples": len(self)})
+
+    def _read(self, tar: int, name: str, offset: int, size: int) -> bytes:
+        start, end = offset - _HEADER, offset + size
+        with self._lock:
+            follows = 0 <= start - self._last.get(tar, -_READ_AHEAD - 1) <= _READ_AHEAD
+            self._last[tar] = end
+            self.reads, self.seeks = self.reads + 1, self.seeks + (not follows)
+            file = self._files.pop(tar, None) or _File(self.tars[tar])
+            self._files[tar] = file
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        try:
+            data = file.read(start, end, follows)
+        except InputError:
+            raise
+        except Exception as error:  # what storage services raise differs from one to the next
+            raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
+        try:
+            known = tarfile.TarInfo.frombuf(data[:_HEADER], "utf-8", "surrogateescape").size == size
+        except tarfile.TarError:
+            known = False
+        if not known or len(data) != end - start:
+            raise InputError(self.tars[tar], f"member {name}", "other bytes", f"the tar that {self.index} was made of")
+        return data[_HEADER:]
+
+
+class _File:
+    """An open tar. It is closed with the last read of it, which another thread may be making."""
+
+    def __init__(self, path: str):
+        self.path, self.blocks = path, collections.OrderedDict()
+        self.lock = threading.Lock()
+        self.file = None if is_remote(path) else os.open(path, os.O_RDONLY)
+
+    def read(self, start: int, end: int, follows: bool) -> bytes:
+        if self.file is not None:
+            return os.pread(self.file, end - start, start)
+        if not follows:
+            return self._fetch(start, end)
+        with self.lock:
+            parts = []
+            for number in range(start // _BLOCK, -(-end // _BLOCK)):
+                if number not in self.blocks:
+                    self.blocks[number] = self._fetch(number * _BLOCK, (number + 1) * _BLOCK)
+                    while len(self.blocks) > 2:
+                        self.blocks.popitem(last=False)
+                at = number * _BLOCK
+                parts.append(self.blocks[number][max(start - at, 0) : end - at])
+            return b"".join(parts)
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        return file_system(self.path.partition("://")[0] + "://").cat_file(self.path, start=start, end=end)
+
+    def __del__(self):
+        if getattr(self, "file", None) is not None:
+            os.close(self.file)
+
+
+def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
+    """The pairs of the tars that a name stands for; the first time, they are read through for their index.
+
+    Args:
+        allow_missing: leave out samples without an image or a caption, as long as there are others.
+
+    Raises:
+        InputError: as `open_index`; no sample, or without `allow_missing` not every sample, has an image and a caption.
+    """
+    tars = expand_tars(name)
+    with progress("indexing", len(tars), "tars") as advance:
+        pairs = TarPairs(tars, open_index(tars, on_progress=advance))
+    left_out = {key: sum(tar[key] for tar in pairs.about) for key in ("no_image", "no_caption")}
+    count = sum(left_out.values())
+    if not len(pairs):
+        raise InputError(name, "samples", f"none with an image and a caption, of {count}", "at least one")
+    if count and not allow_missing:
+        first = next(f"{tar['tar']}/{tar['first']}" for tar in pairs.about if tar["first"])
+        found = f"{left_out['no_image']} without an image and {left_out['no_caption']} without a caption"
+        raise InputError(name, "samples", f"{found}; the first is {first}", "all whole, or allow_missing_images")
+    return pairs

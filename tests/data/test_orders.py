@@ -1,0 +1,113 @@
+"""Orders by shard and by weight are pure functions of the position, and give every image and source its share."""
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rococo_jax.data.mixture import MixtureOrder, read_weights
+from rococo_jax.data.shard_order import ShardOrder, lanes_of
+from rococo_jax.errors import InputError
+
+SHARDS = (400, 1, 130, 333, 250, 90)
+IMAGES = sum(SHARDS)
+
+
+def drawn(order, count: int) -> np.ndarray:
+    return np.array([order.image(position) for position in range(count)])
+
+
+def test_lanes_divide_the_batch_and_hold_32_rows_where_there_are_as_many():
+    assert {size: lanes_of(size) for size in (1, 32, 63, 64, 96, 256, 32768, 2**20)} == {
+        1: 1, 32: 1, 63: 1, 64: 2, 96: 2, 256: 8, 32768: 1024, 2**20: 1024,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("batch_size", [64, 96, 7])
+def test_every_lane_reads_shards_from_front_to_back_and_no_image_comes_twice(batch_size):
+    order = ShardOrder(SHARDS, batch_size, seed=1)
+    steps = IMAGES // batch_size
+    images = drawn(order, 3 * steps * batch_size).reshape(3, steps, batch_size)
+    ends = np.cumsum(SHARDS)
+    for epoch in images:
+        assert len(np.unique(epoch)) == epoch.size > IMAGES - batch_size
+        lanes = epoch.reshape(steps, order.lanes, -1).swapaxes(0, 1).reshape(order.lanes, -1)
+        for lane in lanes:
+            jumps = np.flatnonzero(np.diff(lane) != 1)
+            # Only from the end of a shard to the start of another.
+            assert all(lane[place] + 1 in ends and lane[place + 1] in (*ends, 0) for place in jumps)
+            assert len(jumps) < len(SHARDS)
+    assert not np.array_equal(images[0], images[1]) and not np.array_equal(images[1], images[2])
+    assert [order.epoch(step * batch_size) for step in (0, steps - 1, steps, 2 * steps)] == [0, 0, 1, 2]
+    again = pickle.loads(pickle.dumps(order))
+    for position in np.random.default_rng(0).integers(0, images.size, 50).tolist():
+        assert again.image(position) == images.ravel()[position]
+
+
+def test_orders_by_shard_refuse_what_the_others_refuse():
+    with pytest.raises(InputError, match="batch_size: found 11; wanted 1 to 10"):
+        ShardOrder((4, 6), 11, 0)
+
+
+@pytest.mark.parametrize("by_shard", [False, True])
+def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
+    sizes, shards = (700, 64, 300), ((400, 300), (64,), (100, 150, 50))
+    weights = read_weights("0.5, 0.2,0.3", 3)
+    order = MixtureOrder(sizes, weights, 128, 9, shards if by_shard else None)
+    count = 128 * 96
+    images = drawn(order, count)
+    source = np.searchsorted(np.cumsum(sizes), images, side="right")
+    lanes = source.reshape(96, order.lanes, -1).swapaxes(0, 1).reshape(order.lanes, -1)
+    assert order.lanes == (4 if by_shard else 1)
+    for lane in lanes:
+        for number, share in enumerate((0.5, 0.2, 0.3)):
+            so_far = np.cumsum(lane == number)
+            blocks = np.arange(1024, len(lane) + 1, 1024)
+            assert np.abs(so_far[blocks - 1] - share * blocks).max() <= 1
+            # Shuffled within a block: as hypergeometric draws, whose deviation stays below 4.5 standard deviations.
+            assert (
+                np.abs(so_far - share * np.arange(1, len(lane) + 1)).max()
+                < 4.5 * np.sqrt(1024 / 4 * share * (1 - share)) + 1
+            )
+    # Every image of a source comes as often as any other, but for the epochs that are under way.
+    for number, (first, size) in enumerate(zip((0, 700, 764), sizes, strict=True)):
+        own = np.bincount(images[source == number] - first, minlength=size)
+        assert own.max() - own.min() <= 1 + by_shard and own.min() >= 1
+    epochs = np.array([order.epoch(position) for position in range(count)])
+    for number, size in enumerate(sizes):
+        assert abs(int(epochs[source == number].max()) - (source == number).sum() // size) <= 1
+    assert (np.diff(epochs[source == 0]) >= 0).all() or by_shard
+    again = pickle.loads(pickle.dumps(order))
+    for position in np.random.default_rng(0).integers(0, count, 50).tolist():
+        assert again.image(position) == images[position]
+    assert (drawn(MixtureOrder(sizes, weights, 128, 8, shards if by_shard else None), 500) != images[:500]).mean() > 0.9
+
+
+def test_a_rare_source_has_longer_blocks():
+    order = MixtureOrder((50, 50), (Fraction(9995, 10000), Fraction(5, 10000)), 16, 0)
+    rare = drawn(order, 8 * order.block) >= 50
+    assert (
+        order.block == 4096
+        and np.abs(np.cumsum(rare)[order.block - 1 :: order.block] - 2.048 * np.arange(1, 9)).max() <= 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0.5,0.4", "found 0.5,0.4, which sum to 0.9; wanted weights that sum to 1"),
+        ("0.5,0.5,0", "3 weights for 2 sources"),
+        ("1", "1 weights for 2 sources"),
+        ("1,0", "wanted weights of 0.0001 and more"),
+        ("1.5,-0.5", "wanted weights of 0.0001 and more"),
+        ("a,b", "numbers with commas between them"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(text, message):
+    with pytest.raises(InputError) as error:
+        read_weights(text, 2)
+    assert message in str(error.value) and "config.data.weights" in str(error.value)
+    assert (
+        sum(read_weights("0.333333,0.333333,0.333334", 3)) == sum(read_weights("0.3333333,0.3333333,0.3333333", 3)) == 1
+    )

@@ -1,0 +1,242 @@
+"""Tars in WebDataset's form give the samples that a folder gives, wherever a run begins and however it is shared."""
+
+import json
+import os
+import pickle
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from rococo_jax.cli.main import main
+from rococo_jax.data import tar_index, tar_pairs
+from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.shard_order import ShardOrder
+from rococo_jax.data.tar_pairs import expand_tars, open_tars, split_names
+from rococo_jax.errors import InputError
+from rococo_jax.training.inputs import make_order
+from tests.support.tar_pairs import BROKEN, caption_of, image_of, numbers_of, write_tar, write_world
+from tests.support.training_pairs import assert_same_batches, column, take, tiny_input
+
+SKIP = {"on_decode_error": "skip", "batch_size": 64}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("tars"))
+
+
+@pytest.fixture(scope="module")
+def tars(world):
+    return open_tars(world.pattern, allow_missing=True)
+
+
+@pytest.fixture(scope="module")
+def by_shards(world, tars):
+    return {**SKIP, "order": ShardOrder(tars.shards, 64, seed=3)}
+
+
+@pytest.mark.thorough  # it imports torch
+def test_samples_are_those_of_webdataset(world, tars):
+    wds = pytest.importorskip("webdataset")
+    found = []
+    for sample in wds.WebDataset([str(tar) for tar in world.tars], shardshuffle=False):
+        text = sample["txt"].decode() if "txt" in sample else json.loads(sample.get("json", b"{}")).get("caption") or ""
+        if "png" in sample and text.strip():
+            found.append((sample["png"], (text.strip(),)))
+    assert found == [(sample.image, sample.captions) for sample in map(tars.__getitem__, range(len(tars)))]
+    assert len(found) == 994 and tars.shards == tuple(world.sizes)
+    assert [tars.captions(index) for index in range(len(tars))] == [captions for _, captions in found]
+
+
+def test_a_folder_of_the_same_samples_gives_the_same_batches(world, tars):
+    folder = open_pairs(world.images, world.captions)
+    found, wanted = (take(tiny_input(source, **SKIP), 16) for source in (tars, folder))
+    assert_same_batches(found, wanted)
+    assert sum(batch["skipped_images"] for batch in found) >= len(BROKEN)
+    numbers = np.concatenate([numbers_of(batch) for batch in found])
+    np.testing.assert_array_equal(numbers, np.array(world.whole)[column(found, "image_id")])
+    assert not set(BROKEN) & set(numbers)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "shards"])
+def test_processes_workers_and_resumed_runs_read_the_same(tars, by_shards, order):
+    choices = SKIP if order == "shuffled" else by_shards
+    whole = take(tiny_input(tars, **choices), 17)  # into the second epoch
+    for processes in (2, 4):
+        parts = [
+            take(tiny_input(tars, process_index=index, process_count=processes, start_step=14, **choices), 3)
+            for index in range(processes)
+        ]
+        for step, batch in enumerate(whole[14:]):
+            for name in ("image_id", "ids", "pixels"):
+                np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), batch[name])
+    stopped = tiny_input(tars, **choices)
+    take(stopped, 9)
+    resumed = tiny_input(pickle.loads(pickle.dumps(tars)), **choices)
+    resumed.set_state(json.loads(json.dumps(stopped.get_state())))
+    assert_same_batches(take(resumed, 8), whole[9:])
+    if order == "shards" and "ROCOCO_THOROUGH" in os.environ:  # two processes take seconds to start
+        assert_same_batches(take(tiny_input(tars, start_step=5, workers=2, **choices), 4), whole[5:9])
+
+
+def test_reading_by_shards_seeks_once_a_lane_and_shard(world, by_shards, monkeypatch):
+    # A few members may lie between two images, and a shard's last one and the next lane's first.
+    monkeypatch.setattr(tar_pairs, "_READ_AHEAD", 8 * 1024)
+    steps = 15
+    seeks = {}
+    for name, choices in (("shuffled", SKIP), ("shards", by_shards)):
+        source = open_tars(world.pattern, allow_missing=True)
+        take(tiny_input(source, **choices), steps)
+        assert source.reads >= steps * 64
+        seeks[name] = source.seeks / source.reads
+    # 2 lanes: each begins 7 shards and perhaps one in its middle; substitutes of broken images seek there and back.
+    assert seeks["shards"] <= (2 * 8 + 2 * 2 * len(BROKEN)) / (steps * 64) < 0.04
+    assert seeks["shuffled"] > 0.8
+
+
+def test_the_index_is_made_once_and_an_interrupted_one_goes_on(world, tmp_path, monkeypatch):
+    for tar in world.tars:
+        shutil.copy(tar, tmp_path)
+    pattern, read, read_tar = f"{tmp_path}/cc-{{00..06}}.tar", [], tar_index.read_tar
+
+    def interrupted(path):
+        if len(read) == 3:
+            raise KeyboardInterrupt
+        read.append(path)
+        return read_tar(path)
+
+    monkeypatch.setattr(tar_index, "read_tar", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_tars(pattern, allow_missing=True)
+    assert not list(tmp_path.glob("*.arrow"))
+    first = set(read)
+    monkeypatch.setattr(tar_index, "read_tar", lambda path: read.append(path) or read_tar(path))
+    made = open_tars(pattern, allow_missing=True)
+    assert (
+        len(read) == 7
+        and not first & set(read[3:])
+        and made.hash() == open_tars(world.pattern, allow_missing=True).hash()
+    )
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".tar") == [made.index.name]
+    open_tars(str(tmp_path), allow_missing=True)  # a folder of them
+    assert len(read) == 7
+    # A tar that grew is read again, and another one of the same length is refused when it is read.
+    write_tar(tmp_path / "cc-06.tar", range(2000, 2040), 0)
+    grown = open_tars(pattern, allow_missing=True)
+    assert read[7:] == [f"{tmp_path}/cc-06.tar"] * (len(read) - 7) and grown.shards[-1] == 40
+    os.truncate(tmp_path / "cc-05.tar", 0)
+    os.truncate(tmp_path / "cc-05.tar", world.tars[5].stat().st_size)
+    with pytest.raises(InputError, match=r"cc-05\.tar: member .*\.png: found other bytes; wanted the tar that"):
+        open_tars(pattern, allow_missing=True)[sum(made.shards[:5])]
+
+
+def test_tars_behind_a_url_are_read_in_blocks_where_reads_follow_each_other(world, by_shards, tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    monkeypatch.setattr(tar_pairs, "_READ_AHEAD", 8 * 1024)
+    monkeypatch.setattr(tar_pairs, "_BLOCK", 64 * 1024)
+    memory = fsspec.filesystem("memory")
+    for tar in world.tars:
+        memory.pipe(f"/cc/{tar.name}", tar.read_bytes())
+    source, fetched = open_tars("memory://cc/cc-{00..06}.tar", allow_missing=True), []
+    fetch = tar_pairs._File._fetch
+    monkeypatch.setattr(tar_pairs._File, "_fetch", lambda *each: fetched.append(1) or fetch(*each))
+    local = open_tars(world.pattern, allow_missing=True)
+    found, wanted = (take(tiny_input(each, prefetch=0, **by_shards), 15) for each in (source, local))
+    assert_same_batches(found, wanted)
+    size = sum(tar.stat().st_size for tar in world.tars)
+    assert len(fetched) < 1.5 * size / (64 * 1024) + 2 * source.seeks < 0.2 * source.reads
+    with pytest.raises(InputError, match=r"memory://cc/none\.tar: file: found nothing there"):
+        open_tars("memory://cc/none.tar")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    refused = r"gs://: storage: found gcsfs is not installed; wanted pip install gcsfs"
+    with pytest.raises(InputError, match=refused):
+        open_tars("gs://bucket/a.tar")
+
+
+def test_names_of_tars():
+    assert expand_tars("cc-{0008..0011}.tar") == [f"cc-{number:04}.tar" for number in range(8, 12)]
+    assert expand_tars("c-{8..10}.tar") == ["c-8.tar", "c-9.tar", "c-10.tar"]
+    assert expand_tars("{a,b}-{0..1}.tar") == ["a-0.tar", "a-1.tar", "b-0.tar", "b-1.tar"]
+    assert split_names("a-{x,y}.tar, b ,c{0..2}.tar") == ["a-{x,y}.tar", "b", "c{0..2}.tar"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-10240], r"c.tar: tar: found cut short after \d+ members"),
+        (lambda data: data[:2000], r"c.tar: tar: found cut short after \d+ members"),
+        (
+            lambda data: data[:3584] + b"x" * 512 + data[4096:],
+            r"c.tar: tar: found damaged after \d members, at byte 3,584",
+        ),
+        (lambda data: b"", "c.tar: tar: found an empty file; wanted a whole, uncompressed tar"),
+        (lambda data: b"\x1f\x8b" + data, "c.tar: tar: found a compressed file"),
+        (lambda data: b"x" * 5000, "c.tar: tar: found no tar"),
+        (None, "c.tar: file: found nothing there; wanted a whole"),
+    ],
+)
+def test_tars_that_cannot_be_used_are_refused_in_one_line(world, tmp_path, damage, message, capsys):
+    write_tar(tmp_path / "c.tar", range(20, 24), 0)
+    if damage is None:
+        (tmp_path / "c.tar").unlink()
+    else:
+        (tmp_path / "c.tar").write_bytes(damage((tmp_path / "c.tar").read_bytes()))
+    with pytest.raises(InputError, match=message) as error:
+        open_pairs(f"{world.tars[0]},{tmp_path}/c.tar", allow_missing=True)
+    assert "\n" not in str(error.value)
+    assert main(["pack", "--images", f"{tmp_path}/c.tar", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a-{3..1}.tar", "a range that rises"),
+        ("a-{0.tar", "a brace without its other half"),
+        ("*.tar", "no tar of that name"),
+        ("{0..999}{0..9999}.tar", "more than a million"),
+    ],
+)
+def test_patterns_that_name_no_tars_are_refused(tmp_path, name, message):
+    with pytest.raises(InputError, match=message):
+        open_pairs(f"{tmp_path}/{name}")
+
+
+def test_missing_images_and_captions_are_counted_and_refused_unless_allowed(world):
+    with pytest.raises(InputError) as error:
+        open_pairs(world.pattern)
+    assert "found 3 without an image and 3 without a caption; the first is cc-00.tar/000000" in str(error.value)
+
+
+def test_broken_images_stop_a_run_that_does_not_skip(world, tars):
+    with pytest.raises(InputError, match=r"cc-0\d.tar/.*000(005|123|500|888)\.png: image: found"):
+        take(tiny_input(tars, batch_size=64), 16)
+
+
+def test_tars_can_be_packed(world, tars, tmp_path, capsys):
+    pack = ["pack", "--images", world.pattern, "--out", str(tmp_path / "out"), "--shards", "3"]
+    assert main([*pack, "--allow-missing-images", "--leave-out-broken"]) == 0
+    assert "990 images with 990 captions in 3 shards" in capsys.readouterr().out
+    packed = open_pairs(str(tmp_path / "out"))
+    whole = [number for number in world.whole if number not in BROKEN]
+    assert packed.shards == (330, 331, 329) or sum(packed.shards) == 990
+    for index in range(0, 990, 37):
+        assert (packed[index].image, packed[index].captions) == (image_of(whole[index]), (caption_of(whole[index]),))
+
+
+def test_orders_are_those_of_the_config(world, tars):
+    from rococo_jax.training.config import default_config
+
+    config = default_config()
+    config.batch_size, config.data.order = 64, "shards"
+    both = open_pairs(f"{world.pattern},{world.tars[6]}", allow_missing=True)
+    assert make_order(config, both).line.shards == (*tars.shards, tars.shards[6])
+    config.data.weights = "0.75,0.25"
+    order = make_order(config, both)
+    drawn = np.array([order.image(position) for position in range(8192)])
+    assert abs((drawn >= len(tars)).mean() - 0.25) < 0.01 and drawn.max() < len(both)
+    with pytest.raises(InputError, match=r"'shards' of source 1 of data\.images; wanted 'shuffled'"):
+        make_order(config, open_pairs(f"{world.images},{world.pattern}", world.captions, allow_missing=True))
