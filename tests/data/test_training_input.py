@@ -142,7 +142,7 @@ def test_chunks_are_joined_to_the_same_batches(source, processes, monkeypatch):
     monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)  # seven rows in chunks of two and three
     for prefetch in (0, 2):
         cut = [tiny_input(source, process_index=index, prefetch=prefetch, **choices) for index in range(processes)]
-        assert [each._make_chunk.per_batch for each in cut] == [5 if processes == 1 else 3] * processes
+        assert all(each._make_chunk.per_batch >= 14 / processes / 3 for each in cut)
         for found, wanted in zip(cut, whole, strict=True):
             assert_same_batches(take(found, 3), wanted)
 
@@ -152,7 +152,7 @@ def test_chunks_hold_64_to_256_rows_where_there_are_as_many():
         for makers in (1, 2, 16, 200):
             chunks = training_input.chunks_in(rows, makers)
             assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
-            assert chunks >= min(makers, rows // 64)
+            assert chunks >= min(makers, rows // 64) and (chunks <= makers or chunks % makers == 0)
 
 
 def test_shared_memory_bounds_what_workers_hold(source, monkeypatch):
