@@ -29,6 +29,7 @@ MODULES = tuple(
         *("rococo.benchmark", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "coco_order", "crepe"),
         *("winoground", "colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup"),
         *(
+            "negbench_retrieval",
             "imagecode",
             "plain_choices",
             "cifar10",

@@ -67,6 +67,13 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_both_sides_are_drawn_apart():
+    scores = {"mcm": np.random.default_rng(0).normal(size=40)}
+    drawn = Separated(scores, scores).drawn(200, 0)["auroc_mcm"]
+    # The same draws on both sides would give 50 each time.
+    assert drawn.std() > 3 and abs(drawn.mean() - 50) < 2
+
+
 def test_any_folder_is_a_set_of_other_images(folder):
     settings = Settings(templates=("1", "5"), out_images=(("elsewhere", str(folder / "elsewhere")),))
     (benchmark,) = open_benchmarks(settings, data=folder, names=("classes",))
