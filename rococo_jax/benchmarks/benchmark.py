@@ -94,7 +94,7 @@ class BenchmarkInfo:
         licence: of its data.
         size: how much there is, in words.
         folders: role (`images`, `annotations`) -> folder in the documented layout.
-        files: names of annotation files; a folder that holds one of them is recognised as this benchmark's.
+        files: names of annotation files, or patterns; a folder that holds one is recognised as this benchmark's.
         source: where the files are got.
         tasks: the names of its tasks.
         optional: roles of folders that may be absent.
@@ -130,8 +130,14 @@ class BenchmarkInfo:
 
     def recognises(self, annotations: Path) -> bool:
         """Whether a folder holds one of the benchmark's annotation files."""
-        there = [path for name in self.files if (path := annotations / name).is_file()]
+        there = [path for name in self.files for path in found_files(annotations, name)]
         return bool(there) and (self.holds is None or self.holds(there[0]))
+
+
+def found_files(folder: Path, name: str) -> list[Path]:
+    """The file of that name, or those of a pattern such as `data/test-*.parquet`, where they are there."""
+    paths = sorted(folder.glob(name)) if "*" in name else [folder / name]
+    return [path for path in paths if path.is_file()]
 
 
 _REGISTRY: dict[str, BenchmarkInfo] = {}

@@ -1,7 +1,7 @@
 """BiVLC (arXiv 2406.09952): SugarCrepe's captions with a made image for each false one; both directions are asked.
 
-`test.jsonl`: `{"image", "caption", "negative_image", "negative_caption", "type", "subtype"}`, the fields of the
-published data set, with its images unpacked into files and named by path. A part is type and subtype.
+`data/test-*.parquet`, the published data set, which holds its images: `image, caption, negative_image,
+negative_caption, type, subtype`; or `test.jsonl` with the same fields and images as paths. A part is type and subtype.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,6 @@ INFO = choice_benchmark(
     licence="MIT",
     size="2,933 items",
     folders={"images": "bivlc", "annotations": "bivlc"},
-    files=("test.jsonl",),
-    source="huggingface.co/datasets/imirandam/BiVLC, its images unpacked into files",
+    files=("test.jsonl", "data/test-*.parquet", "test*.parquet"),
+    source="huggingface.co/datasets/imirandam/BiVLC, as it is, or its images unpacked into files",
 )

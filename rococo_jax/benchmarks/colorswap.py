@@ -1,7 +1,7 @@
 """ColorSwap (arXiv 2402.04492): two images and two captions that exchange their colours.
 
-`test.json`: `[{"id", "image_1", "caption_1", "image_2", "caption_2", ...}]`, images as paths, the fields of the
-published data set.
+`data/test-*.parquet`, the published data set, which holds its images; or `test.json`, `[{"id", "image_1", "caption_1",
+"image_2", "caption_2", ...}]`, with images as paths.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,6 @@ INFO = choice_benchmark(
     licence="MIT",
     size="300 items in the test split",
     folders={"images": "colorswap", "annotations": "colorswap"},
-    files=("test.json",),
-    source="huggingface.co/datasets/stanfordnlp/colorswap, its images unpacked into files",
+    files=("test.json", "data/test-*.parquet", "test*.parquet"),
+    source="huggingface.co/datasets/stanfordnlp/colorswap, as it is, or its images unpacked into files",
 )

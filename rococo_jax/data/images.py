@@ -197,6 +197,10 @@ class FileImages:
         """What is made of the files and kept."""
         return Views(self.paths, lambda row: open_image(self.paths[row]))
 
+    def encoded(self, row: int) -> bytes:
+        """The bytes of the file."""
+        return self.paths[row].read_bytes()
+
     def content(self, row: int) -> bytes:
         """The hash of the file."""
         return bytes.fromhex(self.hashes[row])

@@ -11,7 +11,6 @@ The key of an original is its name in the annotations, of another image `SET/NAM
 import io
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -72,7 +71,7 @@ def _write_set(out: Path, images: ImageSet, advance: Any) -> Iterator[tuple[dict
         if whole:
             for row in missing:
                 with atomic_write(out / files[row]) as temporary:
-                    shutil.copyfile(images.paths[row], temporary)
+                    temporary.write_bytes(images.encoded(row))
         else:
             for row, image in zip(missing, images.read(missing, as_rgb), strict=True):
                 content = io.BytesIO()

@@ -12,8 +12,9 @@ from typing import Any
 
 from PIL import Image
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, found_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
+from rococo_jax.benchmarks.choices.packed import is_packed, packed_images
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.settings import Settings
@@ -55,8 +56,10 @@ class ChoiceReader:
         """
         tables, hashes, count, files = ItemTables(folder), {}, 0, tuple(files)
         for name in files:
-            if (folder / name).is_file():
-                hashes[name.rpartition(".")[0]], records = self.records(folder / name)
+            # Patterns stand for the same items in another form.
+            for path in found_files(folder, name) if "*" not in name or not hashes else ():
+                known = path.relative_to(folder).as_posix().rpartition(".")[0]
+                hashes[known], records = self.records(path)
                 for record in records:
                     count += 1
                     for item in self.items(record):
@@ -89,7 +92,12 @@ def _open(
         names = tuple(tables.names)
         notes.append("no images were there: texts are compared alone")
     else:
-        originals, missing, about = open_images(folders["images"], list(tables.names), settings)
+        if any(map(is_packed, tables.names)):
+            patterns = [file for file in files if "*" in file]
+            found = [path for file in patterns for path in found_files(annotations, file)]
+            originals, missing, about = packed_images(annotations, found, list(tables.names), settings.limit)
+        else:
+            originals, missing, about = open_images(folders["images"], list(tables.names), settings)
         names = originals.names
         data |= about
         decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
@@ -107,8 +115,10 @@ def _open(
 def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
     """Files that are no part, and parts that are absent: a misspelt name is on both sides."""
     kinds = {Path(name).suffix for name in files}
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path.name not in files)
-    return (*others, *(f"{name} (absent)" for name in files if not (folder / name).is_file()))
+    read = [path for name in files for path in found_files(folder, name)]
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path not in read)
+    absent = [name for name in files if "*" not in name and not (folder / name).is_file()]
+    return (*others, *(f"{name} (absent)" for name in absent if not any(path.suffix == ".parquet" for path in read)))
 
 
 def _partial_note(present: int, wanted: int) -> str:

@@ -1,6 +1,6 @@
 """Records of published annotation files, with checked access to their fields: every reader's bad input ends here.
 
-JSON (a list, or an object of records by id), JSON lines, CSV and TSV. An error names file, record and field.
+JSON (a list, or an object of records by id), JSON lines, CSV, TSV and Parquet. An error names file, record and field.
 """
 
 import ast
@@ -11,6 +11,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
+from rococo_jax.benchmarks.choices.packed import packed_rows
 from rococo_jax.data.captions import JSON_LINES, kind_of, read_jsonl
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
@@ -126,6 +127,9 @@ def read_records(path: Path) -> tuple[str, Iterator[Record]]:
     Raises:
         InputError: it cannot be read, or holds no record.
     """
+    if path.suffix == ".parquet":
+        rows = enumerate(packed_rows(path))
+        return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)
     if path.suffix == ".json":
         value = read_json(path, "a file of items")
         if not isinstance(value, dict | list) or not value:
