@@ -24,7 +24,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for what a checkpoint of another project may leave open."""
     parser.add_argument(
         "--source-format",
-        choices=("auto", "huggingface", "openai", "open_clip", "big_vision"),
+        choices=("auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity"),
         default="auto",
         help="what the checkpoint is (default: find out)",
     )
@@ -109,6 +109,7 @@ def tower_in_words(tower) -> str:
     if stages is not None:
         widths = getattr(tower, "widths", None)
         kind, wide = ("ConvNeXt", "-".join(map(str, widths))) if widths else ("ResNet", tower.width)
+        kind = "ResNeXt" if getattr(tower, "groups", 1) > 1 else kind
         return f"a {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
     activation = f"gated {tower.activation}" if getattr(tower, "gated_mlp", False) else tower.activation
     more = "".join(f", {words}" for field, words in _PARTS.items() if getattr(tower, field, None))

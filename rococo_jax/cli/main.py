@@ -23,6 +23,7 @@ COMMANDS = (
     "evaluate",
     "score",
     "export-inputs",
+    "embed-regions",
     "report",
     "select",
     "factors",

@@ -4,6 +4,7 @@ from rococo_jax.models.dual_encoder import DualEncoder, parameter_counts
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
+    GridResNetSpec,
     HeadSpec,
     MatchingSpec,
     ModelSpec,
@@ -17,6 +18,7 @@ __all__ = [
     "ConvNextSpec",
     "ConvolutionalSpec",
     "DualEncoder",
+    "GridResNetSpec",
     "HeadSpec",
     "MatchingSpec",
     "ModelSpec",

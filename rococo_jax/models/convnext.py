@@ -6,8 +6,6 @@
 Channels last: a map is `(batch, height, width, channels)`, norms are over channels.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -16,6 +14,7 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.layers import LayerNorm, Linear, along_last_axis, precision_of
 from rococo_jax.models.spec import ConvNextSpec
+from rococo_jax.models.stack import Stack
 from rococo_jax.models.transformer import Mlp
 from rococo_jax.models.vision import patches_of
 
@@ -46,26 +45,6 @@ class ConvNextBlock(nnx.Module):
         return x + y * along_last_axis(self.scale[...].astype(y.dtype), y)
 
 
-class _Blocks(nnx.Module):
-    """The blocks of a stage, stacked and scanned."""
-
-    def __init__(self, layers: int, width: int, norm_eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> ConvNextBlock:
-            return ConvNextBlock(width, norm_eps, dtype=dtype, rngs=rngs)
-
-        self.block = stacked(rngs)
-
-    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        graph, parameters = nnx.split(self.block)
-
-        def step(x: Array, layer: Any) -> tuple[Array, None]:
-            return nnx.merge(graph, layer)(x), None
-
-        return jax.lax.scan(step, x, parameters)[0]
-
-
 class ConvNextStage(nnx.Module):
     """Blocks on maps of one size, after a change of size (all stages but the first)."""
 
@@ -74,7 +53,11 @@ class ConvNextStage(nnx.Module):
     ):
         self.norm = LayerNorm(inputs, norm_eps) if halve else None
         self.down = Linear(4 * inputs, width, dtype=dtype, rngs=rngs) if halve else None
-        self.blocks = _Blocks(layers, width, norm_eps, dtype=dtype, rngs=rngs)
+
+        def make(rngs: nnx.Rngs) -> ConvNextBlock:
+            return ConvNextBlock(width, norm_eps, dtype=dtype, rngs=rngs)
+
+        self.blocks = Stack(layers, make, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 c"]:
         if self.down is not None:

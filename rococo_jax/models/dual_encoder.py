@@ -15,10 +15,19 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.convnext import ConvNextTower
+from rococo_jax.models.grid_resnet import GridResNetTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
 from rococo_jax.models.resnet import ResNetTower
-from rococo_jax.models.spec import ConvNextSpec, ConvolutionalSpec, HeadSpec, ModelSpec, ResNetSpec, VisionSpec
+from rococo_jax.models.spec import (
+    ConvNextSpec,
+    ConvolutionalSpec,
+    GridResNetSpec,
+    HeadSpec,
+    ModelSpec,
+    ResNetSpec,
+    VisionSpec,
+)
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.vision import VisionTower
 
@@ -120,12 +129,17 @@ class MlpHead(nnx.Module):
 Head = Linear | ResidualHead | MlpHead
 
 
-_TOWERS = {VisionSpec: VisionTower, ResNetSpec: ResNetTower, ConvNextSpec: ConvNextTower}
+_TOWERS = {
+    VisionSpec: VisionTower,
+    ResNetSpec: ResNetTower,
+    ConvNextSpec: ConvNextTower,
+    GridResNetSpec: GridResNetTower,
+}
 
 
 def _vision(
     spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs
-) -> VisionTower | ResNetTower | ConvNextTower:
+) -> VisionTower | ResNetTower | ConvNextTower | GridResNetTower:
     return _TOWERS[type(spec)](spec, dtype=dtype, rngs=rngs)
 
 

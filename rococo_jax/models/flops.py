@@ -7,7 +7,7 @@
 Norms, activations, softmax and word look-up are left out, under one per cent of towers of usual widths.
 """
 
-from rococo_jax.models.spec import ConvNextSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models.spec import ConvNextSpec, GridResNetSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 
 def image_flops(spec: ModelSpec) -> int:
@@ -27,7 +27,8 @@ def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
     count = spec.text.context_length if tokens is None else tokens
     if spec.text.pooling == "appended":  # at least one token of padding, and its own
         count = min(count + 1, spec.text.context_length) + 1
-    return _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
+    pooled = _linear(count, spec.text.width, spec.text.pooling_width) if spec.text.pooling_width else 0
+    return pooled + _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
 
 
 def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
@@ -109,7 +110,26 @@ def _resnet(spec: ResNetSpec) -> int:
     return total + _linear(1 + 2 * tokens, features, features) + _attention(1, tokens, features)
 
 
-_TOWERS = {VisionSpec: _vit, ResNetSpec: _resnet, ConvNextSpec: _convnext}
+def _grid_resnet(spec: GridResNetSpec) -> int:
+    side, inputs = (spec.image_size + 1) // 2, spec.width
+    total = _linear((7 * side) ** 2, 3, inputs)
+    side = (side + 1) // 2
+    for number, blocks in enumerate(spec.stage_layers):
+        channels = spec.width << number
+        inner = spec.inner_width(channels)
+        after = (side + 1) // 2 if number else side
+        for block in range(blocks):
+            reduced = after if spec.caffe or block else side
+            total += _linear(reduced**2, inputs, inner) + _linear(9 * after**2, inner // spec.groups, inner)
+            total += _linear(after**2, inner, 4 * channels)
+            if block == 0:
+                total += _linear(after**2, inputs, 4 * channels)
+            inputs = 4 * channels
+        side = after
+    return total + _linear(side**2, inputs, spec.pooling_width)
+
+
+_TOWERS = {VisionSpec: _vit, ResNetSpec: _resnet, ConvNextSpec: _convnext, GridResNetSpec: _grid_resnet}
 
 
 def _taps(side: int) -> int:

@@ -7,8 +7,6 @@
 Its batch norms are frozen (`layers.FrozenBatchNorm`).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -18,6 +16,7 @@ from jaxtyping import Array, Float
 from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import FrozenBatchNorm, Linear, precision_of
 from rococo_jax.models.spec import ResNetSpec
+from rococo_jax.models.stack import Stack
 from rococo_jax.models.vision import positions_on_grid
 
 _EXPANSION = 4
@@ -26,9 +25,20 @@ _EXPANSION = 4
 class Convolution(nnx.Module):
     """A convolution without bias, padded so that stride 1 keeps the size (torch's `padding=size // 2`, not "SAME")."""
 
-    def __init__(self, size: int, inputs: int, outputs: int, *, stride: int = 1, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.stride, self.padding, self.dtype = stride, size // 2, dtype
-        initial = jax.nn.initializers.lecun_normal()(rngs.params(), (size, size, inputs, outputs), jnp.float32)
+    def __init__(
+        self,
+        size: int,
+        inputs: int,
+        outputs: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        self.stride, self.groups, self.padding, self.dtype = stride, groups, size // 2, dtype
+        shape = (size, size, inputs // groups, outputs)
+        initial = jax.nn.initializers.lecun_normal()(rngs.params(), shape, jnp.float32)
         self.kernel = nnx.Param(initial)
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
@@ -38,6 +48,7 @@ class Convolution(nnx.Module):
             window_strides=(self.stride, self.stride),
             padding=((self.padding, self.padding),) * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=self.groups,
             precision=precision_of(self.dtype),
         )
 
@@ -72,32 +83,16 @@ class Bottleneck(nnx.Module):
         return jax.nn.relu(y + x.astype(jnp.float32)).astype(self.conv1.dtype)
 
 
-class _Blocks(nnx.Module):
-    """The blocks of a stage after its first: alike, so stacked and scanned as those of a transformer are."""
-
-    def __init__(self, layers: int, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> Bottleneck:
-            return Bottleneck(_EXPANSION * width, width, dtype=dtype, rngs=rngs)
-
-        self.block = stacked(rngs)
-
-    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        graph, parameters = nnx.split(self.block)
-
-        def step(x: Array, layer: Any) -> tuple[Array, None]:
-            return nnx.merge(graph, layer)(x), None
-
-        return jax.lax.scan(step, x, parameters)[0]
-
-
 class Stage(nnx.Module):
     """Blocks on maps of one size."""
 
     def __init__(self, inputs: int, width: int, layers: int, halve: bool, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.first = Bottleneck(inputs, width, first=True, halve=halve, dtype=dtype, rngs=rngs)
-        self.blocks = _Blocks(layers - 1, width, dtype=dtype, rngs=rngs) if layers > 1 else None
+
+        def make(rngs: nnx.Rngs) -> Bottleneck:
+            return Bottleneck(_EXPANSION * width, width, dtype=dtype, rngs=rngs)
+
+        self.blocks = Stack(layers - 1, make, rngs=rngs) if layers > 1 else None
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
         x = self.first(x)

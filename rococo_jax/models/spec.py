@@ -24,7 +24,7 @@ have specs of their own.
     CLIP          causal      before a block   first_eos, or highest_id
     CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
-    BERT, BLIP    masked      after a block    cls or mean
+    BERT, BLIP    masked      after a block    cls, mean or generalized
     ============  ==========  ===============  =========================
 """
 
@@ -36,7 +36,7 @@ from rococo_jax.models.checked_spec import CheckedSpec
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
-TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
+TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended", "generalized"]
 TextAttention = Literal["causal", "masked", "full"]
 HeadKind = Literal["none", "linear", "mlp"]
 
@@ -210,8 +210,46 @@ class ConvNextSpec(CheckedSpec):
         return self.widths[3]
 
 
+@dataclasses.dataclass(frozen=True)
+class GridResNetSpec(CheckedSpec):
+    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.grid_resnet`), for VSE-infinity.
+
+    `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
+    ResNeXt-101 32x8d.
+    """
+
+    what: ClassVar[str] = "vision"
+
+    image_size: int
+    width: int
+    stage_layers: tuple[int, int, int, int]
+    groups: int
+    group_width: int
+    caffe: bool
+    pooling_width: int
+    pooling: Literal["generalized"] = "generalized"
+
+    class_token: ClassVar[bool] = False
+    patch_size: ClassVar[int] = 32
+    position_grid: ClassVar[None] = None
+
+    def inner_width(self, channels: int) -> int:
+        """Channels inside a block of a stage with `channels`."""
+        return channels * self.group_width // self.width * self.groups
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map, rounded down."""
+        return self.image_size // 32
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector."""
+        return self.pooling_width
+
+
 # Image towers made of stages of convolutions, whose blocks do not form one stack.
-ConvolutionalSpec = ResNetSpec | ConvNextSpec
+ConvolutionalSpec = ResNetSpec | ConvNextSpec | GridResNetSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,11 +257,12 @@ class TextSpec(CheckedSpec):
     """A text tower.
 
     `pad_id` is the id of padding, for pooling `appended`: of the token that is appended to a text's tokens, and that
-    (CoCa's quirk) sees the first token of padding and not itself.
+    (CoCa's quirk) sees the first token of padding and not itself. `pooling_width` is the length of the vector that
+    pooling `generalized` gives (`models.generalized_pooling`).
     """
 
     what: ClassVar[str] = "text"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id",))
+    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id", "pooling_width"))
 
     vocabulary_size: int
     context_length: int
@@ -239,18 +278,21 @@ class TextSpec(CheckedSpec):
     eos_id: int | None = None
     token_types: int = 0
     pad_id: int | None = None
+    pooling_width: int | None = None
 
     def __post_init__(self):
         _divides("text spec", self.width, self.heads)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
+        if (self.pooling == "generalized") != (self.pooling_width is not None):
+            raise InputError("text spec", "pooling_width", self.pooling_width, "for pooling 'generalized' alone")
         if self.pooling == "first_eos" and self.eos_id is None:
             raise InputError("text spec", "eos_id", None, "the end-of-text id, for pooling 'first_eos'")
 
     @property
     def features(self) -> int:
         """Length of the pooled vector."""
-        return self.width
+        return self.pooling_width or self.width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +341,7 @@ class ModelSpec(CheckedSpec):
     what: ClassVar[str] = "model"
     unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.attention import AttentionMask
+from rococo_jax.models.generalized_pooling import GeneralizedPooling
 from rococo_jax.models.layers import LayerNorm
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
@@ -41,13 +42,17 @@ class TextTower(nnx.Module):
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         # BERT norms the embeddings, the others the output of the last block.
         self.norm = LayerNorm(spec.width, spec.norm_eps)
+        generalized = spec.pooling == "generalized"
+        self.pooling = (
+            GeneralizedPooling(spec.width, spec.pooling_width, dtype=dtype, rngs=rngs) if generalized else None
+        )
 
     def __call__(
         self,
         ids: Int[Array, "b t"],
         mask: Bool[Array, "b t"],
         positions: Int[Array, "b t"] | None = None,
-    ) -> Float[Array, "b width"]:
+    ) -> Float[Array, "b features"]:
         """Pooled features, float32.
 
         `ids` have their special tokens in place and are padded at the end with anything; `mask` is True at tokens;
@@ -118,9 +123,11 @@ class TextTower(nnx.Module):
 
     def pool(
         self, tokens: Float[Array, "b tokens width"], ids: Int[Array, "b t"], mask: Bool[Array, "b t"]
-    ) -> Float[Array, "b width"]:
+    ) -> Float[Array, "b features"]:
         """One vector a text, float32."""
         pooling = self.spec.pooling
+        if self.pooling is not None:
+            return self.pooling(tokens, mask)
         if pooling == "mean":
             weights = mask.astype(jnp.float32)[..., None]
             return (tokens * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)

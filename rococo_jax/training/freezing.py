@@ -69,7 +69,7 @@ def split_parameters(
 def _after_blocks(spec: ModelSpec, side: str) -> tuple[str, ...]:
     # BERT's norm stands before the blocks.
     if side == "text" and spec.text.norm_after_blocks:
-        return ()
+        return (f"{side}.pooling.",)
     return (f"{side}.norm.", f"{side}.pooling.")
 
 

@@ -96,9 +96,9 @@ def rate_of(path: str, array: Parameter, spec: ModelSpec, config: ConfigDict) ->
     if ".blocks." in path:
         # The array holds the last blocks where the first are frozen.
         return tuple(rate * decay ** (array.shape[0] - 1 - index) for index in range(array.shape[0]))
-    after = path.startswith((f"{side}.norm.", f"{side}.pooling."))
-    if side == "text" and spec.text.norm_after_blocks:
-        after = False
+    # BERT's norm stands before the blocks.
+    norm_first = side == "text" and spec.text.norm_after_blocks
+    after = path.startswith(f"{side}.pooling.") or (path.startswith(f"{side}.norm.") and not norm_first)
     return rate * (1.0 if after else decay**layers)
 
 

@@ -30,7 +30,7 @@ from rococo_jax.storage import read_json, write_json
 SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
 # BERT's first checkpoints call the parameters of a norm gamma and beta.
-_ALIASES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+ALIASES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 _POOLINGS = {"cls": "cls", "cls_token": "cls", "mean": "mean", "mean_tokens": "mean"}
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 _IDENTITY = "torch.nn.modules.linear.Identity"
@@ -75,7 +75,7 @@ class Bert(Family):
         """Refuse a padding id under which the positions would be counted otherwise."""
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        return NameTable(tuple(self.text_rows(text_prefix)), IGNORED, _ALIASES)
+        return NameTable(tuple(self.text_rows(text_prefix)), IGNORED, ALIASES)
 
     def text_rows(self, prefix: str, types: bool = True) -> list[Row]:
         """Of the text tower; `types` is false for a BERT without token types."""

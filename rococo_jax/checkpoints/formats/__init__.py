@@ -1,7 +1,7 @@
 """Any checkpoint of another project: find its format and convert it.
 
 FILE.npz                               big_vision
-FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
+FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming; or VSE-infinity, known by its parts
 folder or hub name, config.json        Hugging Face, where its `model_type` is known
 folder or hub name, open_clip_config   open_clip
 """
@@ -16,13 +16,14 @@ from rococo_jax.checkpoints.formats.big_vision import convert_big_vision
 from rococo_jax.checkpoints.formats.huggingface import convert_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, convert_open_clip
 from rococo_jax.checkpoints.formats.openai import convert_openai
+from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_infinity, is_vse_infinity
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.parameters import ModelParts
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 
-FORMATS = ("auto", "huggingface", "openai", "open_clip", "big_vision")
+FORMATS = ("auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity")
 _SUFFIXES = {".npz": "big_vision", ".pt": "openai", ".pth": "openai", ".bin": "openai"}
 
 
@@ -62,6 +63,8 @@ def convert(
     options = {"tokenizer": tokenizer, "dtype": dtype, "image_size": image_size}
     if found == "big_vision":
         return convert_big_vision(source, **options)
+    if found == "vse_infinity":
+        return convert_vse_infinity(source, **options)
     if found == "openai":
         return convert_openai(source, declared=source_format == "openai", activation=activation, **options)
     if found == "open_clip":
@@ -79,11 +82,13 @@ def find_format(source: str | Path, asked: str = "auto") -> str:
         if found is None and path.suffix == ".safetensors":
             wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
             raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
+        if found == "openai" and asked in ("auto", "vse_infinity") and is_vse_infinity(path):
+            found = "vse_infinity"
         if found is None or asked not in ("auto", found):
             wanted = f"a file for {asked}" if asked != "auto" else f"{WANTED} (files: {', '.join(_SUFFIXES)})"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
         return found
-    if asked in ("openai", "big_vision"):
+    if asked in ("openai", "big_vision", "vse_infinity"):
         raise InputError(source, "model", "no file", f"a file of {asked}: {', '.join(_SUFFIXES)}")
     if asked != "auto":
         return asked

@@ -99,6 +99,8 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
     ("torch.jit._pickle", "build_boollist"): _parameter,
     ("torch.jit._pickle", "build_tensorlist"): _parameter,
     ("torch.jit._pickle", "restore_type_tag"): _parameter,
+    # The options that a training script keeps beside the weights: a record of attributes.
+    ("argparse", "Namespace"): Module,
     ("torch", "Size"): tuple,
     ("torch", "device"): str,
     # Types stay names.
@@ -142,7 +144,8 @@ class _Unpickler(pickle._Unpickler):
 def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
     """What a torch archive holds: its object as plain containers and `Module`s, and its tensors, read one at a time.
 
-    Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`.
+    Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`. The
+    names of state dicts in a list begin with their place.
 
     Raises:
         InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything that
@@ -201,8 +204,11 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
 def _state_dict(value: Any) -> Any:
     """A training checkpoint keeps the state dict beside other things."""
     for key in ("state_dict", "model"):
-        if isinstance(value, dict) and isinstance(value.get(key), dict):
-            return value[key]
+        found = value.get(key) if isinstance(value, dict) else None
+        if isinstance(found, dict):
+            return found
+        if isinstance(found, list) and found and all(isinstance(part, dict) for part in found):
+            return {str(place): part for place, part in enumerate(found)}
     return value
 
 

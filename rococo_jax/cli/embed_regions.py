@@ -1,0 +1,105 @@
+"""`rococo embed-regions`: vectors of VSE-infinity over regions, from the features that a detector gave."""
+
+import argparse
+
+from rococo_jax.cli.outputs import output_file
+
+HELP = "Embed the regions of images and their captions with a VSE-infinity checkpoint, for rococo score --embeddings."
+EXAMPLES = """\
+  rococo export-inputs --data DATA --benchmarks rococo --out inputs
+  rococo embed-regions model_best.pth --regions regions.npz --captions inputs/captions.jsonl --out vectors.npz
+  rococo score --embeddings vectors.npz --data DATA --benchmarks rococo --out out/vse
+
+regions.npz holds what a detector made of the images of inputs/images.jsonl: image_names (n,), regions (n, k, d), and
+counts (n,) where images have fewer than k regions. Images without regions are missing in the scores, and said so."""
+_AT_ONCE = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL.pth", help="checkpoint of VSE-infinity's release, over regions")
+    parser.add_argument("--regions", required=True, metavar="F.npz", help="features of the regions of each image")
+    parser.add_argument("--captions", required=True, metavar="FILE", help="captions.jsonl of rococo export-inputs")
+    parser.add_argument("--out", type=output_file, required=True, metavar="F.npz", help="where the embeddings go")
+    parser.add_argument("--tokenizer", metavar="NAME", help="folder or hub name (default: bert-base-uncased)")
+    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import json
+    from pathlib import Path
+
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_text, read_region_pooling
+    from rococo_jax.encoders.encoder import Encoder
+    from rococo_jax.errors import InputError
+    from rococo_jax.progress import progress
+    from rococo_jax.runtime import enable_compilation_cache, make_mesh
+    from rococo_jax.storage import atomic_write
+
+    enable_compilation_cache()
+    names, regions, counts = read_regions(arguments.regions)
+    try:
+        lines = Path(arguments.captions).read_text(encoding="utf-8").splitlines()
+        captions = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise InputError(arguments.captions, "captions", error, "a JSON string a line, as of export-inputs") from None
+    if not captions or not all(isinstance(caption, str) for caption in captions):
+        raise InputError(arguments.captions, "captions", "lines that are no strings, or none", "a JSON string a line")
+    pooling = read_region_pooling(arguments.model)
+    inputs = pooling.up.kernel.shape[0]
+    if regions.shape[2] != inputs:
+        raise InputError(arguments.regions, "regions", f"{regions.shape[2]} channels", f"{inputs}, as of the model")
+    text = Encoder(*convert_vse_text(arguments.model, tokenizer=arguments.tokenizer), mesh=make_mesh())
+    embed = nnx.jit(lambda model, x, mask: model(x, mask))
+    vectors = []
+    with progress("embedding regions", len(names), "images") as advance:
+        for start in range(0, len(names), _AT_ONCE):
+            # The last batch is filled up: one shape, one program.
+            rows = np.minimum(np.arange(start, start + _AT_ONCE), len(names) - 1)
+            mask = np.arange(regions.shape[1])[None] < counts[rows, None]
+            batch = embed(pooling, jax.numpy.asarray(regions[rows], jax.numpy.float32), jax.numpy.asarray(mask))
+            count = min(_AT_ONCE, len(names) - start)
+            vectors.append(np.asarray(batch)[:count])
+            advance(count)
+    arrays = {
+        "image_names": np.array(names),
+        "image_embeddings": np.concatenate(vectors),
+        "captions": np.array(captions),
+        "text_embeddings": text.encode_text(captions),
+    }
+    with atomic_write(arguments.out) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    dim = arrays["text_embeddings"].shape[1]
+    print(f"{arguments.out}: {len(names):,} images, {len(captions):,} captions, {dim} dimensions")
+
+
+def read_regions(path: str):
+    """Names, features `(n, k, d)` and counts `(n,)`. Raises InputError where they do not fit together."""
+    import numpy as np
+
+    from rococo_jax.errors import InputError, first_line
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {key: file[key] for key in ("image_names", "regions", "counts") if key in file}
+    except (OSError, ValueError) as error:
+        raise InputError(
+            path, "regions", first_line(error), "an .npz with image_names, regions and perhaps counts"
+        ) from None
+    if missing := {"image_names", "regions"} - set(found):
+        raise InputError(path, "arrays", f"no {', '.join(sorted(missing))}", "image_names (n,) and regions (n, k, d)")
+    names, regions = [str(name) for name in found["image_names"]], found["regions"]
+    counts = found.get("counts", np.full(len(names), regions.shape[1] if regions.ndim == 3 else 0))
+    if regions.ndim != 3 or len(regions) != len(names) or len(counts) != len(names) or not names:
+        shapes = f"{len(names)} names, regions {regions.shape}, {len(counts)} counts"
+        raise InputError(path, "regions", shapes, "n names, (n, k, d) and n counts, n of 1 or more")
+    if len(set(names)) != len(names):
+        raise InputError(path, "image_names", "a name twice", "each image once")
+    if not np.issubdtype(counts.dtype, np.integer) or counts.min() < 1 or counts.max() > regions.shape[1]:
+        raise InputError(path, "counts", f"{counts.min()} to {counts.max()}", f"whole numbers, 1 to {regions.shape[1]}")
+    if not np.isfinite(regions).all():
+        raise InputError(path, "regions", "NaN or infinite values", "finite numbers")
+    return names, regions, counts
