@@ -7,15 +7,19 @@ process, other commands in a shell.
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rococo_jax.cli.main import build_parser
+from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 
 TUTORIALS = sorted((CHECKOUT / "docs" / "tutorials").glob("*.md"))
+ANY_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 RUN_ALL = """
@@ -57,16 +61,35 @@ def test_every_user_has_a_tutorial_and_every_block_a_language():
         assert text.count("```") == 2 * len(BLOCK.findall(text)), f"{page.name}: a block that no test runs"
 
 
+def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pages = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+    blocks = [(page, block) for page in pages for block in ANY_BLOCK.findall(page.read_text(encoding="utf-8"))]
+    steps = [(page, step) for page, block in blocks for step in commands_of(block) if step.startswith("rococo ")]
+    # Dots stand for what a reader fills in.
+    steps, parser = [(page, step) for page, step in steps if "..." not in step], build_parser()
+    assert len(steps) > 40
+    for page, step in steps:
+        words = shlex.split(step, comments=True)[1:]
+        try:
+            parsed, left = parser.parse_known_args(words)
+        except SystemExit:
+            pytest.fail(f"{page.name}: {step}\n{capsys.readouterr().err}")
+        assert all(word.startswith("--config.") for word in left), f"{page.name}: {step}: {left}"
+        config = getattr(parsed, "config", None)
+        if config is not None and (CHECKOUT / config).is_file():
+            read_config(CHECKOUT / config, [word.removeprefix("--") for word in left])
+
+
 @pytest.mark.slow
-# The notebook's page is the notebook in another form, which a test runs, too.
-@pytest.mark.parametrize("left_out", ["notebook", pytest.param("", marks=pytest.mark.thorough)])
-def test_every_command_of_the_tutorials_runs(left_out, tmp_path):
+# The first tutorial always; the notebook's page is the notebook in another form, which a test runs, too.
+@pytest.mark.parametrize("only", ["one-checkpoint", pytest.param("", marks=pytest.mark.thorough)])
+def test_every_command_of_the_tutorials_runs(only, tmp_path):
     for name in ("configs", "launch"):
         (tmp_path / name).symlink_to(CHECKOUT / name)
-    steps = [step for page in TUTORIALS if page.stem != left_out for step in steps_of(page)] + steps_of(
-        CHECKOUT / "README.md", ("python",)
-    )
-    assert len(steps) > 25
+    steps = [step for page in TUTORIALS if page.stem in (only or page.stem) for step in steps_of(page)]
+    steps += steps_of(CHECKOUT / "README.md", ("python",))
+    assert len(steps) > (10 if only else 25)
     # One device, as users have, and this Python's programs first.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
@@ -79,22 +102,15 @@ def test_every_command_of_the_tutorials_runs(left_out, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
-    for written in (
-        "out/mine/report.html",
-        "out/own/results.json",
-        "mine.npz",
-        "out/night/report.html",
-        *(["out/compared.html"] if not left_out else []),
-    ):
+    for written in ("out/mine/report.html", "out/own/results.json", "mine.npz"):
+        assert (tmp_path / written).is_file(), written
+    if only:
+        return
+    for written in ("out/night/report.html", "out/compared.html"):
         assert (tmp_path / written).is_file(), written
     # The results of the listed models, each under its own name.
-    assert {
-        "plain",
-        "sc-vc",
-        "trained-long",
-    } <= {path.parent.name for path in tmp_path.glob("out/night/*/results.json")}
-    assert {
-        "plain",
-        "sc-vc",
-        "from-shards",
-    } <= {path.parent.name for path in tmp_path.glob("out/defence/*/results.json")}
+    for folder, names in (
+        ("night", {"plain", "sc-vc", "trained-long"}),
+        ("defence", {"plain", "sc-vc", "from-shards"}),
+    ):
+        assert names <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
