@@ -172,16 +172,24 @@ def pack_pairs(
     plan = {**early, "images": content_hash(source)}
     # Folders of early releases know nothing of the images' bytes.
     done = _shards_left(folder, (hash_json(plan), hash_json(early)))
-    written = 0
+    written, state = 0, folder / _UNFINISHED
+    if not done:  # before the first shard: a run killed just after it must know it as its own
+        write_json(state, {"plan": hash_json(plan), "shards": {}})
     for number in range(shards):
         start, end = number * len(source) // shards, (number + 1) * len(source) // shards
         name = f"pairs-{number:05d}-of-{shards:05d}{SUFFIX}"
         if name not in done or not (folder / name).is_file():
-            with atomic_write(folder / name) as temporary:
-                done[name] = _write_shard(
-                    source, range(start, end), temporary, image_size, leave_out_broken, on_progress
-                )
-            write_json(folder / _UNFINISHED, {"plan": hash_json(plan), "shards": done})
+            try:
+                with atomic_write(folder / name) as temporary:
+                    entry = _write_shard(
+                        source, range(start, end), temporary, image_size, leave_out_broken, on_progress
+                    )
+            except InputError:
+                if not done:
+                    state.unlink(missing_ok=True)
+                raise
+            done[name] = entry
+            write_json(state, {"plan": hash_json(plan), "shards": done})
             written += 1
         else:
             on_progress(end - start)

@@ -73,6 +73,22 @@ def test_an_interrupted_packing_goes_on(pairs, tmp_path, monkeypatch, capsys):
     }
 
 
+def test_a_packing_killed_before_it_has_noted_its_first_shard_goes_on(pairs, tmp_path, monkeypatch):
+    write_json = array_record.write_json
+
+    def killed(path, value):
+        if value["shards"]:
+            raise KeyboardInterrupt
+        write_json(path, value)
+
+    monkeypatch.setattr(array_record, "write_json", killed)
+    assert pack(pairs, tmp_path / "out", "--shards", 2) == 130
+    assert (tmp_path / "out" / "pairs-00000-of-00002.array_record").is_file()
+    monkeypatch.setattr(array_record, "write_json", write_json)
+    assert pack(pairs, tmp_path / "out", "--shards", 2) == 0
+    assert len(open_pairs(str(tmp_path / "out"))) == 10
+
+
 def test_larger_images_are_resized_and_smaller_ones_kept(tmp_path):
     pairs = write_pairs(tmp_path, 3)
     Image.new("RGBA", (90, 60), (10, 200, 30, 255)).save(Path(pairs[0]) / "image001.png")
@@ -97,6 +113,9 @@ def test_a_broken_image_stops_or_is_left_out(pairs, tmp_path, capsys):
     assert pack(pairs, tmp_path / "out", "--shards", 2) == 2
     assert "image006.png: image: found an empty file" in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
+    # Without a whole shard nothing stays.
+    assert pack(pairs, tmp_path / "none", "--shards", 1) == 2 and not list((tmp_path / "none").iterdir())
+    capsys.readouterr()
     assert pack(pairs, tmp_path / "less", "--shards", 2, "--leave-out-broken") == 0
     assert "left out, cannot be decoded: 1; the first is image006.png" in capsys.readouterr().out
     source = open_pairs(str(tmp_path / "less"))
