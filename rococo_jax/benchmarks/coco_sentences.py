@@ -6,6 +6,7 @@ or where the package is installed. The ids of an image in ascending order are it
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from rococo_jax.data.captions import read_captions
 from rococo_jax.errors import InputError
@@ -45,9 +46,21 @@ def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
         ids = by_image.get(str(coco_number(item.image))) if isinstance(by_image, dict) else None
         if ids is None:
             raise InputError(path, "image", f"nothing of {item.image}", "the ids of its captions")
+        if not is_numbers(ids) or not 0 < len(ids) <= len(item.captions):
+            wanted = f"whole numbers, at most {len(item.captions)}, one a caption"
+            raise InputError(path, f"ids of {item.image}", f"{ids}"[:80], wanted)
         for number, text in zip(sorted(ids), item.captions, strict=False):
             made[int(number)] = item.image, text
     return made
+
+
+def is_numbers(value: Any) -> bool:
+    """Whether a JSON value is a list of whole numbers.
+
+    >>> is_numbers([1, 2]), is_numbers([1, "2"]), is_numbers(3)
+    (True, False, False)
+    """
+    return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
 
 
 def coco_number(image: str) -> int:

@@ -5,6 +5,7 @@ sits_test.csv[.gz]   caption id, image, rating 0 to 5      sis_test.csv[.gz]   t
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -32,11 +33,14 @@ def _rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str, floa
             for number, row in enumerate(csv.DictReader(file, strict=True), 2):
                 try:
                     one, other, rating = (row[name] for name in (*columns, "agg_score"))
-                    yield one, other, float(rating)
+                    if not 0 <= float(rating) <= 5 or not (one and other):
+                        raise ValueError
+                    # A caption is named COCO_val2014:sentid:NUMBER.
+                    yield str(int(one.rpartition(":")[2])) if columns[0] == "caption" else one, other, float(rating)
                 except (KeyError, TypeError, ValueError):
-                    found = str(dict(row))[:80]
-                    raise InputError(path, f"line {number}", found, f"{', '.join(columns)}, agg_score") from None
-    except (csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
+                    wanted = f"{', '.join(columns)}, and agg_score from 0 to 5"
+                    raise InputError(path, f"line {number}", str(dict(row))[:80], wanted) from None
+    except (csv.Error, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(path, "table", error, "a whole table in UTF-8") from None
 
 
@@ -53,9 +57,10 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         kept = []
         for one, other, rating in _rows(path, _COLUMNS[part]):
             if part == "image_text":
-                image, text = ids.get(int(one.rpartition(":")[2]), ("", ""))
-                own, right = number.get(coco_number(image)) if image else None, number.get(coco_number(other))
-                if own is not None and right is not None:
+                # The caption's own image need not be there.
+                _, text = ids.get(int(one), ("", ""))
+                right = number.get(coco_number(other))
+                if text and right is not None:
                     kept.append((texts.setdefault(text, len(texts)), right, rating, right))
             else:
                 left, right = number.get(coco_number(one)), number.get(coco_number(other))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
-from rococo_jax.benchmarks.coco_sentences import caption_ids, coco_number, package_file
+from rococo_jax.benchmarks.coco_sentences import caption_ids, coco_number, is_numbers, package_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks.judged import JudgedTask
@@ -38,6 +38,9 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         found = read_json(path, "positives by id")
         if not isinstance(found, dict):
             raise InputError(path, "file", type(found).__name__, "an object of positives by id")
+        for one, several in found.items():
+            if not one.isdecimal() or not is_numbers(several):
+                raise InputError(path, one, f"{several}"[:80], "a list of whole numbers, by a whole number")
         judged = {int(one): [others[int(each)] for each in several if int(each) in others]
                   for one, several in found.items() if int(one) in own}  # fmt: skip
         asked = [(own[one], several) for one, several in judged.items() if several]

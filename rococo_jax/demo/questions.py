@@ -1,6 +1,7 @@
-"""The other two questions of the demo, about the same scenes: which place is it, and which of two captions is right?
+"""The other two questions of the demo, about the same scenes: which colour, and which of two captions is right?
 
-FOLDER/classes/labels.csv      image,label: the place of each scene
+FOLDER/classes/labels.csv      image,label: the colour of the first thing of each scene; another thing may have another
+FOLDER/classes/classes.json    what prompts call a colour: "red object"
 FOLDER/choices/items.jsonl     the first altered caption of each scene beside its original, by variant
 """
 
@@ -27,11 +28,12 @@ def open_questions(images: Path, annotations: Path, scenes: int, seed: int, sett
 
 
 def _write(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
-    lines = ["image,label"]
-    for scene in (make_scene("test", seed, index) for index in range(scenes)):
-        lines.append(f"{scene.name}.png,{scene.place.name}")
+    colours = {(scene := make_scene("test", seed, index)).name: scene.main.colour for index in range(scenes)}
+    lines = ["image,label", *(f"{name}.png,{colour}" for name, colour in colours.items())]
     (folder / "classes").mkdir()
     (folder / "classes" / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    called = {colour: f"{colour} object" for colour in sorted(set(colours.values()))}
+    (folder / "classes" / "classes.json").write_text(json.dumps(called), encoding="utf-8")
     items = []
     for variant in VARIANTS:
         for item in read_annotation(annotations / f"{variant}.json").items:

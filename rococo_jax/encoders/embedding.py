@@ -56,6 +56,8 @@ def embed_image_sets(
     encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
 ) -> list[Float[np.ndarray, "images dim"]]:
     """As `embed_images`, of several sets in one pass: batches go across sets, and files are decoded once for all."""
+    if not sets:  # a benchmark of texts alone
+        return []
     runs = [(images, run) for images in sets for run in images.runs(IMAGES_PER_RUN)]
     parts = [[(images, row) for row in run] for images, run in runs]
     contents = [[images.content(row) for row in run] for images, run in runs]

@@ -352,6 +352,26 @@ def test_without_images_the_texts_are_compared_alone(tmp_path):
     assert task.score(Embeddings({TEXTS: vectors[[0, 2, 1]]})).counted.values() == {"tot": 0.0, "ties": 0.0}
 
 
+def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
+    write(FORMS["hard_positives"], tmp_path / "data" / "hard_positives")
+    (tmp_path / "m.py").write_text(
+        "import numpy as np\n"
+        "class Model:\n"
+        "    def encode_image(self, images):\n"
+        "        raise AssertionError('there is no image')\n"
+        "    def encode_text(self, texts):\n"
+        "        letters = 'dogmat'\n"
+        "        return np.array([[1.0, *map(text.find, letters)] for text in texts])\n"
+    )
+    words = ["evaluate", f"{tmp_path / 'm.py'}:Model", "--data", str(tmp_path / "data"), "--benchmarks",
+             "hard_positives", "--no-cache", "--out", str(tmp_path / "out")]  # fmt: skip
+    assert main(words) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["tasks"]["hard_positives"]["replace_relations"] == {"tot": 100.0, "ties": 0.0}
+    assert results["kinds"] == {"hard_positives": "text_choice"} and (tmp_path / "out" / "report.html").is_file()
+    assert "compared alone" in " ".join(results["notes"])
+
+
 def test_wrong_orders_depend_on_the_caption_alone():
     from rococo_jax.benchmarks.coco_order import wrong_orders
 

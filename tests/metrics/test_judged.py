@@ -103,7 +103,7 @@ def test_the_real_judgements_are_read(real_data):
     folders = {"images": real_data / "coco" / "images", "captions": real_data / "rococo" / "annotations"}
     asked = Settings(allow_missing_images=True)
     cxc = find_benchmark("cxc").open({**folders, "annotations": real_data / "cxc"}, asked)
-    assert {task.variant: len(task.rating) for task in cxc.tasks} == {"image_text": 1476, "image_image": 164}
+    assert {task.variant: len(task.rating) for task in cxc.tasks} == {"image_text": 2526, "image_image": 164}
     eccv = find_benchmark("eccv_caption").open({**folders, "judgements": real_data / "none"}, asked)
     assert [len(task.positives) for task in eccv.tasks] == [61, 60]
     # The judged positives of an image hold captions of its own.

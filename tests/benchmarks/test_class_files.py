@@ -1,0 +1,128 @@
+"""Bad input of the benchmarks of classes and of judged pairs whose files have a form of their own: one line each."""
+
+import gzip
+import json
+
+import pytest
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.errors import InputError
+
+NAMES = [f"COCO_val2014_{number:012}.jpg" for number in (11, 22, 33)]
+IDS = {"11": [1, 2], "22": [3], "33": [4]}
+TABLES = {
+    "sits_test.csv": "caption,image,agg_score\nCOCO_val2014:sentid:1,{1},2.5\nCOCO_val2014:sentid:3,{2},0\n",
+    "sis_test.csv": "image1,image2,agg_score\n{0},{1},5\n{1},{2},1.5\n",
+}
+JUDGED = {"eccv_image_to_caption.json": {"11": [1, 3], "22": [3]}, "eccv_caption_to_image.json": {"4": [33, 11]}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three images with captions, their ids, ratings and judgements."""
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(NAMES):
+        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(tmp_path / "images" / name)
+    captions = [{"image": name, "caption": [f"{name} {k}" for k in range(2)]} for name in NAMES]
+    (tmp_path / "coco_karpathy_test.json").write_text(json.dumps(captions))
+    (tmp_path / "original_image_to_caption.json").write_text(json.dumps(IDS))
+    for name, text in TABLES.items():
+        (tmp_path / name).write_text(text.format(*NAMES))
+    for name, value in JUDGED.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    return tmp_path
+
+
+def opened(name, folder):
+    places = {role: folder / "images" if role == "images" else folder for role in find_benchmark(name).folders}
+    return find_benchmark(name).open(places, Settings(templates=("1",)))
+
+
+def test_a_caption_is_asked_about_images_that_are_not_its_own(folder):
+    (folder / "images" / NAMES[0]).unlink()
+    places = {role: folder / "images" if role == "images" else folder for role in find_benchmark("cxc").folders}
+    benchmark = find_benchmark("cxc").open(places, Settings(allow_missing_images=True))
+    (task,) = benchmark.tasks  # one pair of images alone is left, which has no correlation
+    assert benchmark.texts == (f"{NAMES[0]} 0", f"{NAMES[1]} 0") and task.rating.tolist() == [2.5, 0.0]
+    assert [benchmark.images[row] for row in task.image] == NAMES[1:]
+
+
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content.format(*NAMES))
+
+
+def value(name, content):
+    return text(name, json.dumps(content).replace("{", "{{").replace("}", "}}"))
+
+
+def packed(content):
+    def change(folder):
+        (folder / "sits_test.csv").unlink()
+        (folder / "sits_test.csv.gz").write_bytes(content)
+
+    return change
+
+
+HEAD, LINE = "caption,image,agg_score\n", "COCO_val2014:sentid:1,{1},"
+CASES = {
+    "cxc: a column is missing": ("cxc", text("sits_test.csv", "caption,image\na:1,{1}\n"), "agg_score from 0 to 5"),
+    "cxc: a short line": ("cxc", text("sits_test.csv", HEAD + "COCO_val2014:sentid:1\n"), "line 2"),
+    "cxc: no rating": ("cxc", text("sits_test.csv", HEAD + LINE + "high\n"), "line 2"),
+    "cxc: NaN": ("cxc", text("sits_test.csv", HEAD + LINE + "nan\n"), "line 2"),
+    "cxc: above 5": ("cxc", text("sits_test.csv", HEAD + LINE + "5.5\n"), "line 2"),
+    "cxc: no caption id": ("cxc", text("sits_test.csv", HEAD + "sentid:one,{1},2\n"), "line 2"),
+    "cxc: no image of COCO": ("cxc", text("sits_test.csv", HEAD + "sentid:1,dog.jpg,2\n"), "a name of COCO"),
+    "cxc: no table": ("cxc", packed(b"text"), "a whole table"),
+    "cxc: a cut table": ("cxc", packed(gzip.compress(b"caption,image,agg_score\n")[:-9]), "a whole table"),
+    "ids: of another image": ("cxc", value("original_image_to_caption.json", {"11": [1]}), f"nothing of {NAMES[1]}"),
+    "ids: no list": ("cxc", value("original_image_to_caption.json", IDS | {"11": 3}), "one a caption"),
+    "ids: no numbers": ("cxc", value("original_image_to_caption.json", IDS | {"11": ["a"]}), "one a caption"),
+    "ids: too many": ("cxc", value("original_image_to_caption.json", IDS | {"11": [1, 2, 5]}), "at most 2"),
+    "eccv: a list": ("eccv_caption", value("eccv_image_to_caption.json", [1]), "an object of positives by id"),
+    "eccv: no list of positives": ("eccv_caption", value("eccv_image_to_caption.json", {"11": 3}), "whole numbers"),
+    "eccv: positives by name": ("eccv_caption", value("eccv_caption_to_image.json", {"4": ["a"]}), "whole numbers"),
+    "eccv: a query by name": ("eccv_caption", value("eccv_caption_to_image.json", {"a": [33]}), "whole number"),
+    "eccv: an empty file": ("eccv_caption", text("eccv_caption_to_image.json", ""), "eccv_caption_to_image.json"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_line(folder, case):
+    name, change, said = CASES[case]
+    assert opened(name, folder).tasks
+    change(folder)
+    with pytest.raises(InputError) as refused:
+        opened(name, folder)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("cue_conflict/cat/cat1.jpg", "SHAPEn-TEXTUREm"),
+        ("cue_conflict/cat/1-2.jpg", "SHAPEn-TEXTUREm"),
+        ("cue_conflict/yak/yak1-cat2.jpg", "found yak"),
+        ("edges/1.png", "CLASSn"),
+        ("other/cat1-dog2.jpg", "stimuli: found none"),
+    ],
+)
+def test_stimuli_are_named_by_shape_and_texture(tmp_path, file, said):
+    (tmp_path / file).parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / file)
+    with pytest.raises(InputError) as refused:
+        find_benchmark("cue_conflict").open({"images": tmp_path}, Settings(templates=("1",)))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["dog.jpg"], "WORDNETID_name"), (["n00000001_dog.jpg", "n00000002_cat.jpg"], "found 2; wanted 1000")],
+)
+def test_coarse_classes_need_all_of_imagenets(tmp_path, names, said):
+    for name in names:
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    with pytest.raises(InputError) as refused:
+        find_benchmark("imagenet16").open({"images": tmp_path}, Settings(templates=("1",)))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
