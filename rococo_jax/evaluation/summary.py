@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.metrics.known_figures import compare_with_published
 
 # Metrics that a terminal has room for, the first of a task with its interval.
 _SHOWN = (
@@ -57,6 +58,9 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
         console.print(table)
     for note in dict.fromkeys(note for results in all_results for note in results.get("notes", ())):
         console.print(f"note: {note}", highlight=False)
+    for results in all_results:
+        for line in compare_with_published(results):
+            console.print(f"{results['model']}, {line}", highlight=False)
 
 
 def _metrics_of(all_results: list[Mapping[str, Any]], kind: str) -> list[str]:
