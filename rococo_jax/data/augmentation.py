@@ -1,8 +1,12 @@
-"""Random augmentation of training images: a crop of random size and shape, a flip, or a resize of the whole image.
+"""Random augmentation of training images: a crop of random size and shape, a flip, colours, or a resize of the whole.
 
 The crop is the usual one (GoogLeNet, arXiv 1409.4842): a share of the area drawn uniformly from `crop_scale`, an aspect
 ratio drawn log-uniformly from `crop_ratio`, a place drawn uniformly; after ten boxes that do not fit, the largest
 centred box within the ratios. It is resized to the tower's size, whatever its shape, with the preprocessing's filter.
+
+Colours are those of SimCLR (arXiv 2002.05709), by Pillow's `ImageEnhance`, on the pixels that the tower reads: with
+`jitter_prob` brightness, contrast and saturation times a factor from 1 - s to 1 + s, and the hue turned by -h to h of
+the circle, in any order; then grey with `grayscale_prob`.
 
 RoCOCO's published mixed images are whole images resized to a square. For a model trained on centre crops alone they
 differ in two things, the resizing and the mixing.
@@ -14,12 +18,13 @@ import math
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 
 _ATTEMPTS = 10
+_ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Augmentation:
         crop_ratio: least and largest width over height of a random crop.
         flip: mirror half of the images left to right. Captions that say left and right are then wrong.
         resize_prob: the share of images that are resized whole to the tower's size instead of cropped.
+        jitter: strength of brightness, contrast and saturation, 0 or more, and of hue, at most 1/2; or None.
+        jitter_prob, grayscale_prob: the share of images whose colours change, and that become grey.
         also_resized: give every image resized whole too, beside its pixels.
     """
 
@@ -40,6 +47,9 @@ class Augmentation:
     flip: bool = False
     resize_prob: float = 0.0
     also_resized: bool = False
+    jitter: tuple[float, float, float, float] | None = None
+    jitter_prob: float = 0.8
+    grayscale_prob: float = 0.0
 
     def __post_init__(self):
         for name, most in (("crop_scale", 1.0), ("crop_ratio", math.inf)):
@@ -47,8 +57,17 @@ class Augmentation:
             if bounds is not None and not (len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most):
                 wanted = "two numbers above 0, the smaller one first" + (", at most 1" if most == 1 else "")
                 raise InputError("augmentation", name, bounds, wanted)
-        if not 0 <= self.resize_prob <= 1:
-            raise InputError("augmentation", "resize_prob", self.resize_prob, "a share from 0 to 1")
+        for name in ("resize_prob", "jitter_prob", "grayscale_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError("augmentation", name, getattr(self, name), "a share from 0 to 1")
+        jitter = self.jitter
+        if jitter is not None and not (len(jitter) == 4 and min(jitter) >= 0 and jitter[3] <= 0.5):
+            raise InputError("augmentation", "jitter", jitter, "four strengths from 0, the last one at most 0.5")
+
+    @property
+    def varies(self) -> bool:
+        """Whether an image has other pixels every time, resizing it whole aside."""
+        return bool(self.crop_scale or self.flip or self.jitter or self.grayscale_prob)
 
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
@@ -71,7 +90,28 @@ class Augmentation:
         else:
             box = random_box(image.size, self.crop_scale, self.crop_ratio, rng)
             pixels = resizing_whole(preprocessing).resize(image.crop(box))
+        if self.jitter and rng.random() < self.jitter_prob:
+            pixels = jittered(pixels, self.jitter, rng)
+        if self.grayscale_prob and rng.random() < self.grayscale_prob:
+            pixels = np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
         return np.ascontiguousarray(pixels[:, ::-1]) if self.flip and mirrored else pixels
+
+
+def jittered(
+    pixels: UInt8[np.ndarray, "h w 3"], strengths: tuple[float, float, float, float], rng: np.random.Generator
+) -> UInt8[np.ndarray, "h w 3"]:
+    """Brightness, contrast, saturation and hue changed at random, in a random order."""
+    image = Image.fromarray(pixels)
+    factors = [rng.uniform(max(0.0, 1 - each), 1 + each) for each in strengths[:3]]
+    turn = rng.uniform(-strengths[3], strengths[3])
+    for change in rng.permutation(4):
+        if change < 3 and strengths[change]:
+            image = _ENHANCE[change](image).enhance(factors[change])
+        elif change == 3 and strengths[3]:
+            hue, saturation, value = image.convert("HSV").split()
+            turned = (np.asarray(hue).astype(int) + round(255 * turn)) % 256
+            image = Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+    return np.asarray(image)
 
 
 def random_box(

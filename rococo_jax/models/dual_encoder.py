@@ -61,9 +61,11 @@ class DualEncoder(nnx.Module):
         matching = spec.matching is not None
         self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs) if matching else None
 
-    def image_features(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features before the head, float32."""
-        return _tower(self.vision, "image")(pixels)
+    def image_features(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
+    ) -> Float[Array, "b features"]:
+        """Pooled features before the head, float32; of some patches alone, see `VisionTower`."""
+        return _tower(self.vision, "image")(pixels, *([] if patches is None else [patches]))
 
     def text_features(
         self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
@@ -71,9 +73,11 @@ class DualEncoder(nnx.Module):
         """Pooled features before the head, float32. See `TextTower` for the arguments."""
         return _tower(self.text, "text")(ids, mask, positions)
 
-    def image_embeddings(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b dim"]:
-        """Unit vectors, float32, from normalised pixels."""
-        return self.project_image(self.image_features(pixels))
+    def image_embeddings(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
+    ) -> Float[Array, "b dim"]:
+        """Unit vectors, float32, from normalised pixels, or some patches of them."""
+        return self.project_image(self.image_features(pixels, patches))
 
     def text_embeddings(
         self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None

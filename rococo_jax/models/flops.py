@@ -10,10 +10,14 @@ Norms, activations, softmax and word look-up are left out, under one per cent of
 from rococo_jax.models.spec import ConvNextSpec, GridResNetSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 
 
-def image_flops(spec: ModelSpec) -> int:
-    """Operations from the pixels of one image to its embedding. Raises ValueError without an image tower."""
+def image_flops(spec: ModelSpec, patches: int | None = None) -> int:
+    """Operations from the pixels of one image to its embedding, or from so many of its patches. Raises ValueError
+    without an image tower.
+    """
     if spec.vision is None:
         raise ValueError("this model has no image tower")
+    if patches is not None:
+        return _vit(spec.vision, patches) + _head(spec.vision_head, spec.vision.features)
     return _TOWERS[type(spec.vision)](spec.vision) + _head(spec.vision_head, spec.vision.features)
 
 
@@ -58,8 +62,8 @@ def _blocks(spec: VisionSpec | TextSpec, tokens: int) -> int:
     return spec.layers * (attention + products * _linear(tokens, width, spec.mlp_width))
 
 
-def _vit(spec: VisionSpec) -> int:
-    patches, width = spec.grid**2, spec.width
+def _vit(spec: VisionSpec, patches: int | None = None) -> int:
+    patches, width = spec.grid**2 if patches is None else patches, spec.width
     tokens = patches + spec.class_token
     stem = spec.stem_width
     values = 4 * stem if stem else 3 * spec.patch_size**2

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, along_last_axis
@@ -137,6 +137,11 @@ class ConvolutionStem(nnx.Module):
         return x
 
 
+def takes_patches(spec: object) -> bool:
+    """Whether a tower of this spec can read some patches of an image alone."""
+    return isinstance(spec, VisionSpec) and spec.stem_width is None and spec.rotary is None
+
+
 class VisionTower(nnx.Module):
     """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, norms, `blocks`."""
 
@@ -156,15 +161,19 @@ class VisionTower(nnx.Module):
         pooling = _POOLINGS.get(spec.pooling)
         self.pooling = None if pooling is None else pooling(spec, dtype=dtype, rngs=rngs)
 
-    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
-        return self.pool(self.tokens(pixels))
+    def __call__(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
+    ) -> Float[Array, "b features"]:
+        """Pooled features, float32, from normalised pixels of the size in the spec, or from some of their patches."""
+        return self.pool(self.tokens(pixels, patches))
 
-    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
+    def tokens(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
+    ) -> Float[Array, "b tokens width"]:
         """The sequence after the last norm (class token first, then patches row by row), float32. Not normed where the
         norm is that of the pooled vector.
         """
-        return self._finish(self.blocks(self.embed(pixels), None))
+        return self._finish(self.blocks(self.embed(pixels, patches), None))
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
@@ -176,18 +185,32 @@ class VisionTower(nnx.Module):
     def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:
         return x.astype(jnp.float32) if self.spec.norm_after_pooling else self.norm(x)
 
-    def embed(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The input of the first block. Raises ValueError for pixels of another size than the tower was built for."""
+    def embed(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
+    ) -> Float[Array, "b tokens width"]:
+        """The input of the first block, of the `patches` alone where they are given.
+
+        Raises ValueError for pixels of another size than the tower was built for, and for some patches of a tower that
+        reads neighbours (a stem) or turns tokens by their place (rotary positions).
+        """
         size = self.spec.image_size
         if pixels.shape[1:3] != (size, size):
             raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+        if patches is not None and not takes_patches(self.spec):
+            raise ValueError("a tower with a stem or rotary positions reads whole images")
         if self.stem is None:
-            x = self.patch(patches_of(pixels, self.spec.patch_size))
+            x = patches_of(pixels, self.spec.patch_size)
+            x = self.patch(x if patches is None else jnp.take_along_axis(x, patches[..., None], axis=1))
         else:
             x = self.patch(patches_of(self.stem(pixels), 2))
         last = self.spec.class_token and not self.spec.class_position
         positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.positioned_class)
         positions = positions.astype(x.dtype)[None]
+        if patches is not None:
+            first, own = positions[0, : int(not last and self.spec.class_token)], positions[0]
+            own = own[patches + len(first)]
+            first = jnp.broadcast_to(first[None], (len(own), *first.shape))
+            positions = jnp.concatenate([first, own], axis=1)
         x = x + positions if last else x
         if self.class_token is not None:
             first = self.class_token[...].astype(x.dtype).reshape(1, 1, -1)

@@ -21,12 +21,14 @@ class Images:
     Attributes:
         pixels: 8 bit, normalised on the device.
         features: instead of pixels.
+        patches: which of their patches the tower sees, in ascending order; None for all.
         resized: the same images resized whole, for losses that mix them.
     """
 
     pixels: UInt8[_Any, "b *k h w 3"] | None = None
     features: Float[_Any, "b *k f"] | None = None
     resized: UInt8[_Any, "b *k h w 3"] | None = None
+    patches: Int[_Any, "b *k kept"] | None = None
 
 
 @pytree_dataclass
@@ -63,7 +65,9 @@ class Batch:
     def for_towers(self, fields: Sequence[Field]) -> "Batch":
         """The images and texts of the pairs and of some fields, without ids and masks."""
         chosen = {field.name: self.fields[field.name] for field in fields}
-        return Batch(Images(self.images.pixels, self.images.features), self.texts, None, chosen, {})
+        return Batch(
+            Images(self.images.pixels, self.images.features, patches=self.images.patches), self.texts, None, chosen, {}
+        )
 
     def rows(self, chosen: slice) -> "Batch":
         """Some of the rows."""

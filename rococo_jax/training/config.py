@@ -10,7 +10,6 @@ The keys under `losses.NAME` are those of the loss terms, each declared in the f
 import ast
 import difflib
 import json
-import math
 import os
 import runpy
 import traceback
@@ -21,11 +20,10 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
+from rococo_jax.losses.terms import all_terms
 from rococo_jax.storage import read_json_object, write_json
+from rococo_jax.training.config_checks import check_values
 from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
-from rococo_jax.training.profiling import profiled_steps
-from rococo_jax.training.schedule import SCHEDULES
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
@@ -59,9 +57,13 @@ def default_config() -> ConfigDict:
                 "tokenizer": "",
                 # Width of the residual MLP that is added to both heads; 0 for none.
                 "residual_head_width": 0,
+                # Pixels of a side that images have from here on, 0 for the model's own: positions are resampled.
+                "image_size": 0,
             },
             # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none"; and which
             # heads: "all", or that of "vision" or "text" alone.
+            # The share of an image's patches that the tower does not see in a step (FLIP).
+            "patch_dropout": 0.0,
             "train": {"vision": "all", "text": "all", "heads": "all"},
             "data": {
                 "images": "",
@@ -75,6 +77,11 @@ def default_config() -> ConfigDict:
                 # Least fraction of an image's area in a random crop, 0 for no cropping; and mirroring.
                 "random_crop_min_scale": 0.0,
                 "flip": False,
+                # Strengths of brightness, contrast, saturation and hue, as "0.4,0.4,0.4,0.1", how often they change,
+                # and how often images become grey.
+                "color_jitter": "",
+                "color_jitter_prob": 0.8,
+                "grayscale_prob": 0.0,
                 # How often an image is resized whole to the tower's size, as published mixed images are.
                 "resize_prob": 0.0,
                 # "skip" replaces an image that cannot be decoded and counts it, "raise" stops the run.
@@ -86,7 +93,8 @@ def default_config() -> ConfigDict:
                 # Processes that decode; 0 for threads. "auto": a core each, and none for runs of a few images.
                 "workers": FieldReference("auto", field_type=object),
                 "prefetch": 2,
-                # Frozen towers run once over everything; training reads their features.
+                # Frozen towers run once over everything; training reads their features. The image tower must be frozen;
+                # where the text tower is not, texts are encoded at every step (LiT).
                 "cached_features": False,
                 # Altered captions a caption, mixed images an image and (with crop or flip) views of an image that are
                 # made beforehand.
@@ -254,120 +262,10 @@ def flat(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, 
     return leaves
 
 
-_TRAINED = Check(
-    lambda value: (
-        value in ("all", "none") or (value.startswith("last:") and value[5:].isdecimal() and int(value[5:]) > 0)
-    ),
-    "'all', 'none' or 'last:N'",
-)
-_NOT_ONE = Check(lambda value: 0 <= value < 1, "a number from 0 to 1 (excluded)")
-_CHECKS = {
-    "seed": Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295"),
-    "init.residual_head_width": NOT_NEGATIVE,
-    "data.text_length": NOT_NEGATIVE,
-    "data.text_padding": one_of("batch", "whole"),
-    "data.workers": Check(lambda value: value == "auto" or (type(value) is int and value >= 0), "'auto', or 0 or more"),
-    "data.prefetch": NOT_NEGATIVE,
-    "optimizer.b1": _NOT_ONE,
-    "optimizer.b2": _NOT_ONE,
-    # With 0 a parameter without a gradient would be divided by 0.
-    "optimizer.eps": POSITIVE,
-    "optimizer.weight_decay": NOT_NEGATIVE,
-    "optimizer.grad_clip_norm": Check(lambda value: value >= 0, "0 (no clipping) or more"),
-    "optimizer.final_lr_fraction": FRACTION,
-    "optimizer.tower_lr_scale": NOT_NEGATIVE,
-    "logits.block_rows": NOT_NEGATIVE,
-    "steps": POSITIVE,
-    "batch_size": at_least(2),
-    "micro_batches": POSITIVE,
-    "dtype": one_of("float32", "bfloat16"),
-    "remat": one_of("none", "dots", "full"),
-    "fsdp": POSITIVE,
-    "ema": Check(lambda value: 0 <= value < 1, "a decay from 0 to 1 (excluded)"),
-    "train.vision": _TRAINED,
-    "train.text": _TRAINED,
-    "train.heads": one_of("all", "vision", "text"),
-    "optimizer.pull_to_start": NOT_NEGATIVE,
-    "data.captions_per_image": one_of("one", "all"),
-    "data.order": one_of("shuffled", "shards"),
-    "data.on_decode_error": one_of("skip", "raise"),
-    "data.random_crop_min_scale": FRACTION,
-    "data.resize_prob": FRACTION,
-    "data.feature_pool.captions": POSITIVE,
-    "data.feature_pool.mixed": POSITIVE,
-    "data.feature_pool.views": POSITIVE,
-    "data.feature_noise": NOT_NEGATIVE,
-    "optimizer.learning_rate": NOT_NEGATIVE,
-    "optimizer.warmup_fraction": FRACTION,
-    "optimizer.warmup_steps": NOT_NEGATIVE,
-    "optimizer.cooldown_fraction": FRACTION,
-    "optimizer.name": one_of("adamw", "lion", "adafactor"),
-    "optimizer.moments": one_of("float32", "bfloat16"),
-    "optimizer.schedule": one_of(*SCHEDULES),
-    "optimizer.layer_decay": FRACTION,
-    "log.every": POSITIVE,
-    "checkpoint.every": POSITIVE,
-    "checkpoint.minutes": NOT_NEGATIVE,
-    "checkpoint.keep": POSITIVE,
-    "checkpoint.keep_every": NOT_NEGATIVE,
-    "optimizer.skip_nonfinite": NOT_NEGATIVE,
-    "eval.every": NOT_NEGATIVE,
-    "logits.strategy": one_of("auto", "all_gather", "ring"),
-}
-
-
-def _checks() -> dict[str, Check]:
-    of_terms = {
-        f"losses.{term.name}.{name}": key.check
-        for term in all_terms()
-        for name, key in term.keys.items()
-        if key.check is not None
-    }
-    return {**_CHECKS, **of_terms}
-
-
 def check_config(config: ConfigDict, source: object = "config") -> None:
     """Raises InputError for a key that does not exist, or a value out of range, alone or beside another."""
     _check_keys(source, config)
-    leaves = flat(config)
-    for key, value in leaves.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(source, f"config.{key}", value, "a finite number")
-    for key, check in _checks().items():
-        if not check.holds(leaves[key]):
-            raise InputError(source, f"config.{key}", repr(leaves[key]), check.wanted)
-    steps = profiled_steps(config.profile.steps)
-    if steps is None or (config.profile.steps and not steps) or steps.stop > config.steps:
-        wanted = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
-        raise InputError(source, "config.profile.steps", repr(config.profile.steps), wanted)
-    if config.batch_size % config.micro_batches:
-        found = f"{config.batch_size} in {config.micro_batches} parts"
-        raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")
-    if config.eval.every and not (config.eval.images and config.eval.annotations):
-        raise InputError(source, "config.eval.every", config.eval.every, "0 without eval.images and eval.annotations")
-    if config.optimizer.cooldown_fraction and config.optimizer.schedule not in ("constant", "rsqrt"):
-        wanted = f"0 with the schedule {config.optimizer.schedule!r}, which falls by itself"
-        raise InputError(source, "config.optimizer.cooldown_fraction", config.optimizer.cooldown_fraction, wanted)
-    if config.optimizer.warmup_steps > config.steps:
-        wanted = f"at most {config.steps}, the number of steps"
-        raise InputError(source, "config.optimizer.warmup_steps", config.optimizer.warmup_steps, wanted)
-    if config.data.cached_features and (config.train.vision, config.train.text) != ("none", "none"):
-        found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
-        raise InputError(source, "config.data.cached_features", found, "config.train.vision and .text 'none'")
-    if config.data.cached_features and config.data.captions_per_image != "one":
-        wanted = "'one' with config.data.cached_features, which knows no other"
-        raise InputError(source, "config.data.captions_per_image", repr(config.data.captions_per_image), wanted)
-    if config.data.cached_features and (config.data.order != "shuffled" or config.data.weights):
-        key = "order" if config.data.order != "shuffled" else "weights"
-        wanted = "the default with config.data.cached_features, which holds all features in memory"
-        raise InputError(source, f"config.data.{key}", repr(config.data[key]), wanted)
-    if config.data.feature_noise and not config.data.cached_features:
-        raise InputError(source, "config.data.feature_noise", leaves["data.feature_noise"], "0 without cached_features")
-    from rococo_jax.training.inputs.loss_input import (
-        check_inputs,  # imports encoders, which reading a config does not need
-    )
-
-    check_inputs(source, config)
+    check_values(config, flat(config), source)
 
 
 def write_config(path: Path, config: ConfigDict) -> None:

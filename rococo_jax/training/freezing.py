@@ -17,6 +17,14 @@ from rococo_jax.models import ConvolutionalSpec, DualEncoder, ModelSpec
 
 SIDES = ("vision", "text")
 
+
+def cached_sides(config: ConfigDict) -> tuple[str, ...]:
+    """The towers whose features are computed once: none, "vision" (LiT, arXiv 2111.07991), or both."""
+    if not config.data.cached_features:
+        return ()
+    return SIDES if config.train.text == "none" else ("vision",)
+
+
 _Any = jax.Array | np.ndarray
 
 

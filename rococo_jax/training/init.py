@@ -19,6 +19,7 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models.vision import positions_on_grid
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
@@ -28,10 +29,15 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
     """
     if config.init.model:
-        encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype))
+        size = config.init.image_size or None
+        encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
+        encoder = with_own_positions(encoder) if size else encoder
         if encoder.spec.matching is not None:
             rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
             encoder = Encoder(without_matching(encoder.model), *rest)
+    elif config.init.spec and config.init.image_size:
+        wanted = "0 with config.init.spec, which has an image size of its own"
+        raise InputError("config", "config.init.image_size", config.init.image_size, wanted)
     elif config.init.spec:
         encoder = _random_encoder(config, mesh)
     else:
@@ -45,6 +51,23 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         raise InputError("config", "losses.contrastive.kind", "'softmax'", "'sigmoid' for a model with a logit bias")
     width = config.init.residual_head_width
     return with_residual_heads(encoder, width, config.seed) if width else encoder
+
+
+def with_own_positions(encoder: Encoder) -> Encoder:
+    """The same model with position embeddings of the size at which it is used, where it interpolates stored ones.
+
+    The resampled ones are parameters of their own, so that training moves each of them.
+    """
+    vision = encoder.spec.vision
+    if getattr(vision, "position_grid", None) is None:
+        return encoder
+    parameters = parameters_of(encoder.model)
+    stored = parameters["vision.positions"]
+    resampled = positions_on_grid(stored, vision.grid, vision.positioned_class)
+    spec = dataclasses.replace(encoder.spec, vision=dataclasses.replace(vision, position_grid=None))
+    model = build_model(spec, {**parameters, "vision.positions": resampled}, encoder.model.dtype)
+    rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
+    return Encoder(model, *rest)
 
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:

@@ -39,7 +39,10 @@ def _embed_images(model: DualEncoder, preprocessing: Preprocessing | None, image
         rows, split = _side_by_side({name: each.features for name, each in images.items()}, ndim=2)
         return split(model.project_image(rows))
     rows, split = _side_by_side({name: each.pixels for name, each in images.items()}, ndim=4)
-    return split(model.image_embeddings(preprocessing.normalise(rows)))
+    patches = None
+    if images["images"].patches is not None:
+        patches, _ = _side_by_side({name: each.patches for name, each in images.items()}, ndim=2)
+    return split(model.image_embeddings(preprocessing.normalise(rows), patches))
 
 
 def _embed_texts(model: DualEncoder, texts: Mapping) -> Vectors:

@@ -29,6 +29,7 @@ from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.freezing import (
     SIDES,
+    cached_sides,
     join_parameters,
     split_parameters,
     stop_at_frozen,
@@ -39,6 +40,7 @@ from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gra
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
 from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, moving_average
+from rococo_jax.training.patch_dropout import drop_patches, kept_patches
 from rococo_jax.training.schedule import make_schedule
 from rococo_jax.training.state import TrainState, sharding_of_tree
 
@@ -59,6 +61,7 @@ def make_step(
         InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
+    kept_patches(config, spec)  # refuses towers that read whole images
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
     fields, inputs = active_fields(config.losses), active_inputs(config)
@@ -74,6 +77,8 @@ def make_step(
             batch = each.on_device(batch, config, state.step, mesh)
 
         teacher = jax.lax.stop_gradient(embed(start, batch.for_towers(()), ())) if start else None
+
+        batch = drop_patches(batch, config, spec, state.step, mesh)
 
         def loss(vectors: Vectors, scales: Parameters):
             return total_loss(vectors, scales, batch, config.losses, logits, teacher)
@@ -184,18 +189,20 @@ def batch_shapes(
         rows: pairs, those of a global batch by default.
         for_towers: with what the step makes on the device, too.
     """
-    rows, cached = config.batch_size if rows is None else rows, config.data.cached_features
+    rows, cached = config.batch_size if rows is None else rows, cached_sides(config)
+    kept = kept_patches(config, spec) if for_towers else None
 
     def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.broadcast_to(np.zeros((), dtype), (rows, *shape))  # takes no memory
 
     def images(*items: int) -> Images:
-        if cached:
+        if "vision" in cached:
             return Images(features=array((*items, spec.vision.features), np.float32))
-        return Images(pixels=array((*items, spec.vision.image_size, spec.vision.image_size, 3), np.uint8))
+        patches = None if kept is None else array((*items, kept), np.int32)
+        return Images(array((*items, spec.vision.image_size, spec.vision.image_size, 3), np.uint8), patches=patches)
 
     def texts(*items: int) -> Texts:
-        if cached:
+        if "text" in cached:
             return Texts(features=array((*items, spec.text.features), np.float32))
         shape = (*items, text_length)
         return Texts(array(shape, np.int32), array(shape, np.bool_))

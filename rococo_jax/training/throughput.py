@@ -28,8 +28,9 @@ from ml_collections import ConfigDict
 
 from rococo_jax.models import ConvolutionalSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
-from rococo_jax.training.freezing import frozen_layers
+from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
+from rococo_jax.training.patch_dropout import kept_patches
 
 # TFLOP/s a device, dense bfloat16: Google Cloud's TPU pages and NVIDIA's data sheets (SXM forms).
 PEAK_TFLOPS = {
@@ -145,14 +146,17 @@ def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> StepFlo
     for field, items in items_per_pair(config).items():
         passes[field.tower] += math.prod(items)
     images, texts = passes["vision"], passes["text"]
-    if config.data.cached_features:
-        # Heads only; all that a pass costs is their products.
-        heads = [_head_flops(spec.vision_head, spec.vision.features), _head_flops(spec.text_head, spec.text.features)]
-        flops = 3.0 * config.batch_size * (images * heads[0] + texts * heads[1])
-        return StepFlops(flops, flops)
-    of_images = images * image_flops(spec)
-    of_texts = texts * text_flops(spec, text_length)
-    of_vision, of_text = _passes(config, spec, "vision"), _passes(config, spec, "text")
+    cached = cached_sides(config)
+    # Where features are cached, all that a pass costs is the head's products.
+    of_vision, of_text = ((3.0, 3.0) if side in cached else _passes(config, spec, side) for side in SIDES)
+    if "vision" in cached:
+        of_images = images * _head_flops(spec.vision_head, spec.vision.features)
+    else:
+        of_images = images * image_flops(spec, kept_patches(config, spec))
+    if "text" in cached:
+        of_texts = texts * _head_flops(spec.text_head, spec.text.features)
+    else:
+        of_texts = texts * text_flops(spec, text_length)
     return StepFlops(
         *(config.batch_size * (of_images * a + of_texts * b) for a, b in zip(of_vision, of_text, strict=True))
     )

@@ -10,6 +10,7 @@ from rococo_jax.training.run_cache import RunCache
 DECIDES = {
     "dtype": "bfloat16", "init.model": "other", "init.tokenizer": "other", "init.residual_head_width": 8,
     "data.images": "other", "data.captions": "other", "data.random_crop_min_scale": 0.5, "data.flip": True,
+    "data.color_jitter": "0.1,0,0,0", "data.color_jitter_prob": 0.5, "data.grayscale_prob": 0.5, "init.image_size": 64,
     "data.resize_prob": 0.5, "data.on_decode_error": "raise", "data.feature_pool.captions": 5,
     "data.feature_pool.mixed": 5, "data.feature_pool.views": 5, "losses.sc.weight": 0.0, "losses.vc.weight": 0.0,
     "losses.sc.variants": "danger", "losses.sc.select": "random", "losses.sc.influence": "other.jsonl",
@@ -70,6 +71,7 @@ def test_every_key_of_the_data_and_of_both_altered_losses_is_in_one_of_the_table
         "data.cached_features",
         "data.captions_per_image",
         "data.order",
+        "patch_dropout",
         "data.weights",
         "data.text_length",
         "losses.vc.partner_group",

@@ -1,9 +1,11 @@
 """Batches of training: pairs, and for each loss what it reads beside them. `make_input` puts them together."""
 
+import dataclasses
 import socket
 from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from rococo_jax.data.augmentation import Augmentation
@@ -20,8 +22,11 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.processes import gather
 from rococo_jax.runtime import cache_folder
-from rococo_jax.training.batch import Batch, batch_from_arrays
+from rococo_jax.training.batch import Batch, Images, batch_from_arrays
+from rococo_jax.training.config_checks import read_jitter
+from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
+from rococo_jax.training.inputs.locked_images import locked_features
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.text_padding import Agree, CutTexts
 
@@ -49,7 +54,7 @@ def make_input(
         keep: makes the features of frozen towers, or has them from another run.
         agree: on the longest text of a batch, where there are several processes.
     """
-    config, encoder = making.config, making.encoder
+    config, encoder, source_of_run = making.config, making.encoder, making.source
     inputs = active_inputs(config)
     shard = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     augmentation = Augmentation(
@@ -57,16 +62,23 @@ def make_input(
         flip=config.data.flip,
         resize_prob=config.data.resize_prob,
         also_resized=any(each.resized_view(config) for each in inputs),
+        jitter=read_jitter(config.data.color_jitter) or None,
+        jitter_prob=config.data.color_jitter_prob,
+        grayscale_prob=config.data.grayscale_prob,
     )
-    if config.data.cached_features:
-        cache = EmbeddingCache(cache_folder() / "embeddings")
+    cache = EmbeddingCache(cache_folder() / "embeddings")
+    features = None
+    if cached_sides(config) == ("vision",):
+        features, source = locked_features(making, cache)
+        making = dataclasses.replace(making, source=source)
+    elif config.data.cached_features:
         features = keep(config, lambda: make_features(making, augmentation, cache))
         return FeatureInput(features, making, **shard)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(making) for each in inputs]
     arrays = make_training_input(
         making.source,
-        preprocessing=encoder.preprocessing,
+        preprocessing=encoder.preprocessing if features is None else None,
         tokenizer=encoder.tokenizer,
         batch_size=config.batch_size,
         seed=config.seed,
@@ -81,7 +93,7 @@ def make_input(
         prefetch=config.data.prefetch,
         **shard,
     )
-    batches = PairInput(arrays, [field for _, field in texts])
+    batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(making.source))
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
         return batches
     return CutTexts(batches, text_length(config, encoder), agree)
@@ -116,20 +128,26 @@ def workers_of(config: ConfigDict) -> int:
 
 
 class PairInput:
-    """Batches of pixels and token ids, as `data.training_input` makes them.
+    """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `skipped` counts images that could not be decoded, each replaced by another, in the batches so far.
+    `skipped` counts images that could not be decoded, each replaced by another, in the batches so far; or, with
+    features, those that were left out beforehand.
     """
 
-    def __init__(self, arrays: TrainingInput, fields: Sequence[Field]):
-        self.arrays, self.fields, self.skipped = arrays, fields, 0
+    def __init__(
+        self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
+    ):
+        self.arrays, self.fields, self.features, self.skipped = arrays, fields, features, left_out
         self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
 
     def __next__(self) -> Batch:
         """The next batch: this process's rows of it."""
         arrays = next(self.arrays)
         self.skipped += int(arrays["skipped_images"])
-        return batch_from_arrays(arrays, self.fields)
+        batch = batch_from_arrays(arrays, self.fields)
+        if self.features is None:
+            return batch
+        return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
 
 
 def text_length(config: ConfigDict, encoder: Encoder) -> int:

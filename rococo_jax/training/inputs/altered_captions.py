@@ -25,6 +25,7 @@ from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, v
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier
+from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
 
 INFLUENCE = "influence.jsonl"
@@ -43,7 +44,7 @@ class AlteredCaptions(LossInput):
 
     def check(self, source: object, config: ConfigDict) -> None:
         count, pool = config.losses.sc.count, config.data.feature_pool.captions
-        if config.data.cached_features and count > pool:
+        if "text" in cached_sides(config) and count > pool:
             wanted = "at most config.data.feature_pool.captions"
             raise InputError(source, "config.losses.sc.count", f"{count} of a pool of {pool}", wanted)
 
@@ -85,7 +86,7 @@ def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
     config, encoder = making.config, making.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
-    seed = POOL_SEED if config.data.cached_features else config.seed
+    seed = POOL_SEED if "text" in cached_sides(config) else config.seed
     if config.losses.sc.balance:
         operations = config.losses.sc.operations.split(",")
         if not set(operations) <= {"replace", "swap"}:

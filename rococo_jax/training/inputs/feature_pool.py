@@ -92,7 +92,7 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
         pools |= each.make_pools(making, material)
     del views, material
     augmented = None
-    if augmentation.crop_scale or augmentation.flip:
+    if augmentation.varies:
         augmented = _augmented_features(encoder, samples, augmentation, data.feature_pool.views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
     return Features(images, texts, first, pools, resized, augmented, len(left_out), identity)

@@ -35,6 +35,7 @@ from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.losses.terms import Field
 from rococo_jax.storage import read_json
+from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import LossInput, Making, Pool, PoolMaterial, register_input
 
 _WANTED = "captions with hard positives and hard negatives"
@@ -227,7 +228,7 @@ class HardPositives(LossInput):
 
     def check(self, source: object, config: ConfigDict) -> None:
         count, pool = config.losses.hard_positives.count, config.data.feature_pool.captions
-        if config.data.cached_features and count > pool:
+        if "text" in cached_sides(config) and count > pool:
             wanted = "at most config.data.feature_pool.captions"
             raise InputError(source, "config.losses.hard_positives.count", f"{count} of a pool of {pool}", wanted)
 

@@ -23,6 +23,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field, active_fields, active_terms
 from rococo_jax.training.batch import Batch
+from rococo_jax.training.freezing import cached_sides
 
 # Pools are made from this seed, so that runs of all seeds share them.
 POOL_SEED = 0
@@ -164,7 +165,10 @@ def check_inputs(source: object, config: ConfigDict) -> None:
     """Raises InputError where an input that an active term reads cannot be made as the config says."""
     made_by = all_inputs()
     for term in active_terms(config.losses):
-        if config.data.cached_features and not all(made_by[field.name].pooled for field in term.reads):
+        # With features of images alone, texts are made as ever, and images cannot be mixed.
+        cached = [field for field in term.reads if field.tower in cached_sides(config)]
+        only_images = cached_sides(config) == ("vision",)
+        if cached and (only_images or not all(made_by[field.name].pooled for field in cached)):
             wanted = "0.0 with config.data.cached_features, which has no pool for it"
             raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
     for each in active_inputs(config):
