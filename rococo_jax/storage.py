@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -18,6 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError, first_line
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+
+
+def is_url(path: str | os.PathLike) -> bool:
+    """Whether it is a URL, such as `gs://bucket/name`."""
+    return _URL.match(str(path)) is not None
+
+
+def refuse_url(path: str | os.PathLike, field: str) -> None:
+    """Raises InputError for a URL: what is written here needs locks and renames, which buckets do not have."""
+    if is_url(path):
+        wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
+        raise InputError(path, field, "a URL", wanted)
 
 
 @contextlib.contextmanager

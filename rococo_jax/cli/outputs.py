@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hold
+from rococo_jax.storage import hold, refuse_url
 
 # As `storage.atomic_write` names them.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
@@ -28,6 +28,7 @@ def output_file(text: str) -> str:
     Raises:
         OSError: it is a folder, or its folder cannot be made or written to.
     """
+    refuse_url(text, "output")
     path = Path(text)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), text)
@@ -41,6 +42,7 @@ def output_folder(text: str) -> str:
     Raises:
         OSError: it is a file, or cannot be made or written to.
     """
+    refuse_url(text, "output")
     _probe(Path(text))
     return text
 
@@ -51,6 +53,7 @@ def output_file_or_folder(text: str) -> str:
     Raises:
         OSError: neither can be made or written to.
     """
+    refuse_url(text, "output")
     _probe(Path(text) if Path(text).is_dir() else Path(text).parent)
     return text
 

@@ -14,6 +14,7 @@ from rococo_jax.data.captions import read_captioned_images
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
+from rococo_jax.storage import refuse_url
 
 _REGISTERED: dict[str, Callable[[str], PairSource]] = {}
 
@@ -54,9 +55,12 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
         elif is_tars(part):
             sources.append(open_tars(part, allow_missing=allow_missing))
         else:
+            refuse_url(part, "images")
             folders.append(part)
     if folders and not captions.strip():
         raise InputError("training data", "captions", "no captions file", f"one for the images of {', '.join(folders)}")
+    for part in captions.split(","):
+        refuse_url(part.strip(), "captions")
     if captions.strip():
         read = read_captioned_images(",".join(folders), captions, allow_missing)
         sources.insert(0, FolderPairs(read.items, read.paths))

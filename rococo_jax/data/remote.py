@@ -1,21 +1,19 @@
-"""Files by path or by URL, read whole or in part. URLs (`gs://`, `s3://`, `https://`) go through fsspec."""
+"""Files by path or by URL, read whole or in part. URLs (`gs://`, `s3://`, `https://`) go through fsspec.
+
+Nothing is written to a URL.
+"""
 
 import functools
-import os
-import re
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.storage import atomic_directory, hash_json, is_url
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
              "https": "aiohttp"}  # fmt: skip
-
-
-def is_remote(path: str | os.PathLike) -> bool:
-    """Whether it is a URL."""
-    return _URL.match(str(path)) is not None
+# What tells versions of a file apart, by the names that file systems have for it.
+_STATE = ("size", "ETag", "etag", "md5Hash", "updated", "LastModified", "mtime", "created")
 
 
 @functools.lru_cache(maxsize=16)
@@ -47,7 +45,7 @@ def _refused(path: str, error: Exception, wanted: str) -> InputError:
 def file_size(path: str, wanted: str) -> int:
     """Bytes of a file. Raises InputError where there is none, or it cannot be read."""
     try:
-        if is_remote(path):
+        if is_url(path):
             return int(file_system(_root(path)).size(path))
         if Path(path).is_dir():
             raise InputError(path, "file", "a folder", wanted)
@@ -61,7 +59,7 @@ def file_size(path: str, wanted: str) -> int:
 def open_binary(path: str) -> Any:
     """A file to read. Raises InputError where it cannot be."""
     try:
-        return file_system(_root(path)).open(path, "rb") if is_remote(path) else Path(path).open("rb")
+        return file_system(_root(path)).open(path, "rb") if is_url(path) else Path(path).open("rb")
     except InputError:
         raise
     except Exception as error:
@@ -70,3 +68,27 @@ def open_binary(path: str) -> Any:
 
 def _root(url: str) -> str:
     return url.partition("://")[0] + "://"
+
+
+def local_copy(url: str, cache: Path) -> Path:
+    """The folder behind a URL, copied below `cache` once for each state that it is in (names, sizes, versions).
+
+    Raises InputError where there is nothing, or it cannot be read.
+    """
+    files = file_system(_root(url))
+    try:
+        found = files.find(url, detail=True)
+        if not found:
+            raise FileNotFoundError(url)
+        state = [[name, *(str(about.get(key)) for key in _STATE)] for name, about in sorted(found.items())]
+        copy = cache / hash_json(state)[:24] / url.rstrip("/").rpartition("/")[2]
+        if not copy.exists():
+            with atomic_directory(copy) as folder:
+                files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
+        return copy
+    except InputError:
+        if copy.exists():  # another process was faster
+            return copy
+        raise
+    except Exception as error:
+        raise _refused(url, error, "a folder") from None

@@ -28,9 +28,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rococo_jax.data.remote import file_size, is_remote, open_binary
+from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import atomic_write, hash_json
+from rococo_jax.storage import atomic_write, hash_json, is_url
 
 FORMAT = "rococo_jax.tar_index 1"
 IMAGES = ("jpg", "png", "jpeg", "webp", "gif", "bmp")
@@ -152,11 +152,11 @@ def _place_of(tars: Sequence[str]) -> Path:
     """Beside the first tar, or in the cache folder."""
     name = f"rococo-index-{hash_json(list(map(_name, tars)))[:12]}.arrow"
     folder = Path(tars[0]).parent
-    if not is_remote(tars[0]) and (os.access(folder, os.W_OK) or (folder / name).is_file()):
+    if not is_url(tars[0]) and (os.access(folder, os.W_OK) or (folder / name).is_file()):
         return folder / name
     from rococo_jax.runtime import cache_folder
 
-    where = str(tars[0]) if is_remote(tars[0]) else str(Path(tars[0]).absolute())
+    where = str(tars[0]) if is_url(tars[0]) else str(Path(tars[0]).absolute())
     return cache_folder() / "tar_indexes" / hash_json(where)[:12] / name
 
 

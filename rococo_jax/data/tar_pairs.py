@@ -22,11 +22,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.remote import file_system, is_remote
+from rococo_jax.data.remote import file_system
 from rococo_jax.data.tar_index import about_tars, open_index
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress
-from rococo_jax.storage import hash_json
+from rococo_jax.storage import hash_json, is_url
 
 _BRACES, _RANGE = re.compile(r"\{([^{}]*)\}"), re.compile(r"(\d+)\.\.(\d+)")
 _HEADER = 512
@@ -38,7 +38,7 @@ _MOST_TARS = 10**6
 
 def is_tars(name: str) -> bool:
     """Whether a name is that of tars: a pattern or a file of that suffix, or a folder that holds some."""
-    return name.endswith(".tar") or (not is_remote(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
+    return name.endswith(".tar") or (not is_url(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
 
 
 def split_names(names: str) -> list[str]:
@@ -68,6 +68,9 @@ def expand_tars(name: str) -> list[str]:
 
 
 def _matching(pattern: str) -> list[str]:
+    if is_url(pattern):
+        files = file_system(pattern.partition("://")[0] + "://")
+        return sorted(map(files.unstrip_protocol, files.glob(pattern)))
     path = Path(pattern)
     return sorted(str(each) for each in path.parent.glob(path.name))
 
@@ -161,7 +164,7 @@ class _File:
     def __init__(self, path: str):
         self.path, self.blocks = path, collections.OrderedDict()
         self.lock = threading.Lock()
-        self.file = None if is_remote(path) else os.open(path, os.O_RDONLY)
+        self.file = None if is_url(path) else os.open(path, os.O_RDONLY)
 
     def read(self, start: int, end: int, follows: bool) -> bytes:
         if self.file is not None:

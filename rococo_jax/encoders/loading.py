@@ -28,6 +28,7 @@ from rococo_jax.checkpoints.parameters import (
     with_image_size,
 )
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted
@@ -36,7 +37,8 @@ from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.encoders.run_checkpoints import find_checkpoint, read_checkpoint
 from rococo_jax.models.fsdp import partition_of
-from rococo_jax.runtime import make_mesh
+from rococo_jax.runtime import cache_folder, make_mesh
+from rococo_jax.storage import is_url
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,8 @@ def load_model(
 
     Args:
         source: where the model is; `demo:plain` is the small one that comes with the package, `RUN@best` and
-            `RUN/checkpoints/STEP` are checkpoints of a training run.
+            `RUN/checkpoints/STEP` are checkpoints of a training run. A folder behind a URL (`gs://bucket/model`) is
+            copied into the cache folder.
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
@@ -107,6 +110,8 @@ def load_model(
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
     """
+    if is_url(source):
+        source = local_copy(str(source), cache_folder() / "remote")
     folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
         return _load_directory(folder, mesh, dtype, image_size)

@@ -31,7 +31,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh, on_any_process
-from rococo_jax.storage import atomic_directory, hold
+from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.init import Origin, starting_encoder
@@ -89,6 +89,7 @@ def train(
         InputError: anything in the config, the data, the starting model or the working folder that does not fit.
         Diverged: the loss or its gradient is not finite.
     """
+    refuse_url(workdir, "working folder")
     workdir = Path(workdir)
     check_wandb(config.log.wandb)
     kept = refuse_other_config(workdir / CONFIG, config) if (workdir / CONFIG).exists() else None

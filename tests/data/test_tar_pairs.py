@@ -146,6 +146,7 @@ def test_tars_behind_a_url_are_read_in_blocks_where_reads_follow_each_other(worl
     local = open_tars(world.pattern, allow_missing=True)
     found, wanted = (take(tiny_input(each, prefetch=0, **by_shards), 15) for each in (source, local))
     assert_same_batches(found, wanted)
+    assert expand_tars("memory://cc/cc-0[0-2]*.tar") == [f"memory:///cc/cc-0{number}.tar" for number in range(3)]
     size = sum(tar.stat().st_size for tar in world.tars)
     assert len(fetched) < 1.5 * size / (64 * 1024) + 2 * source.seeks < 0.2 * source.reads
     with pytest.raises(InputError, match=r"memory://cc/none\.tar: file: found nothing there"):

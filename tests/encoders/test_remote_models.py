@@ -1,0 +1,52 @@
+"""Models are read from URLs; what would have to be written to one is refused at once, in one line."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.cli.main import main
+from rococo_jax.data.pairs import open_pairs
+from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
+from tests.support.tiny import tiny_encoder
+
+
+def test_a_model_behind_a_url_is_copied_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    for seed in (0, 1):
+        save_model(tmp_path / f"{seed}", tiny_encoder(seed))
+        for path in (path for path in (tmp_path / f"{seed}").rglob("*") if path.is_file()):
+            memory.pipe(f"/models/tiny/{path.relative_to(tmp_path / f'{seed}')}", path.read_bytes())
+        for _ in range(2):
+            found = load_model("memory://models/tiny")
+            assert found.name == "tiny" and len(list((tmp_path / "cache" / "remote").iterdir())) == seed + 1
+        for path, array in parameters_of(tiny_encoder(seed).model).items():
+            np.testing.assert_array_equal(parameters_of(found.model)[path], array)
+    with pytest.raises(InputError, match="memory://models/none: file: found nothing there; wanted a folder"):
+        load_model("memory://models/none")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train", "--config", "configs/scenes_tiny.py", "--workdir", "gs://bucket/run"], "gs://bucket/run: output"),
+        (["pack", "--images", "a", "--out", "s3://bucket/shards"], "s3://bucket/shards: output: found a URL; wanted"),
+        (["influence", "gs://bucket/model", "--captions", "a.json", "--out", "i.jsonl"], "gcsfs is not installed"),
+        (["pack", "--images", "gs://bucket/images", "--captions", "a", "--out", "x"], "gs://bucket/images: images:"),
+        (["pack", "--images", "gs://bucket/{0..3}.tar", "--out", "x"], "storage: found gcsfs is not installed"),
+    ],
+)
+def test_what_needs_a_local_path_is_refused_in_one_line(command, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    (tmp_path / "a.json").write_text('[{"image": "a.jpg", "caption": ["a dog"]}]')
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    with pytest.raises(InputError, match="captions: found a URL; wanted a folder of this machine"):
+        open_pairs(str(tmp_path), "s3://bucket/captions.json")
