@@ -121,8 +121,13 @@ class JoinedPairs:
         return self.ends[-1]
 
     def __getitem__(self, index: int) -> PairSample:
+        source, own = self.locate(index)
+        return source[own]
+
+    def locate(self, index: int) -> tuple[PairSource, int]:
+        """The source of an image, and its number there."""
         which = bisect.bisect_right(self.ends, index)
-        return self.sources[which][index - (self.ends[which - 1] if which else 0)]
+        return self.sources[which], index - (self.ends[which - 1] if which else 0)
 
     def hash(self) -> str:
         """Hash of the sources' hashes in their order."""

@@ -119,15 +119,24 @@ class TarPairs:
 
     def __getitem__(self, index: int) -> PairSample:
         """Sample `index`. Raises InputError where its tar cannot be read, or is not the one that was indexed."""
-        tar = bisect.bisect_right(self._ends, index)
-        batch, row = self._batch(tar), index - (self._ends[tar - 1] if tar else 0)
-        name, offset, size, captions = (column[row].as_py() for column in batch.columns)
+        tar, row = self._row(index)
+        name, offset, size, captions = (column[row].as_py() for column in self._batch(tar).columns)
         return PairSample(self._read(tar, name, offset, size), f"{self.tars[tar]}/{name}", tuple(captions))
 
     def captions(self, index: int) -> tuple[str, ...]:
         """The captions of sample `index`, from the index alone."""
+        tar, row = self._row(index)
+        return tuple(self._batch(tar).column(3)[row].as_py())
+
+    def name(self, index: int) -> str:
+        """The name of sample `index`, as that of what `[index]` gives."""
+        tar, row = self._row(index)
+        return f"{self.tars[tar]}/{self._batch(tar).column(0)[row].as_py()}"
+
+    def _row(self, index: int) -> tuple[int, int]:
+        """The tar of a sample, and its row there."""
         tar = bisect.bisect_right(self._ends, index)
-        return tuple(self._batch(tar).column(3)[index - (self._ends[tar - 1] if tar else 0)].as_py())
+        return tar, index - (self._ends[tar - 1] if tar else 0)
 
     def hash(self) -> str:
         """Hash of names and captions in their order, by tar; not of where the tars are."""

@@ -408,7 +408,7 @@ def refusal(capsys, *arguments: str) -> str:
         ("init.model=nowhere", "nowhere"),
         ("init.model=", "init.model"),
         ("losses.contrastive.kind=sigmoid", "logit bias"),
-        ("data.feature_noise=0.5", "0 without cached_features"),
+        ("data.feature_noise=0.5", "0 unless config.data.cached_features"),
         (
             "losses.hard_positives.count=9 losses.hard_positives.weight=1 data.cached_features=true "
             "train.vision=none train.text=none",

@@ -8,10 +8,11 @@ or captions file is discarded.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def write_influence_table(
 
     Args:
         encoder: the model.
-        images: the captions.
+        images: the captions; read several times, an image at a time.
         path: the file; it appears when it is complete.
         method: see `word_influence`.
         lexicon: compute only the words that are candidates for replacement under it; a third of the work.
@@ -58,8 +59,16 @@ def write_influence_table(
     """
     path = Path(path)
     partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
-    rows = [(image.image, caption) for image in images for caption in image.captions]
-    about = {"model": encoder.describe(), "method": method, "captions": rows, "at_once": captions_at_once}
+
+    def rows(start: int = 0) -> Iterator[tuple[str, str]]:
+        """Image and caption of every line from `start` on; read anew each time, so that no process holds them all."""
+        return islice(((image.image, caption) for image in images for caption in image.captions), start, None)
+
+    total, content = 0, hashlib.sha256()
+    for row in rows():
+        content.update(hash_json(row).encode())
+        total += 1
+    about = {"model": encoder.describe(), "method": method, "rows": content.hexdigest(), "at_once": captions_at_once}
     fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
     number, count = (jax.process_index(), jax.process_count()) if together else (0, 1)
     start_all, collect = (
@@ -68,32 +77,39 @@ def write_influence_table(
 
     def begin() -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
-        done = _lines_left(partial, head, fingerprint, rows, captions_at_once)
+        done = _lines_left(partial, head, fingerprint, rows(), captions_at_once)
         write_json(head, {"fingerprint": fingerprint})
         return done
 
     done = collect("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
     if on_progress is not None and done:
         on_progress(done)
-    chunks = [rows[start : start + captions_at_once] for start in range(done, len(rows), captions_at_once)]
-    mine = [caption for chunk in chunks[number::count] for _, caption in chunk]
+
+    def mine() -> Iterator[str]:
+        """This process's captions: every `count`-th chunk."""
+        for place, (_, caption) in enumerate(rows(done)):
+            if place // captions_at_once % count == number:
+                yield caption
+
     wanted = None
     if lexicon is not None:
-        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine)
+        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
     at_once = {"captions_at_once": captions_at_once}
     influences = start_all(
-        "influence, its start", lambda: word_influence(encoder, mine, method=method, wanted=wanted, **at_once)
+        "influence, its start", lambda: word_influence(encoder, mine(), method=method, wanted=wanted, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
         # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.
-        for start in range(0, len(chunks), count):
-            turn = chunks[start : start + count]
-            size = len(turn[number]) if number < len(turn) else 0
+        lines = rows(done)
+        for start in range(done, total, count * captions_at_once):
+            ends = [min(start + (each + 1) * captions_at_once, total) for each in range(count)]
+            sizes = [max(end - start - each * captions_at_once, 0) for each, end in enumerate(ends)]
+            turn, size = [list(islice(lines, each)) for each in sizes], sizes[number]
             made = collect("influence", lambda size=size: list(islice(influences, size)))
-            for chunk, values in zip(turn, made, strict=False):
+            for chunk, values in zip(turn, made, strict=True):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
-                if on_progress is not None:
+                if on_progress is not None and chunk:
                     on_progress(len(chunk))
         if file is not None:
             file.flush()
@@ -108,7 +124,11 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Caption -> influence of its words, float32. Raises InputError where a line lacks a caption, its words or
     influence.
     """
-    table = {}
+    return dict(iterate_influence_table(path))
+
+
+def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields caption and influence of its words, line by line; raises InputError as `read_influence_table`."""
     for number, entry in enumerate(_read_lines(Path(path)), 1):
         if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
             raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
@@ -116,8 +136,7 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if entry["words"] != words or len(entry["influence"]) != len(words):
             raise InputError(path, f"words of line {number}", entry["words"], f"{words}, and a number for each")
         values = [math.nan if value is None else value for value in entry["influence"]]
-        table[entry["caption"]] = np.array(values, np.float32)
-    return table
+        yield entry["caption"], np.array(values, np.float32)
 
 
 def influences_from_table(
@@ -154,7 +173,7 @@ def _read_lines(path: Path) -> Iterator[object]:
         raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "JSON lines") from None
 
 
-def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Sequence[tuple[str, str]], at_once: int) -> int:
+def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Iterable[tuple[str, str]], at_once: int) -> int:
     """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of the file is removed."""
     if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
         partial.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import grain.python as grain
 import numpy as np
@@ -206,6 +206,13 @@ class CaptionAlterer:
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
 
 
+@runtime_checkable
+class OfCaptions(Protocol):
+    """Caption -> influence of its words: a dictionary, or an `InfluenceTable`."""
+
+    def __getitem__(self, caption: str) -> np.ndarray: ...
+
+
 class AlterCaptions(grain.RandomMapTransform):
     """Grain transform that adds `count` altered captions to a training sample. Runs no model.
 
@@ -220,9 +227,7 @@ class AlterCaptions(grain.RandomMapTransform):
         count: altered captions a sample (K).
     """
 
-    def __init__(
-        self, alterers: Sequence[CaptionAlterer], influence: Mapping[str, np.ndarray] | None = None, count: int = 1
-    ):
+    def __init__(self, alterers: Sequence[CaptionAlterer], influence: OfCaptions | None = None, count: int = 1):
         self.alterers, self.influence, self.count = tuple(alterers), influence, count
 
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:

@@ -8,28 +8,30 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-import jax
 import numpy as np
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.pair_source import JoinedPairs, PairSource
+from rococo_jax.data.tar_pairs import TarPairs
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
-from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
+from rococo_jax.perturb.text.influence_map import InfluenceTable
+from rococo_jax.perturb.text.influence_table import write_influence_table
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
+from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.runtime import barrier
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
 
 INFLUENCE = "influence.jsonl"
-Influence = Mapping[str, np.ndarray]
+Influence = Mapping[str, np.ndarray] | InfluenceTable
 
 
 class AlteredCaptions(LossInput):
@@ -92,7 +94,7 @@ def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
         if not set(operations) <= {"replace", "swap"}:
             wanted = "'replace', 'swap' or both: the others alter the caption beside the altered one"
             raise InputError("config", "losses.sc.operations", repr(config.losses.sc.operations), wanted)
-        reference = ReferenceCaptions(_captioned(making.source), lexicon)
+        reference = ReferenceCaptions(list(CaptionsOfSource(making.source)), lexicon)
         kinds = [(variant, operation) for operation in operations for variant in variants]
         return [balanced_alterer(variant, reference, operation, seed) for variant, operation in kinds]
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
@@ -109,17 +111,36 @@ def influence_of_words(making: Making) -> Influence | None:
     if sc.select == "random" or sc.balance:
         return None
     path = Path(sc.influence or making.folder / INFLUENCE)
-    if not sc.influence and not path.exists() and jax.process_index() == 0:
-        images = _captioned(making.source)
+    if not sc.influence and not broadcast_from_process_0("influence", path.exists):
+        images = CaptionsOfSource(making.source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
-            write_influence_table(making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
+            write_influence_table(
+                making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance, together=True
+            )
     barrier("influence")
-    return read_influence_table(path)
+    broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))  # one makes the map
+    return InfluenceTable(path)
 
 
-def _captioned(source: PairSource) -> list[CaptionedImage]:
-    samples = (source[index] for index in range(len(source)))
-    return [CaptionedImage(sample.name, tuple(sample.captions)) for sample in samples]
+class CaptionsOfSource(Sequence[CaptionedImage]):
+    """The captions of a source, without its images; made anew each time, so that nobody holds them all."""
+
+    def __init__(self, source: PairSource):
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> CaptionedImage:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        source = self.source
+        if isinstance(source, JoinedPairs):
+            source, index = source.locate(index)
+        if isinstance(source, TarPairs):  # whose index has them
+            return CaptionedImage(source.name(index), source.captions(index))
+        sample = source[index]
+        return CaptionedImage(sample.name, tuple(sample.captions))
 
 
 def _altered(
