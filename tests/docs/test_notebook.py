@@ -1,22 +1,43 @@
-"""The quickstart notebook is stored without outputs and runs from the first cell to the last."""
+"""The notebooks are stored without outputs and run from the first cell to the last, the dear one in a kernel."""
 
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import nbclient
 import nbformat
+import numpy as np
 import pytest
+from PIL import Image
 
+from tests.encoders.test_adapters import exported, tiny  # noqa: F401  fixtures
 from tests.support.paths import CHECKOUT
 
-NOTEBOOK = CHECKOUT / "notebooks" / "quickstart.ipynb"
+NOTEBOOKS = CHECKOUT / "notebooks"
+NOTEBOOK = NOTEBOOKS / "quickstart.ipynb"
 # Parameters for a run of a few seconds, in place of the notebook's own.
 SMALL = {"SCENES": 8, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
 
 
-def test_the_notebook_is_kept_without_outputs_and_names_no_machine():
-    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+def run_cells(name: str, folder, monkeypatch, parameters: dict, cells: int | None = None) -> dict:
+    """Run the first code cells of a notebook here, its parameters replaced; what they left behind."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    left: dict = {"__name__": "notebook"}
+    code = [cell for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code[:cells]):
+        exec(compile(cell.source, f"{name}.ipynb, code cell {number}", "exec"), left)
+        if "parameters" in cell.metadata.get("tags", ()):
+            assert set(parameters) <= set(left)
+            left.update(parameters)
+    return left
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs_and_names_no_machine(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert code and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
     assert all(set(cell["metadata"]) <= {"tags"} for cell in notebook["cells"])
@@ -39,3 +60,51 @@ def test_every_cell_of_the_notebook_runs(tmp_path):
     # An altered caption, mixed pictures, false recall, losses, false recall again; and the last table.
     assert shown.count("image/png") == 5 and "text/markdown" in shown
     assert (tmp_path / "quickstart" / "sc-vc-2-steps" / "model" / "model.json").is_file()
+
+
+def test_the_ten_lines_give_the_vectors_of_our_conversion(tmp_path, monkeypatch, request):
+    folder = request.getfixturevalue("exported")
+    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(folder)}, cells=3)
+    theirs, ours = left["TorchClip"](left["MODEL"]), request.getfixturevalue("tiny")
+    pictures = [Image.fromarray(np.full((40, 48, 3), shade, np.uint8)) for shade in (30, 200)]
+    for method, items in (("encode_image", pictures), ("encode_text", ["a dog", "two dogs on the grass"])):
+        vectors = getattr(theirs, method)(items)
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.testing.assert_allclose(vectors, getattr(ours, method)(items), atol=1e-5)
+
+
+def test_the_cells_of_the_defence_fit_together(tmp_path, monkeypatch):
+    """Training and evaluation themselves are tried by the thorough sibling and by tests of their own."""
+    metrics = {"r1": 50.0, "fr1": 20.0, "blind": 55.0, "grounding": 60.0}
+    results = {"tasks": {"image_to_text": {"clean": {"r1": 60.0, "fr1": 0.0}, "same_concept": metrics}}}
+    asked = {}
+
+    def train(config, folder):
+        asked[folder.name] = {name: loss.weight for name, loss in config.losses.items() if "weight" in loss}
+        return SimpleNamespace(model=f"{folder}/model")
+
+    monkeypatch.setattr("rococo_jax.train", train, raising=False)
+    monkeypatch.setattr("rococo_jax.evaluate", lambda *_, **__: results, raising=False)
+    monkeypatch.setattr("rococo_jax.draw_benchmark", lambda *_, **__: (tmp_path, tmp_path), raising=False)
+    left = run_cells("train_defence", tmp_path, monkeypatch, {})
+    assert len(left["results"]) == len(left["DEFENCES"]) == 3
+    assert [weights["sc"] for weights in asked.values()] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.thorough
+def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(tmp_path, monkeypatch, request):
+    folder = request.getfixturevalue("exported")
+    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(folder), "SCENES": 8})
+    for task, variants in left["results"]["tasks"].items():
+        for variant, found in variants.items():
+            assert found["r1"] == left["ours"]["tasks"][task][variant]["r1"]
+    assert (tmp_path / "your_model" / "report.html").is_file()
+
+
+@pytest.mark.thorough
+def test_the_defence_is_trained_and_asked_what_it_learnt(tmp_path, monkeypatch):
+    small = {"SCENES": 8, "STEPS": 1, "BATCH": 64, "TRAINING_SCENES": 64}
+    defences = {"plain": {}, "and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
+    # One of them is enough to run every cell; the others only differ in their weights.
+    left = run_cells("train_defence", tmp_path, monkeypatch, {**small, "DEFENCES": dict([list(defences.items())[1]])})
+    assert "grounding" in left["results"]["and balanced"]["tasks"]["image_to_text"]["same_concept"]
