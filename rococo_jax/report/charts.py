@@ -151,12 +151,14 @@ def _rows(chart: Chart, labels: Sequence[str], ticks: Sequence[float]) -> Axes:
     return axes
 
 
-def scatter(name: str, dots: Sequence[Dot], ticks: Sequence[float], label: str) -> Markup:
-    """Points with a diagonal on which both values are equal, and lines over their intervals."""
-    side, left, below = 260, 34, 36
+def scatter(name: str, dots: Sequence[Dot], ticks: Sequence[float], label: str, up: str) -> Markup:
+    """Points with a diagonal on which both values are equal, and lines over their intervals. `label` and `up` name the
+    axes.
+    """
+    side, left, below = 260, 50, 36
     with chart_of(name, left + side + 24, side + below + 8) as chart:
         axes = chart.axes(left, 8, side, side)
-        axes.set(xlim=(min(ticks), max(ticks)), ylim=(min(ticks), max(ticks)), xlabel=label)
+        axes.set(xlim=(min(ticks), max(ticks)), ylim=(min(ticks), max(ticks)), xlabel=label, ylabel=up)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(FixedLocator(ticks))
             axis.set_major_formatter(FixedFormatter([_short(tick) for tick in ticks]))

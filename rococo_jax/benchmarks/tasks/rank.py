@@ -289,14 +289,18 @@ class RankOutcome(OfTask):
         return [] if self.differences is None else self.of.pairs.won(named, self.differences, tables)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The queries whose first place is an altered item, by its lead over the best right answer."""
+        """The queries whose first place is an altered item, by its lead over the best right answer; before them the
+        first of those whose own altered item came first.
+        """
         task, kind = self.of, top_kinds(self.statistics, self.of.ties)
         fooled = np.flatnonzero((kind == OWN_ALTERED) | (kind == OTHER_ALTERED)) if task.shows_errors else np.empty(0)
         fooled = fooled.astype(int)
         scores = self.statistics.best_scores
         lead = scores[fooled, kind[fooled]] - scores[fooled, OWN]
         chosen, shown = [], set()
-        for query in fooled[np.argsort(-lead, kind="stable")].tolist():
+        order = fooled[np.argsort(-lead, kind="stable")]
+        own = order[kind[order] == OWN_ALTERED][:1]
+        for query in np.concatenate([own, order[order != own] if len(own) else order]).tolist():
             if len(chosen) < count and (image := int(task.query_group[query])) not in shown:
                 shown.add(image)
                 chosen.append(self._example(tables, query, int(kind[query])))

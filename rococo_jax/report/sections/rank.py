@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES, variant_note
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
-from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
+from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, short_labels, stacked_bars
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
 from rococo_jax.report.grounding import HOW_TO_READ
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
@@ -14,6 +14,7 @@ from rococo_jax.report.vocabulary import percent, variant_label
 
 _LEAD = (CLEAN, "r1")
 _FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")
+MOST_NAMED = 4
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
     "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
@@ -21,7 +22,7 @@ _DROP = (
 )
 _SCATTER = (
     "R@1 on the clean gallery (across) and on the altered one (up), in per cent. On the dashed line nothing is lost; "
-    "the further below it, the more. Lines through a point are its 95 % intervals; the numbered names are below."
+    "the further below it, the more. Lines through a point are its 95 % intervals; names of numbered points are below."
 )
 
 
@@ -105,11 +106,14 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     if not found:
         return None
     ticks = common_ticks([figure for points in found.values() for each in points for figure in each[2:]])
+    # Few models have room for their names; more are numbered, and the list beside the charts has the names.
+    named = len(runs) <= MOST_NAMED
+    names = short_labels([run.label for run in runs], 14) if named else [str(place + 1) for place in range(len(runs))]
     charts = []
     for variant, points in found.items():
         dots = [
             Dot(
-                str(place),
+                names[place - 1],
                 f"{run.label}: clean {percent(clean.value)} %, altered {percent(altered.value)} %",
                 clean,
                 altered,
@@ -117,8 +121,8 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
             for place, run, clean, altered in points
         ]
         label = variant_label(variant)
-        charts.append((label, scatter(f"Clean against altered R@1: {label}", dots, ticks, "clean R@1")))
-    return Charts(charts, numbered=[run.label for run in runs], style="scatters")
+        charts.append((label, scatter(f"Clean against altered R@1: {label}", dots, ticks, "clean R@1", "altered R@1")))
+    return Charts(charts, numbered=() if named else [run.label for run in runs], style="scatters")
 
 
 def _splits(runs: Sequence[Run], task: str) -> Charts | None:
