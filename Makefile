@@ -5,6 +5,7 @@
 #   make fuzz EXAMPLES=20000       readers on random damage, about an hour each
 #   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
+#   make perf DATA=...           every measurement of perf/run_all.py, kept in build/perf.json; goes on where it stopped
 #   make mutants FILES="rococo_jax/losses ..."      change one place at a time, run the tests that matter, list survivors
 #                 FILES=--named runs the lines of tools/mutants.toml; SAMPLE=100 some of them; the same command goes on
 
@@ -15,7 +16,7 @@ TESTS ?= tests
 EXTRAS ?= dev,reference
 PIP = $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-thorough test-quick fuzz kills lint clean mutants
+.PHONY: demo test test-thorough test-quick fuzz kills lint clean mutants perf
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
@@ -37,6 +38,8 @@ KILLS ?= 20
 kills: $(VENV)/.installed-dev
 	rm -rf build/kills
 	$(VENV)/bin/python experiments/kill_every_writer.py --out build/kills --kills $(KILLS)
+perf: $(VENV)/.installed-dev
+	$(VENV)/bin/python perf/run_all.py --data $(DATA) --out build/perf.json
 mutants: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
 

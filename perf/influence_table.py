@@ -4,8 +4,8 @@
 
 The influences are drawn, not computed: what is measured is everything around the model. Two processes share the work;
 one is killed half-way and the same command goes on. `private_bytes` is what a worker that has looked up 20,000 captions
-holds beside one that has not opened the table: memory that it does not share (Linux's smaps_rollup). Beside it, the
-same for the table as a dictionary.
+holds beside one that has not opened the table: memory that no other process can share (Linux's smaps_rollup). Beside
+it, the same for the table as a dictionary.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def write(path: str, count: int, port: int, number: int, stop_after: int | None)
 def private_bytes() -> int:
     """Memory that this process shares with none."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) * 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) * 1024
 
 
 def read(path: str, count: int, how: str, answer) -> None:

@@ -78,7 +78,7 @@ def worker_bytes() -> int:
     found = [0]
     for child in multiprocessing.active_children():
         lines = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
-        found.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private")))
+        found.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")))
     return max(found)
 
 
