@@ -129,7 +129,7 @@ def test_it_learns_which_text_belongs_to_which_image(tmp_path):
     pixels, mask = jnp.asarray(random_pixels(32, count=4)), jnp.ones((4, 5), bool)
     ids = jnp.asarray(np.random.default_rng(2).integers(4, 60, (4, 5)).astype(np.int32))
     graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-    optimizer = optax.adam(3e-3)
+    optimizer = optax.sgd(0.05)
 
     @jax.jit
     def step(parameters, state):
@@ -143,7 +143,7 @@ def test_it_learns_which_text_belongs_to_which_image(tmp_path):
         return optax.apply_updates(parameters, updates), state, value
 
     state, losses = optimizer.init(parameters), []
-    for _ in range(30):
+    for _ in range(150):
         parameters, state, value = step(parameters, state)
         losses.append(float(value))
     assert losses[-1] < 0.3 < 1 < losses[0]
