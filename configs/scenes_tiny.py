@@ -3,6 +3,9 @@
     rococo train --config configs/scenes_tiny.py --workdir runs/plain
     rococo train --config configs/scenes_tiny.py --workdir runs/sc-vc \
         --config.losses.sc.weight=1 --config.losses.vc.weight=1
+    rococo train --config configs/scenes_tiny.py --workdir runs/grounded \
+        --config.losses.sc.weight=2 --config.losses.vc.weight=1 \
+        --config.losses.grounding.weight=1 --config.losses.blind.weight=2
 """
 
 from rococo_jax.demo.training_scenes import demo_preprocessing, demo_spec

@@ -25,8 +25,8 @@ from rococo_jax.data.captions import read_captions
 from rococo_jax.report.vocabulary import variant_label
 from rococo_jax.storage import atomic_write, read_json
 
-COLOURS = {"plain": "#c8663f", "sc-vc": "#2b6a80"}
-NAMES = {"plain": "plain", "sc-vc": "trained with SC + VC"}
+COLOURS = {"plain": "#c8663f", "grounded": "#7a9a3d", "sc-vc": "#2b6a80"}
+NAMES = {"plain": "plain", "grounded": "grounded", "sc-vc": "SC + VC"}
 
 
 def read_results(folder: Path) -> dict[str, dict]:
@@ -72,7 +72,8 @@ def draw(run: Path, protocol: str) -> Figure:
 
 def bars(axis: matplotlib.axes.Axes, results: dict[str, dict]) -> None:
     """Bars of FR@1 with intervals: variants across, one colour per model."""
-    rows = [(t, v) for t, variants in next(iter(results.values()))["tasks"].items() for v in variants if v != "clean"]
+    tasks = {name: next(iter(results.values()))["tasks"][name] for name in ("image_to_text", "text_to_image")}
+    rows = [(t, v) for t, variants in tasks.items() for v in variants if v != "clean"]
     width = 0.8 / len(results)
     for number, (name, found) in enumerate(results.items()):
         heights = np.array([found["tasks"][t][v]["fr1"] for t, v in rows])

@@ -42,10 +42,16 @@ def test_the_demo_asks_all_three_questions(demo):
 
 def test_the_defended_model_is_fooled_less_by_mixed_pictures_than_the_plain_one(demo):
     _, results = demo
-    assert results.keys() == {"plain", "sc-vc"}
+    assert results.keys() == {"plain", "sc-vc", "grounded"}
     plain, defended = (results[name]["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name in ("plain", "sc-vc"))
     # 36 and 2 % on 250 scenes; 3 x 60 captions of 12 scenes stand well apart still.
     assert defended < plain / 2
+
+
+def test_the_grounded_model_does_not_recognise_altered_text_without_looking(demo):
+    blind = {name: found["tasks"]["image_to_text"]["rand_voca"]["blind"] for name, found in demo[1].items()}
+    # 50, 83 and 48 % on 250 scenes.
+    assert blind["sc-vc"] > 70 and abs(blind["plain"] - 50) < 8 and abs(blind["grounded"] - 50) < 8
 
 
 def test_the_demos_report_shows_mixed_galleries_and_control(demo):
