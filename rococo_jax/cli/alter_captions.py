@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--balance",
         action="store_true",
-        help="no scorer of texts alone can tell altered captions; adds rewordings that stay true",
+        help="n-gram models cannot tell altered captions; adds rewordings that stay true",
     )
     parser.add_argument(
         "--operation", choices=OPERATIONS, help="of --balance: what is done to a caption (default: replace)"

@@ -144,7 +144,7 @@ register(
             "lexicon": Key(""),
             # "a" and "an" before the altered word must fit the new one.
             "fit_article": Key(False),
-            # Captions that no scorer of texts alone tells from originals, made by these operations (replace, swap).
+            # Captions that n-gram models cannot tell from originals, made by these operations (replace, swap).
             "balance": Key(False),
             "operations": Key("replace"),
         },

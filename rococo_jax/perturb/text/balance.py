@@ -1,4 +1,4 @@
-"""Balanced alterations: captions that no scorer of texts alone can tell from their altered ones [ours].
+"""Balanced alterations: captions that n-gram models cannot tell from their altered ones [ours].
 
     replace   another word in place of a noun or an attribute
     swap      two words of the caption change places
