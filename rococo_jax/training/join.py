@@ -54,12 +54,19 @@ class AffineHeads:
     def project(self, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors of image and text features."""
         heads = ((images, self.image_kernel, self.image_bias), (texts, self.text_kernel, self.text_bias))
-        projected = (features @ kernel + bias for features, kernel, bias in heads)
-        return tuple(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in projected)
+        return tuple(_unit(features @ kernel + bias) for features, kernel, bias in heads)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 class _Moments:
-    """Means and covariances of image-caption pairs, and their inverse square roots, each computed once."""
+    """Means and covariances of image-caption pairs. All whiteners share the spectra of the two covariances:
+
+    C_xx = P diag(l) P^T gives W_x = P diag(s) P^T, s = (l + r_x)^-1/2; C_yy = Q diag(m) Q^T gives W_y with t alike.
+    The singular vectors of W_x C_xy W_y are P and Q times those of diag(s) P^T C_xy Q diag(t), so W_x U = P diag(s) L.
+    """
 
     def __init__(self, images: np.ndarray, texts: np.ndarray, text_image: np.ndarray):
         pairs = np.bincount(text_image, minlength=len(images)).astype(np.float64)
@@ -67,12 +74,21 @@ class _Moments:
         x, y = images - self.image_mean, texts - self.text_mean
         sums = np.zeros((len(images), texts.shape[1]))
         np.add.at(sums, text_image, y)
-        self.cross = x.T @ sums / pairs.sum()
         self._spectra = [np.linalg.eigh(c) for c in ((x.T * pairs) @ x / pairs.sum(), y.T @ y / len(y))]
+        self.image_basis, self.text_basis = (vectors for _, vectors in self._spectra)
+        self._cross = self.image_basis.T @ (x.T @ sums / pairs.sum()) @ self.text_basis
 
-    def whitener(self, side: int, ridge: float) -> np.ndarray:
-        values, vectors = self._spectra[side]
-        return (vectors / np.sqrt(np.maximum(values, 0.0) + ridge * values.mean())) @ vectors.T
+    def solve(self, dim: int, image_ridge: float, text_ridge: float) -> tuple[np.ndarray, ...]:
+        """Directions of images and of texts in the bases of the covariances, and their correlations."""
+        if dim > min(self._cross.shape):
+            raise ValueError(f"dim {dim} is larger than the narrower feature space, {min(self._cross.shape)}")
+        s, t = self._scales(0, image_ridge), self._scales(1, text_ridge)
+        left, correlations, right = np.linalg.svd(s[:, None] * self._cross * t, full_matrices=False)
+        return s[:, None] * left[:, :dim], t[:, None] * right[:dim].T, correlations[:dim]
+
+    def _scales(self, side: int, ridge: float) -> np.ndarray:
+        values = self._spectra[side][0]
+        return 1 / np.sqrt(np.maximum(values, 0.0) + ridge * values.mean())
 
 
 def fit_heads(
@@ -87,24 +103,11 @@ def fit_heads(
     Raises ValueError where `dim` is larger than the narrower of the two feature spaces.
     """
     moments = _Moments(images.astype(np.float64), texts.astype(np.float64), text_image)
-    solution = _solve(moments, dim, regularisation.image_ridge, regularisation.text_ridge)
-    return _heads(moments, solution, regularisation.power)
-
-
-def _solve(moments: _Moments, dim: int, image_ridge: float, text_ridge: float) -> tuple[np.ndarray, ...]:
-    if dim > min(moments.cross.shape):
-        raise ValueError(f"dim {dim} is larger than the narrower feature space, {min(moments.cross.shape)}")
-    whiten_x, whiten_y = moments.whitener(0, image_ridge), moments.whitener(1, text_ridge)
-    left, correlations, right = np.linalg.svd(whiten_x @ moments.cross @ whiten_y, full_matrices=False)
-    return whiten_x @ left[:, :dim], whiten_y @ right[:dim].T, correlations[:dim]
-
-
-def _heads(moments: _Moments, solution: tuple[np.ndarray, ...], power: float) -> AffineHeads:
-    image_kernel, text_kernel, correlations = solution
-    weight = correlations**power
-    image_kernel, text_kernel = image_kernel * weight, text_kernel * weight
+    solution = moments.solve(dim, regularisation.image_ridge, regularisation.text_ridge)
+    weight = solution[2] ** regularisation.power
+    image_kernel, text_kernel = moments.image_basis @ solution[0] * weight, moments.text_basis @ solution[1] * weight
     biases = -moments.image_mean @ image_kernel, -moments.text_mean @ text_kernel
-    return AffineHeads(image_kernel, biases[0], text_kernel, biases[1], correlations)
+    return AffineHeads(image_kernel, biases[0], text_kernel, biases[1], solution[2])
 
 
 def choose_regularisation(
@@ -129,10 +132,13 @@ def choose_regularisation(
     for fold in range(folds):
         kept, held = _split(images, texts, text_image, fold_of_image == fold)
         moments = _Moments(*kept)
+        x = (held[0] - moments.image_mean) @ moments.image_basis
+        y = (held[1] - moments.text_mean) @ moments.text_basis
         for image_ridge, text_ridge in product(ridges, ridges):
-            solution = _solve(moments, dim, image_ridge, text_ridge)
+            image_directions, text_directions, correlations = moments.solve(dim, image_ridge, text_ridge)
+            sides = x @ image_directions, y @ text_directions
             for power in powers:
-                projected = _heads(moments, solution, power).project(*held[:2])
+                projected = (_unit(side * correlations**power) for side in sides)
                 key = Regularisation(image_ridge, text_ridge, power)
                 scores[key] = scores.get(key, 0.0) + _mean_recall_at_1(*projected, held[2]) / folds
             on_progress(1)
