@@ -6,6 +6,7 @@ Every run is a process of its own, forked from one that has the imports done. Ea
 so many times: it starts in a fresh copy of the inputs, dies by SIGKILL (in turns before a random one of its file
 operations and after a random part of its time), and the same command runs again to its end. Compared are all files of
 the output.
+The files of a model's parameters have names and an order that Orbax draws; there the loaded parameters count.
 Prints one JSON line a writer: kills that met it running, runs that gave the same bytes, and what was left over.
 """
 
@@ -30,7 +31,7 @@ from tests.support.faults import World, make_world
 from tests.support.kills import sigkill_at, watched
 
 # What a second run may write otherwise: times and rates, and what TensorBoard or Orbax date.
-_DATED = ("journal.jsonl", "metrics.jsonl", "tensorboard", "checkpoints")
+_DATED = ("journal.jsonl", "metrics.jsonl", "tensorboard", "checkpoints", "params")
 
 
 def writers(world: World) -> dict[str, list]:
@@ -81,7 +82,29 @@ def bytes_of(world: World) -> dict[str, str]:
     """Name -> hash of every file of the output that is not dated."""
     files = [path for place in world.root.glob("made*") for path in (place.rglob("*") if place.is_dir() else [place])]
     kept = [path for path in files if path.is_file() and not set(path.relative_to(world.root).parts) & set(_DATED)]
-    return {str(path.relative_to(world.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
+    found = {str(path.relative_to(world.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
+    models = [path.parent for path in kept if path.name == "model.json"]
+    return found | {f"{folder.relative_to(world.root)}: parameters": _parameters(folder) for folder in models}
+
+
+def _parameters(folder: Path) -> str:
+    """Hash of a model's parameters, loaded in a child; "broken" where they cannot be."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+            from rococo_jax.encoders import load_model
+
+            os.write(writing, hash_parameters(parameters_of(load_model(folder).model)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return found or f"broken {time.monotonic()}"
 
 
 def left_over(world: World) -> list[str]:

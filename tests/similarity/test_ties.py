@@ -45,13 +45,17 @@ def test_the_best_of_each_kind_has_the_highest_index_among_equals(levels):
     assert not found.ties.any()
 
 
-def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path():
+# Ties of two strips are counted anew for the whole tile; those within a strip alone are not.
+@pytest.mark.parametrize("pairs", [
+    [(3, 40), (STRIP - 1, STRIP), (10, 700), (STRIP * 5, STRIP * 5 + 63)],
+    [(3, 40), (STRIP * 5, STRIP * 5 + 63), (STRIP, STRIP + 1), (700, 701)],
+], ids=["of two strips", "within a strip"])  # fmt: skip
+def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path(pairs):
     """Planted pairs of equal best items in a tile where nothing else ties."""
     gallery_in_tile = tile_shape("cpu")[1]
     rng = np.random.default_rng(0)
     queries, own = np.eye(4, dtype=np.float32), 0.3 * np.eye(4)
     distractors = -rng.random((gallery_in_tile, 4)) - 0.1
-    pairs = [(3, 40), (STRIP - 1, STRIP), (10, 700), (STRIP * 5, STRIP * 5 + 63)]
     for query, pair in enumerate(pairs):
         distractors[list(pair), query] = 2.0
     # Groups that start above the queries', so that no item of the tile can be a query's own.
