@@ -6,17 +6,19 @@
 # was anything to save.
 # With EXIT_CODE_FILE, the exit code is also written there.
 
+# Before the child starts: without a trap a signal ends this script alone, and the child goes on.
+child='' signals=0
+trap 'signals=$((signals + 1)); [ -z "$child" ] || kill -TERM "$child"' TERM
 "$@" &
 child=$!
-signals=0
-trap 'signals=$((signals + 1)); kill -TERM "$child"' TERM
-# A signal ends `wait` before the child has ended.
-while :; do
-    before=$signals
-    code=0
-    wait "$child" || code=$?
-    [ "$signals" -eq "$before" ] && break
+[ "$signals" -eq 0 ] || kill -TERM "$child"
+# Bash can miss a signal that comes just as `wait` begins, and act on it only when that returns: a second at most.
+while kill -0 "$child" 2>/dev/null; do
+    sleep 1 >/dev/null 2>&1 &
+    wait "$!"
 done
+code=0
+wait "$child" || code=$?
 if [ "$signals" -gt 0 ] && { [ "$code" -eq 0 ] || [ "$code" -eq 143 ]; }; then
     code=75
 fi
