@@ -256,6 +256,12 @@ def norm_rows(ours: str, theirs: str) -> list[Row]:
     return [Row(f"{ours}.scale", f"{theirs}.weight"), Row(f"{ours}.bias", f"{theirs}.bias")]
 
 
+def batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
+    """Of a batch norm of torch with its statistics."""
+    names = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
+    return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
+
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 

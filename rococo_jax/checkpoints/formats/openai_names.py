@@ -8,14 +8,16 @@ Sources: `clip/model.py` of OpenAI's release; `transformer.py`, `modified_resnet
 of open_clip.
 """
 
+from collections.abc import Sequence
+
 from rococo_jax.checkpoints.families.bert import BERT, Bert
-from rococo_jax.checkpoints.formats.timm_towers import batch_norm_rows
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
     KERNEL,
     PATCH,
     NameTable,
     Row,
+    batch_norm_rows,
     first_rows,
     leading_ones,
     linear_rows,
@@ -145,18 +147,25 @@ def _bottleneck_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
     return rows
 
 
+def stage_rows(stage_layers: Sequence[int], theirs: str) -> list[Row]:
+    """Of the stages of a ResNet of bottleneck blocks, which lie below `theirs` as torchvision names them."""
+    rows = []
+    for number, layers in enumerate(stage_layers, start=1):
+        ours, stage = f"vision.stage{number}", f"{theirs}.layer{number}"
+        rows += _bottleneck_rows(f"{ours}.first", f"{stage}.0")
+        rows.append(Row(f"{ours}.first.shortcut.kernel", f"{stage}.0.downsample.0.weight", CONVOLUTION))
+        rows += batch_norm_rows(f"{ours}.first.shortcut_norm", f"{stage}.0.downsample.1")
+        if layers > 1:
+            rows += _bottleneck_rows(f"{ours}.blocks.block", f"{stage}.{{layer}}", first_layer=1)
+    return rows
+
+
 def _resnet_rows(spec: ResNetSpec) -> list[Row]:
     rows = [Row("vision.positions", "visual.attnpool.positional_embedding")]
     for number in (1, 2, 3):
         rows.append(Row(f"vision.stem{number}.kernel", f"visual.conv{number}.weight", CONVOLUTION))
         rows += batch_norm_rows(f"vision.norm{number}", f"visual.bn{number}")
-    for number, layers in enumerate(spec.stage_layers, start=1):
-        ours, theirs = f"vision.stage{number}", f"visual.layer{number}"
-        rows += _bottleneck_rows(f"{ours}.first", f"{theirs}.0")
-        rows.append(Row(f"{ours}.first.shortcut.kernel", f"{theirs}.0.downsample.0.weight", CONVOLUTION))
-        rows += batch_norm_rows(f"{ours}.first.shortcut_norm", f"{theirs}.0.downsample.1")
-        if layers > 1:
-            rows += _bottleneck_rows(f"{ours}.blocks.block", f"{theirs}.{{layer}}", first_layer=1)
+    rows += stage_rows(spec.stage_layers, "visual")
     rows += linear_rows("vision.pooling.qkv", *(f"visual.attnpool.{name}_proj" for name in "qkv"))
     # The product after the attention ends in the shared space: our head.
     return rows + linear_rows("vision_head", "visual.attnpool.c_proj")

@@ -19,6 +19,7 @@ from rococo_jax.checkpoints.tensors import (
     QUERY_VALUE_BIAS,
     Row,
     Tensors,
+    batch_norm_rows,
     leading_ones,
     linear_rows,
     norm_rows,
@@ -266,12 +267,6 @@ def _stem_rows() -> list[Row]:
         rows.append(Row(f"vision.stem.map{number + 1}.kernel", f"{theirs}.{number}.conv.weight", patch(size)))
         rows += batch_norm_rows(f"vision.stem.norm{number + 1}", f"{theirs}.{number}.bn")
     return rows
-
-
-def batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
-    """Of a batch norm of torch with its statistics."""
-    names = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
-    return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
 
 
 def _convnext_rows(spec: ConvNextSpec) -> list[Row]:

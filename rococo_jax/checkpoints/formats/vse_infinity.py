@@ -24,7 +24,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families.bert import ALIASES, BERT
-from rococo_jax.checkpoints.formats.timm_towers import batch_norm_rows
+from rococo_jax.checkpoints.formats.openai_names import stage_rows
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
@@ -35,6 +35,7 @@ from rococo_jax.checkpoints.tensors import (
     Row,
     Tensors,
     Transform,
+    batch_norm_rows,
     linear_rows,
     read_parameters,
 )
@@ -229,25 +230,8 @@ def pooling_rows(ours: str, theirs: str, mapped_by: str) -> list[Row]:
 
 
 def _resnet_rows(spec: GridResNetSpec, detector: bool) -> list[Row]:
-    stem = _BLUE_FIRST if detector else CONVOLUTION
-    rows = [Row("vision.stem.kernel", f"{_RESNET}.conv1.weight", stem)]
-    rows += batch_norm_rows("vision.stem_norm", f"{_RESNET}.bn1")
-    for number, layers in enumerate(spec.stage_layers, start=1):
-        ours, theirs = f"vision.stage{number}", f"{_RESNET}.layer{number}"
-        rows += _bottleneck_rows(f"{ours}.first", f"{theirs}.0")
-        rows.append(Row(f"{ours}.first.shortcut.kernel", f"{theirs}.0.downsample.0.weight", CONVOLUTION))
-        rows += batch_norm_rows(f"{ours}.first.shortcut_norm", f"{theirs}.0.downsample.1")
-        if layers > 1:
-            rows += _bottleneck_rows(f"{ours}.blocks.block", f"{theirs}.{{layer}}", first_layer=1)
-    return rows
-
-
-def _bottleneck_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
-    rows = []
-    for number in (1, 2, 3):
-        rows.append(Row(f"{ours}.conv{number}.kernel", f"{theirs}.conv{number}.weight", CONVOLUTION, first_layer))
-        rows += batch_norm_rows(f"{ours}.norm{number}", f"{theirs}.bn{number}", first_layer)
-    return rows
+    stem = Row("vision.stem.kernel", f"{_RESNET}.conv1.weight", _BLUE_FIRST if detector else CONVOLUTION)
+    return [stem, *batch_norm_rows("vision.stem_norm", f"{_RESNET}.bn1"), *stage_rows(spec.stage_layers, _RESNET)]
 
 
 def _read(tensors: Tensors, spec: ModelSpec, rows: list[Row], ignored: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
