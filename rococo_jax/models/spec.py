@@ -144,12 +144,29 @@ class VisionSpec(CheckedSpec):
         return 2 * self.width if self.pooling == "cls+mean" else self.pooled_width
 
 
-@dataclasses.dataclass(frozen=True)
-class ResNetSpec(CheckedSpec):
-    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
-    `VisionSpec` means the same."""
+class ConvolutionalSpec(CheckedSpec):
+    """The base of image towers made of stages of convolutions, whose blocks do not form one stack.
+
+    One cell of the last map stands for 32 x 32 pixels.
+    """
 
     what: ClassVar[str] = "vision"
+    patch_size: ClassVar[int] = 32
+
+    def __post_init__(self):
+        if min(self.stage_layers) < 1:
+            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map, rounded down."""
+        return self.image_size // self.patch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetSpec(ConvolutionalSpec):
+    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
+    `VisionSpec` means the same."""
 
     image_size: int
     width: int
@@ -158,19 +175,12 @@ class ResNetSpec(CheckedSpec):
     position_grid: int | None = None
     pooling: Literal["attention"] = "attention"
 
-    # The mean of the last map is a token before the others, as a class token is; one token stands for 32 x 32 pixels.
+    # The mean of the last map is a token before the others, as a class token is.
     class_token: ClassVar[bool] = True
-    patch_size: ClassVar[int] = 32
 
     def __post_init__(self):
         _divides("vision spec", self.features, self.heads)
-        if min(self.stage_layers) < 1:
-            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
-
-    @property
-    def grid(self) -> int:
-        """Tokens along a side."""
-        return self.image_size // 32
+        super().__post_init__()
 
     @property
     def features(self) -> int:
@@ -179,10 +189,8 @@ class ResNetSpec(CheckedSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvNextSpec(CheckedSpec):
+class ConvNextSpec(ConvolutionalSpec):
     """ConvNeXt (arXiv 2201.03545); what the field names share with `VisionSpec` means the same."""
-
-    what: ClassVar[str] = "vision"
 
     image_size: int
     widths: tuple[int, int, int, int]
@@ -190,19 +198,9 @@ class ConvNextSpec(CheckedSpec):
     norm_eps: float
     pooling: Literal["mean"] = "mean"
 
-    # One cell of the last map stands for 32 x 32 pixels. No positions are stored, so any size will do.
+    # No positions are stored, so any size will do.
     class_token: ClassVar[bool] = False
-    patch_size: ClassVar[int] = 32
     position_grid: ClassVar[None] = None
-
-    def __post_init__(self):
-        if min(self.stage_layers) < 1:
-            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
-
-    @property
-    def grid(self) -> int:
-        """Cells along a side of the last map."""
-        return self.image_size // 32
 
     @property
     def features(self) -> int:
@@ -211,14 +209,12 @@ class ConvNextSpec(CheckedSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class GridResNetSpec(CheckedSpec):
+class GridResNetSpec(ConvolutionalSpec):
     """A ResNet or ResNeXt whose last map is pooled by GPO (`models.grid_resnet`), for VSE-infinity.
 
     `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
     ResNeXt-101 32x8d.
     """
-
-    what: ClassVar[str] = "vision"
 
     image_size: int
     width: int
@@ -230,7 +226,6 @@ class GridResNetSpec(CheckedSpec):
     pooling: Literal["generalized"] = "generalized"
 
     class_token: ClassVar[bool] = False
-    patch_size: ClassVar[int] = 32
     position_grid: ClassVar[None] = None
 
     def inner_width(self, channels: int) -> int:
@@ -238,18 +233,9 @@ class GridResNetSpec(CheckedSpec):
         return channels * self.group_width // self.width * self.groups
 
     @property
-    def grid(self) -> int:
-        """Cells along a side of the last map, rounded down."""
-        return self.image_size // 32
-
-    @property
     def features(self) -> int:
         """Length of the pooled vector."""
         return self.pooling_width
-
-
-# Image towers made of stages of convolutions, whose blocks do not form one stack.
-ConvolutionalSpec = ResNetSpec | ConvNextSpec | GridResNetSpec
 
 
 @dataclasses.dataclass(frozen=True)
