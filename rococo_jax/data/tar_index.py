@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rococo_jax.data.images import usable_cores
 from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_json, is_url
@@ -96,7 +97,7 @@ def _made(missing: Sequence[tuple[str, Path]], size: int) -> Iterator[None]:
     if size < _BYTES_WORTH_PROCESSES or len(missing) < 2:
         yield from map(_make_part, missing)
         return
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         yield from pool.map(_make_part, missing)
 
 
