@@ -15,7 +15,7 @@ from PIL import Image
 
 from rococo_jax.data.images import FileImages, decode_image
 from rococo_jax.data.pixels import Views
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, first_line
 
 _ENDING = ".parquet"
 _GROUPS_KEPT = 4
@@ -45,7 +45,7 @@ def packed_rows(path: Path) -> Iterator[dict[str, Any]]:
     others = [field.name for field in schema if field.name not in images]
     row = 0
     for group in range(file.num_row_groups):
-        for values in _read(path, group, others).to_pylist():
+        for values in _read(file, path, group, others).to_pylist():
             yield values | {column: f"{path.name}/{row}/{column}" for column in images}
             row += 1
 
@@ -108,16 +108,16 @@ def _ends(path: Path) -> list[int]:
 
 @lru_cache(maxsize=_GROUPS_KEPT)
 def _images(path: Path, group: int, column: str) -> list[bytes | None]:
-    return [value and value["bytes"] for value in _read(path, group, [column])[column].to_pylist()]
+    return [value and value["bytes"] for value in _read(_opened(path), path, group, [column])[column].to_pylist()]
 
 
-def _read(path: Path, group: int, columns: list[str]):
+def _read(file, path: Path, group: int, columns: list[str]):
     import pyarrow as pa
 
     try:
-        return _opened(path).read_row_group(group, columns=columns)
+        return file.read_row_group(group, columns=columns)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(path, "table", f"{error}"[:200], "a whole Parquet file") from None
+        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
 
 
 def _opened(path: Path):
@@ -127,4 +127,4 @@ def _opened(path: Path):
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(path, "table", f"{error}".splitlines()[0][:200], "a whole Parquet file") from None
+        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
