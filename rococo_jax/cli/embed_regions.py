@@ -25,14 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import json
-    from pathlib import Path
-
     import jax
     import numpy as np
     from flax import nnx
 
     from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_text, read_region_pooling
+    from rococo_jax.data.captions import read_jsonl
     from rococo_jax.encoders.encoder import Encoder
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
@@ -41,13 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     enable_compilation_cache()
     names, regions, counts = read_regions(arguments.regions)
-    try:
-        lines = Path(arguments.captions).read_text(encoding="utf-8").splitlines()
-        captions = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise InputError(arguments.captions, "captions", error, "a JSON string a line, as of export-inputs") from None
+    wanted = "a JSON string a line, as of export-inputs"
+    captions = [caption for _, caption in read_jsonl(arguments.captions, wanted)]
     if not captions or not all(isinstance(caption, str) for caption in captions):
-        raise InputError(arguments.captions, "captions", "lines that are no strings, or none", "a JSON string a line")
+        raise InputError(arguments.captions, "captions", "lines that are no strings, or none", wanted)
     pooling = read_region_pooling(arguments.model)
     inputs = pooling.up.kernel.shape[0]
     if regions.shape[2] != inputs:
