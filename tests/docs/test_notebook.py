@@ -11,13 +11,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.encoders.test_adapters import exported, tiny  # noqa: F401  fixtures
+from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.paths import CHECKOUT
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 NOTEBOOK = NOTEBOOKS / "quickstart.ipynb"
 # Parameters for a run of a few seconds, in place of the notebook's own.
 SMALL = {"SCENES": 8, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    pytest.importorskip("torch")
+    return exportable_encoder()
+
+
+@pytest.fixture(scope="module")
+def exported(tiny, tmp_path_factory):
+    """The tiny CLIP as a folder of `transformers`."""
+    return export_for_transformers(tiny, tmp_path_factory.mktemp("exported") / "tiny-clip")
 
 
 def run_cells(name: str, folder, monkeypatch, parameters: dict, cells: int | None = None) -> dict:
@@ -62,10 +74,9 @@ def test_every_cell_of_the_notebook_runs(tmp_path):
     assert (tmp_path / "quickstart" / "sc-vc-2-steps" / "model" / "model.json").is_file()
 
 
-def test_the_ten_lines_give_the_vectors_of_our_conversion(tmp_path, monkeypatch, request):
-    folder = request.getfixturevalue("exported")
-    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(folder)}, cells=3)
-    theirs, ours = left["TorchClip"](left["MODEL"]), request.getfixturevalue("tiny")
+def test_the_ten_lines_give_the_vectors_of_our_conversion(tiny, exported, tmp_path, monkeypatch):
+    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(exported)}, cells=3)
+    theirs, ours = left["TorchClip"](left["MODEL"]), tiny
     pictures = [Image.fromarray(np.full((40, 48, 3), shade, np.uint8)) for shade in (30, 200)]
     for method, items in (("encode_image", pictures), ("encode_text", ["a dog", "two dogs on the grass"])):
         vectors = getattr(theirs, method)(items)
@@ -92,9 +103,8 @@ def test_the_cells_of_the_defence_fit_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(tmp_path, monkeypatch, request):
-    folder = request.getfixturevalue("exported")
-    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(folder), "SCENES": 8})
+def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp_path, monkeypatch):
+    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(exported), "SCENES": 8})
     for task, variants in left["results"]["tasks"].items():
         for variant, found in variants.items():
             assert found["r1"] == left["ours"]["tasks"][task][variant]["r1"]

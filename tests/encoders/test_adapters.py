@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.checkpoints import export_huggingface
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import LoadOptions, load_encoder
 from rococo_jax.encoders.adapters import load_adapted, parse_arguments
 from rococo_jax.encoders.adapters.of_mteb import AsMteb, FromMteb
 from rococo_jax.errors import InputError
-from tests.docs.test_readme import exportable_encoder
+from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.tiny import random_captions
 
 pytest.importorskip("torch")
@@ -26,12 +25,7 @@ def tiny():
 @pytest.fixture(scope="module")
 def exported(tiny, tmp_path_factory):
     """The tiny CLIP as a folder of `transformers`."""
-    folder = tmp_path_factory.mktemp("exported") / "tiny-clip"
-    export_huggingface(tiny, folder)
-    # CLIPTokenizer builds a byte-pair tokenizer; this one knows whole words.
-    config = folder / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return folder
+    return export_for_transformers(tiny, tmp_path_factory.mktemp("exported") / "tiny-clip")
 
 
 @pytest.fixture(scope="module")
