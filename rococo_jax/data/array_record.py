@@ -28,6 +28,7 @@ import grain.python as grain
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.pair_source import PairSample, PairSource, content_hash
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError, first_line
@@ -266,7 +267,7 @@ def _in_order(
     source: PairSource, numbers: range, image_size: int | None
 ) -> Iterator[tuple[PairSample, bytes | InputError]]:
     """Yields samples with their checked, perhaps resized image files, prepared by threads a bounded number ahead."""
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="packing") as pool:
+    with ThreadPoolExecutor(usable_cores(), thread_name_prefix="packing") as pool:
         waiting: deque = deque()
         try:
             for number in numbers:

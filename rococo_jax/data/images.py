@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from PIL import Image, UnidentifiedImageError
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
@@ -131,11 +132,6 @@ def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int |
         finally:
             for _, future in waiting:
                 future.cancel()
-
-
-def usable_cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 ORIGINALS = "originals"

@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rococo_jax.data.images import usable_cores
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_json, is_url

@@ -26,8 +26,8 @@ import grain.python as grain
 import numpy as np
 from absl import flags
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.images import usable_cores
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from PIL import Image
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.demo.drawing import COLOURS, Brush, RandomStream, blend, dark, light
 from rococo_jax.demo.objects import OBJECTS, PLACES, ObjectKind, Place
 from rococo_jax.storage import hash_json
@@ -228,7 +229,7 @@ def map_in_processes(function: Callable[[int], Any], numbers: Sequence[int], chu
     `function` is one of a module of the package, or a `functools.partial` of one, and takes `chunk` numbers a process
     at once. What it raises for the first number where it does is raised here.
     """
-    workers = min(_MOST_WORKERS, _usable_cores())
+    workers = min(_MOST_WORKERS, usable_cores())
     if workers < 2 or len(numbers) < 4 * chunk or not sys.executable:
         yield from map(function, numbers)
         return
@@ -288,8 +289,3 @@ def _serve() -> None:
             result = error
         pickle.dump(result, answers)
         answers.flush()
-
-
-def _usable_cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

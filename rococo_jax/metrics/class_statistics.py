@@ -11,7 +11,6 @@ where it was fitted. Nothing is ever held for all images and classes at once.
 
 import dataclasses
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from rococo_jax.cores import usable_cores
 
 # float64 numbers of a block: 8 MB, a few of which each worker holds.
 NUMBERS_AT_ONCE = 2**20
@@ -129,7 +130,7 @@ def _runs(count: int, size: int) -> list[slice]:
 
 
 def _in_threads(function: Callable[[slice], Any], runs: Sequence[slice]) -> Iterator[Any]:
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="classes") as pool:
+    with ThreadPoolExecutor(min(4, usable_cores()), thread_name_prefix="classes") as pool:
         yield from pool.map(function, runs)
 
 

@@ -302,7 +302,7 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_p
         "import sys\n"
         "print('started', sys.argv[1:])\n"
         "from rococo_jax.demo import scenes\n"
-        "scenes._usable_cores = lambda: 2\n"
+        "scenes.usable_cores = lambda: 2\n"
         "sys.argv[1:] = ['--changed']\n"
         "import rococo_jax\n"
         f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=100, seed=3)\n"

@@ -1,7 +1,6 @@
 """Choose: which of a few texts belongs to the image, which of a few images to the text, or both."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
+from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
 from rococo_jax.similarity import DifferenceStatistics
@@ -141,7 +141,7 @@ class ChoiceTask:
             of_pairs = _alike(of_texts, self.match[run, 0], self.item_texts[run] >= 0) if alike else np.empty((0, 2))
             return scores, of_pairs
 
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="choices") as pool:
+        with ThreadPoolExecutor(min(4, usable_cores()), thread_name_prefix="choices") as pool:
             parts = list(pool.map(score_run, runs))
         scores = np.concatenate([scores for scores, _ in parts] or [np.empty(self.match.shape)])
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])

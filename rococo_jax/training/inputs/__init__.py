@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.images import usable_cores
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import JoinedPairs, PairSource
 from rococo_jax.data.pairs import open_pairs
