@@ -60,10 +60,10 @@ def default_config() -> ConfigDict:
                 # Pixels of a side that images have from here on, 0 for the model's own: positions are resampled.
                 "image_size": 0,
             },
-            # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none"; and which
-            # heads: "all", or that of "vision" or "text" alone.
             # The share of an image's patches that the tower does not see in a step (FLIP).
             "patch_dropout": 0.0,
+            # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none"; and which
+            # heads: "all", or that of "vision" or "text" alone.
             "train": {"vision": "all", "text": "all", "heads": "all"},
             "data": {
                 "images": "",
