@@ -198,6 +198,54 @@ def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
     return value
 
 
+def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
+    """The array of a `.npy` file, or those of a `.npz` by name, read whole. Nothing is ever unpickled.
+
+    Raises InputError where the file is missing, damaged or something else; `wanted` describes the content for errors.
+    """
+    import numpy as np
+
+    # NumPy evaluates headers as Python, and lets their errors and those of zipfile through.
+    with whole_file(path, wanted):
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return dict(loaded)
+
+
+def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
+    """A Parquet file, or some of its columns, as a `pyarrow.Table`.
+
+    Raises InputError as `load_arrays`, and where a column is missing.
+    """
+    import pyarrow.parquet
+
+    with whole_file(path, wanted):
+        table = pyarrow.parquet.read_table(path, columns=columns)
+        table.validate(full=True)  # texts that are no UTF-8 are found here, and not in what reads them later
+        table.column_names  # noqa: B018  as are names
+    return table
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
+    """Raises InputError for whatever a library raises that reads a damaged file; keep nothing but its calls inside.
+
+    Args:
+        wanted: describes the content for errors ("a table of pairs").
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", wanted) from None
+    except Exception as error:
+        if isinstance(error, InputError) or getattr(error, "filename", None) is not None:
+            raise  # a folder, or one that may not be read
+        found = "Python objects" if "pickle" in str(error) else first_line(error) or type(error).__name__
+        raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
+
+
 def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wanted: str) -> Path:
     """The Hugging Face hub's snapshot of a repository, with `files` (patterns) alone.
 

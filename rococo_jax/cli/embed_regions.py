@@ -75,17 +75,13 @@ def read_regions(path: str):
     """Names, features `(n, k, d)` and counts `(n,)`. Raises InputError where they do not fit together."""
     import numpy as np
 
-    from rococo_jax.errors import InputError, first_line
+    from rococo_jax.errors import InputError
+    from rococo_jax.storage import load_arrays
 
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {key: file[key] for key in ("image_names", "regions", "counts") if key in file}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            path, "regions", first_line(error), "an .npz with image_names, regions and perhaps counts"
-        ) from None
-    if missing := {"image_names", "regions"} - set(found):
-        raise InputError(path, "arrays", f"no {', '.join(sorted(missing))}", "image_names (n,) and regions (n, k, d)")
+    found = load_arrays(path, "an .npz with image_names, regions and perhaps counts")
+    if not isinstance(found, dict) or (missing := {"image_names", "regions"} - set(found)):
+        said = f"no {', '.join(sorted(missing))}" if isinstance(found, dict) else "one without a name"
+        raise InputError(path, "arrays", said, "image_names (n,) and regions (n, k, d)")
     names, regions = [str(name) for name in found["image_names"]], found["regions"]
     counts = found.get("counts", np.full(len(names), regions.shape[1] if regions.ndim == 3 else 0))
     if regions.ndim != 3 or len(regions) != len(names) or len(counts) != len(names) or not names:

@@ -114,7 +114,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if manifest.get("version") != VERSION:
         raise InputError(path, "version", repr(manifest.get("version")), str(VERSION))
     if not {"images", "captions", "shards"} <= manifest.keys():
-        raise InputError(path, "keys", sorted(manifest), "images, captions and shards")
+        raise InputError(path, "keys", list(manifest), "images, captions and shards")
+    shards = manifest["shards"] if isinstance(manifest["shards"], list) else [None]
+    for number, shard in enumerate(shards):
+        kinds = {"file": str, "images": int, "sha256": str}
+        if not isinstance(shard, dict) or not all(isinstance(shard.get(key), kinds[key]) for key in kinds):
+            raise InputError(path, f"shard {number}", repr(shard)[:80], "an object with file, images and sha256")
     return manifest
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Num
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import RESAMPLES, image_draws
+from rococo_jax.storage import read_table, whole_file
 
 METRICS = ("r1", "fr1")
 _ALWAYS = ("task", "variant", "image")
@@ -84,26 +85,23 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     """
     import pyarrow
     import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
 
     counted = counted_columns(path)
     if not counted:
         return {}
-    try:
-        table = parquet.read_table(path, columns=[*_ALWAYS, *dict.fromkeys(counted.values())])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    table = read_table(path, _WANTED, [*_ALWAYS, *dict.fromkeys(counted.values())])
     hits = {
         "r1": lambda column: compute.less_equal(column, 1),
         "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
         "ota": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
         "top1": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
     }
-    columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
-    for metric, column in counted.items():
-        hit = hits.get(metric, lambda column: column)(table[column])
-        hit = compute.if_else(compute.is_null(table[column]), None, hit)
-        columns[metric] = compute.cast(hit, pyarrow.int64())
+    with whole_file(path, _WANTED):
+        columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
+        for metric, column in counted.items():
+            hit = hits.get(metric, lambda column: column)(table[column])
+            hit = compute.if_else(compute.is_null(table[column]), None, hit)
+            columns[metric] = compute.cast(hit, pyarrow.int64())
     return _sums_by_image(columns)
 
 
@@ -117,16 +115,12 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     """
     import pyarrow
     import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
 
     if not path.exists():
         return {}
     shares = ("preference", "blind", "grounding")
-    try:
-        table = parquet.read_table(path, columns=[*_ALWAYS, *shares, "rank", "wrong_queries"])
-    except (pyarrow.ArrowException, OSError) as error:
-        wanted = "the table of pairs that `rococo evaluate` writes, whole"
-        raise InputError(path, "parquet", str(error).splitlines()[0], wanted) from None
+    wanted = "the table of pairs that `rococo evaluate` writes"
+    table = read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"])
     table = table.filter(compute.greater(table["wrong_queries"], 0))
     columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
     columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
@@ -139,15 +133,12 @@ def counted_columns(path: Path) -> dict[str, str]:
     Raises:
         InputError: the file is not whole, or lacks a column.
     """
-    import pyarrow
-    import pyarrow.parquet as parquet
+    import pyarrow.parquet
 
     if not path.exists():
         return {}
-    try:
-        names = parquet.read_schema(path).names
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(path, "parquet", str(error).splitlines()[0], f"{_WANTED}, whole") from None
+    with whole_file(path, _WANTED):
+        names = pyarrow.parquet.read_schema(path).names
     counted = {metric: column for metric, column in _COUNTED_FROM.items() if column in names}
     missing = [name for name in _ALWAYS if name not in names] + ([] if counted else ["rank"])
     if missing:

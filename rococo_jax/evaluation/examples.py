@@ -16,9 +16,8 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
-from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_write
+from rococo_jax.storage import atomic_write, read_table, whole_file
 
 __all__ = ["EXAMPLES", "Example", "Side", "collect_examples", "read_examples", "write_examples"]
 
@@ -142,14 +141,10 @@ def read_examples(folder: Path) -> list[Example]:
     Raises:
         InputError: the file is damaged.
     """
-    import pyarrow
-    import pyarrow.parquet as parquet
-
     path = folder / EXAMPLES
     if not path.is_file():
         return []
-    try:
-        rows = parquet.read_table(path).to_pylist()
+    wanted = "the examples that `rococo evaluate` writes"
+    rows = read_table(path, wanted).to_pylist()
+    with whole_file(path, wanted):
         return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]
-    except (pyarrow.ArrowException, OSError, TypeError, KeyError) as error:
-        raise InputError(path, "parquet", first_line(error), "the examples that `rococo evaluate` writes") from None

@@ -11,6 +11,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY, read_results
 from rococo_jax.metrics.selection import select_greedily
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.storage import load_arrays, read_table
 
 # Where a row of the kinds of tasks has the answer.
 _ANSWERS = ("predicted", "top1_text", "chosen")
@@ -97,17 +98,10 @@ def _corrupted(results: dict[str, Any], task: str) -> bool:
 
 
 def _answers(path: Path, model: str, task: str) -> Answers:
-    import pyarrow as pa
     import pyarrow.compute
-    import pyarrow.parquet
 
     file = path.parent / PER_QUERY
-    try:
-        table = pyarrow.parquet.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(
-            file, "table", str(error).split("\n")[0][:120], "the rows that `rococo evaluate` writes"
-        ) from None
+    table = read_table(file, "the rows that `rococo evaluate` writes")
     table = table.filter(pyarrow.compute.field("task") == task)
     answer = next((name for name in _ANSWERS if name in table.column_names
                    and table.column(name).null_count < table.num_rows), None)  # fmt: skip
@@ -130,11 +124,11 @@ def _is_corruption(variant: str) -> bool:
 
 
 def _vectors(path: str, images: Sequence[str]) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            names, vectors = file["image_names"].tolist(), file["image_embeddings"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(path, "embeddings", str(error)[:120], "what `rococo embed` writes") from None
+    wanted = "what `rococo embed` writes"
+    arrays = load_arrays(path, wanted)
+    if not isinstance(arrays, dict) or not {"image_names", "image_embeddings"} <= arrays.keys():
+        raise InputError(path, "arrays", "others than image_names and image_embeddings", wanted)
+    names, vectors = arrays["image_names"].tolist(), arrays["image_embeddings"]
     place = {name: row for row, name in enumerate(names)}
     missing = [image for image in images if image not in place]
     if missing:

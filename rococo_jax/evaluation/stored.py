@@ -18,11 +18,11 @@ from jaxtyping import Float
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, RankTask
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.input_lists import keys_of
 from rococo_jax.evaluation.scoring import rank_by_similarities, read_array, to_unit_length
 from rococo_jax.runtime import make_mesh
-from rococo_jax.storage import hash_file, hash_json
+from rococo_jax.storage import hash_file, hash_json, load_arrays, read_table
 
 PREFIX = "embeddings:"
 _WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
@@ -154,13 +154,9 @@ def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
         return
     if file.suffix != ".npz":
         raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _WANTED)
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            there = dict(arrays)
-    except OSError:
-        raise
-    except Exception as error:  # a damaged archive raises whatever zipfile and NumPy raise
-        raise InputError(file, "contents", first_line(error), f"a whole .npz: {_WANTED}") from None
+    there = load_arrays(file, f"a .npz: {_WANTED}")
+    if not isinstance(there, dict):
+        raise InputError(file, "arrays", "one without a name", _WANTED)
     found = [(side, *names) for side, names in _SIDES.items() if any(name in there for name in names)]
     for side, names, vectors in found:
         if names not in there or vectors not in there:
@@ -171,13 +167,7 @@ def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
 
 
 def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(file, "contents", first_line(error), "a whole Parquet file") from None
+    table = read_table(file, _WANTED)
     sides = [side for side in _SIDES if side in table.column_names]
     if len(sides) != 1 or "embedding" not in table.column_names:
         raise InputError(file, "columns", ", ".join(table.column_names), "image or caption, and embedding")

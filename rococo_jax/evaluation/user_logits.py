@@ -30,7 +30,7 @@ from rococo_jax.evaluation.results import (
     read_results,
 )
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
-from rococo_jax.storage import hash_file, hash_json, read_json
+from rococo_jax.storage import hash_file, hash_json, load_arrays, read_json, read_table
 
 UNCORRUPTED = "uncorrupted"
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -128,10 +128,7 @@ def read_labels(path: Path, task: str) -> Labels:
     if not path.is_file():
         raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
     if path.suffix == ".npy":
-        try:
-            numbers = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise InputError(path, "contents", f"something else ({error})"[:120], "whole numbers") from None
+        numbers = np.asarray(load_arrays(path, "whole numbers"))
         if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
             raise InputError(path, "labels", f"{numbers.dtype} of shape {numbers.shape}", "whole numbers in one row")
         return Labels((), tuple(map(str, numbers.tolist())))
@@ -148,10 +145,9 @@ def read_labels(path: Path, task: str) -> Labels:
 
 def _evaluated(folder: Path, task: str) -> Labels:
     import pyarrow.compute
-    import pyarrow.parquet
 
     results = read_results(folder / RESULTS)
-    rows = pyarrow.parquet.read_table(folder / PER_QUERY)
+    rows = read_table(folder / PER_QUERY, "the rows that `rococo evaluate` writes")
     if task not in results["tasks"] or not {"label", "image"} <= set(rows.column_names):
         raise InputError(folder / RESULTS, "task", task, f"a task with classes, of {', '.join(results['tasks'])}")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == CLEAN))

@@ -16,7 +16,7 @@ from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figu
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
-from rococo_jax.storage import write_json
+from rococo_jax.storage import read_table, write_json
 
 _NAMES = ("file_name", "image", "filename")
 _CLEAN = "clean"
@@ -56,12 +56,9 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
 
 def _right(run: Run, task: str) -> dict[str, bool]:
     import pyarrow.compute
-    import pyarrow.parquet
 
     path = run.path.parent / PER_QUERY
-    if not path.is_file():
-        raise InputError(path, "rows", "nothing there", "the rows that `rococo evaluate` or `score --per-query` writes")
-    rows = pyarrow.parquet.read_table(path)
+    rows = read_table(path, "the rows that `rococo evaluate` or `score --per-query` writes")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
     if "chosen" not in rows.column_names or not rows.num_rows:
         raise InputError(path, "rows", f"none of {task}", "a row an image with `chosen`")

@@ -227,13 +227,13 @@ def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(
 def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_path):
     path = tmp_path / "model.npz"
     np.savez(path, w=np.array([{"a": 1}], object))
-    with pytest.raises(InputError, match=r"a whole \.npz file of numbers"):
+    with pytest.raises(InputError, match=r"a \.npz file of numbers, whole"):
         load_model(path, mesh=MESH)
     np.savez(path, w=np.zeros(1000))
     with pytest.raises(InputError, match="the parameters of a SigLIP of big_vision"):
         load_model(path, mesh=MESH)
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match=r"a whole \.npz file of numbers"):
+    with pytest.raises(InputError, match=r"a \.npz file of numbers, whole"):
         load_model(path, mesh=MESH)
 
 

@@ -76,7 +76,7 @@ def test_images_that_nothing_changes_are_never_selected(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--weight", "2"], "weight"), (["--count", "0"], "count"), (["--task", "none"], "task"),
-     (["--embeddings", "none.npz"], "embeddings")],
+     (["--embeddings", "none.npz"], "none.npz: file")],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path, capsys, arguments, said):
     for name in ("a", "b"):

@@ -1,12 +1,10 @@
-"""Readers on random damage: each returns a value or raises InputError, and nothing else.
+"""Readers of models, captions and results on random damage: each returns a value or raises InputError.
 
-`ROCOCO_FUZZ=N` sets how many examples each reader gets (default 15, for seconds; 20000 takes about an hour a reader).
+`tests/support/fuzz.py` says how many examples each gets; `test_fuzz_data.py` has benchmarks and packed data.
 """
 
 import contextlib
-import copy
 import dataclasses
-import functools
 import json
 import os
 import pickle
@@ -14,11 +12,10 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rococo_jax.benchmarks.rococo.annotations import (
@@ -37,75 +34,13 @@ from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
 from rococo_jax.data.captions import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
-from rococo_jax.errors import InputError, as_input_error
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.scoring import read_array, read_score_annotation
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import read_lexicon
 from tests.support.faults import World
-
-EXAMPLES = int(os.environ.get("ROCOCO_FUZZ", "15"))
-QUICK = EXAMPLES < 1000
-FUZZ = settings(
-    max_examples=EXAMPLES,
-    phases=[Phase.generate] if QUICK else list(Phase),
-    deadline=None if QUICK else 10_000,
-    derandomize=QUICK,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-_leaves = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([[], {}, "", -1])
-)
-_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
-
-
-def places_in(value: Any, path: tuple = ()) -> list[tuple]:
-    """The paths of all nodes of a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, item in inner for place in places_in(item, (*path, key)))]
-
-
-@st.composite
-def changed_json(draw, value: Any) -> Any:
-    """The value with up to three nodes replaced by others, or removed."""
-    value = copy.deepcopy(value)
-    for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from(places_in(value)))
-        if not path:
-            return draw(_values)
-        parent = functools.reduce(lambda node, key: node[key], path[:-1], value)
-        if draw(st.booleans()):
-            parent[path[-1]] = draw(_values)
-        else:
-            del parent[path[-1]]
-    return value
-
-
-@st.composite
-def changed_bytes(draw, content: bytes) -> bytes:
-    """The bytes cut short, with some flipped, or with others put in; mostly near the start, where headers are."""
-    content = bytearray(content)
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, min(len(content), 200)) | st.integers(0, len(content)))
-        kind = draw(st.sampled_from(("flip", "put", "cut")))
-        if kind == "flip" and place < len(content):
-            content[place] ^= draw(st.integers(1, 255))
-        elif kind == "put":
-            content[place:place] = draw(st.binary(min_size=1, max_size=9))
-        else:
-            del content[place : place + draw(st.integers(1, 9) | st.just(len(content)))]
-    return bytes(content)
-
-
-def refuses(read: Callable[[], object]) -> None:
-    """`read` returns, or raises what the command line prints as one line."""
-    try:
-        read()
-    except Exception as error:
-        assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
-        assert len(str(error)) < 20_000
+from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,16 +134,6 @@ def samples(pristine, tmp_path_factory) -> World:
     return world
 
 
-def _with(samples: World, reader: Reader, content: bytes) -> None:
-    path = samples / reader.file
-    before = path.read_bytes()
-    try:
-        path.write_bytes(content)
-        refuses(lambda: reader.read(path))
-    finally:
-        path.write_bytes(before)
-
-
 @pytest.mark.parametrize("name", JSON_READERS)
 def test_changed_values(name, samples):
     reader = JSON_READERS[name]
@@ -217,7 +142,8 @@ def test_changed_values(name, samples):
     @FUZZ
     @given(changed_json(value))
     def check(changed):
-        _with(samples, reader, json.dumps(changed).encode())
+        path = samples / reader.file
+        read_damaged(path, json.dumps(changed).encode(), lambda: reader.read(path))
 
     reader.read(samples / reader.file)
     check()
@@ -233,7 +159,7 @@ def test_changed_lines(name, samples):
     def check(changed, data):
         text = "".join(f"{json.dumps(line)}\n" for line in (changed if isinstance(changed, list) else [changed]))
         content = data.draw(changed_bytes(text.encode())) if data.draw(st.booleans()) else text.encode()
-        _with(samples, reader, content)
+        read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
 
     reader.read(samples / reader.file)
     check()
@@ -248,7 +174,7 @@ def test_changed_bytes(name, samples):
     @FUZZ
     @given(changed_bytes((samples / reader.file).read_bytes()))
     def check(content):
-        _with(samples, reader, content)
+        read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
 
     reader.read(samples / reader.file)
     check()

@@ -19,9 +19,9 @@ from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, Transform, leading_ones, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-from rococo_jax.storage import hash_file
+from rococo_jax.storage import hash_file, load_arrays
 
 # The vocabulary's size tells the tokenizer.
 _TOKENIZERS = {
@@ -64,11 +64,11 @@ def read_npz(path: Path) -> Tensors:
     """The arrays by name without `params/`, stacked layers apart. Raises InputError for a damaged file or Python
     objects.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name.removeprefix("params/"): file[name] for name in file.files}
-    except Exception as error:  # NumPy, zipfile and zlib raise many classes for files that are damaged
-        raise InputError(path, "arrays", first_line(error), "a whole .npz file of numbers") from None
+    wanted = "a .npz file of numbers"
+    loaded = load_arrays(path, wanted)
+    if not isinstance(loaded, dict):
+        raise InputError(path, "arrays", "one without a name", wanted)
+    arrays = {name.removeprefix("params/"): array for name, array in loaded.items()}
     apart = {}
     for name, array in arrays.items():
         # NumPy stores bfloat16 as an opaque type of two bytes.

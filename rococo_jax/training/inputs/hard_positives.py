@@ -94,6 +94,8 @@ def _read_table(
     if len(own) != len(rows):
         raise InputError(positives, "lines", len(own), f"{len(rows)}, one for each row of {path}")
     for number, (row, positive) in enumerate(zip(rows, own, strict=True)):
+        if None in row:
+            raise InputError(path, f"row {number}", "more fields than the head has", "title and neg_caption")
         caption = _text(row, "title", f"row {number}", path)
         literal = _text(row, "neg_caption", f"row {number}", path)
         try:
@@ -162,7 +164,7 @@ def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str
 
 def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str:
     if key not in entry:
-        raise InputError(source, where, f"the keys {sorted(entry)}", f'the key "{key}"')
+        raise InputError(source, where, f"the keys {list(entry)}", f'the key "{key}"')
     if not isinstance(entry[key], str):
         raise InputError(source, f"{key} of {where}", kind_of(entry[key]), "a string")
     return entry[key]

@@ -1,0 +1,196 @@
+"""Readers of benchmarks and of packed data on random damage: each returns a value or raises InputError.
+
+What a damaged file still says is used as a command would: items are scored, samples are decoded.
+"""
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+from rococo_jax.benchmarks.text_pairs import read_text_pairs
+from rococo_jax.cli.embed_regions import read_regions
+from rococo_jax.data.array_record import pack_pairs
+from rococo_jax.data.images import decode_image
+from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
+from rococo_jax.evaluation.across_seeds import read_image_hits, read_pair_hits
+from rococo_jax.evaluation.examples import Example, Side, read_examples, write_examples
+from rococo_jax.evaluation.user_logits import read_labels
+from rococo_jax.training.inputs.hard_positives import read_hard_positives
+from tests.benchmarks.published_forms import FORMS, write
+from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
+from tests.support.tar_pairs import write_tar
+
+
+def _open_choices(name: str, folder: Path) -> None:
+    """Opens a benchmark, and scores its items with random vectors."""
+    folders = {"images": folder / "images", "annotations": folder}
+    benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
+    rng = np.random.default_rng(0)
+    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
+    embeddings = Embeddings({key: rng.normal(size=(rows, 4)) for key, rows in tables.items()})
+    for task in benchmark.tasks:
+        task.score(embeddings).rows(benchmark)
+    for images in benchmark.image_sets.values():
+        list(images.read(range(len(images))))
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_changed_values_of_a_benchmark(name, tmp_path_factory):
+    form, folder = FORMS[name], tmp_path_factory.mktemp(name)
+    write(form, folder)
+    _open_choices(name, folder)
+
+    @FUZZ
+    @given(changed_json(form.rows))
+    def check(changed):
+        rows = changed if isinstance(changed, list) else [changed]
+        try:
+            write(dataclasses.replace(form, rows=rows), folder)
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+            return  # no table can hold it
+        refuses(lambda: _open_choices(name, folder))
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["crepe", "winoground", "cola", "imagecode"])
+def test_changed_bytes_of_a_benchmark(name, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(name)
+    write(FORMS[name], folder)
+    path = folder / FORMS[name].file
+
+    @FUZZ
+    @given(changed_bytes(path.read_bytes()))
+    def check(content):
+        read_damaged(path, content, lambda: _open_choices(name, folder))
+
+    check()
+
+
+def _encoded(kind: str) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def _table(path: Path, columns: dict) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def _tar(path: Path) -> None:
+    write_tar(path, range(8, 16), form=0)
+
+
+def _read_tar(path: Path) -> None:
+    for index in path.parent.glob("rococo-index-*"):
+        index.unlink()
+    source = open_pairs(str(path), allow_missing=True)
+    for number in range(len(source)):
+        source[number].open().convert("RGB")
+
+
+def _shards(path: Path) -> None:
+    folder = path.parent.parent
+    (folder / "images").mkdir(parents=True)
+    for number in range(3):
+        (folder / f"images/{number}.png").write_bytes(_encoded("PNG"))
+    items = [{"image": f"{number}.png", "caption": ["a dog"]} for number in range(3)]
+    (folder / "captions.json").write_text(json.dumps(items))
+    pack_pairs(open_pairs(str(folder / "images"), str(folder / "captions.json")), path.parent, shards=1)
+
+
+def _read_shards(folder: Path) -> None:
+    source = open_pairs(str(folder))
+    for number in range(len(source)):
+        source[number].open()
+
+
+def _rows_of_a_run(path: Path) -> None:
+    _table(path, {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["a.jpg", "b.jpg"], "rank": [1, 2],
+                  "correct_rank": [1, 2], "first": ["right", "altered"], "preference": [1.0, 0.0],
+                  "blind": [0.5, 0.5], "grounding": [0.5, 0.5], "wrong_queries": [1, 1]})  # fmt: skip
+
+
+def _examples(path: Path) -> None:
+    right, wrong = Side("a dog", "a.jpg", _encoded("JPEG")), Side("a gun")
+    write_examples(path.parent, [Example("t2i", "danger", None, "error", 0, "wrong", right, right, wrong, 0.3, 0.4)])
+
+
+def _regions(path: Path) -> None:
+    np.savez(path, image_names=np.array(["a", "b"]), regions=np.ones((2, 3, 4), np.float32), counts=np.array([1, 3]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of file: its name, what writes one, and what reads it."""
+
+    file: str
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+
+
+def _text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content)
+
+
+KINDS = {
+    "PNG": Kind("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
+    "JPEG": Kind("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
+    "tar": Kind("a.tar", _tar, _read_tar),
+    "ArrayRecord": Kind("packed/shard", _shards, lambda path: _read_shards(path.parent)),
+    "manifest of shards": Kind("packed/manifest.json", _shards, lambda path: _read_shards(path.parent)),
+    "rows of a run": Kind("per_query.parquet", _rows_of_a_run, read_image_hits),
+    "rows of pairs": Kind("per_pair.parquet", _rows_of_a_run, read_pair_hits),
+    "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
+    "regions": Kind("regions.npz", _regions, lambda path: read_regions(str(path))),
+    "labels": Kind("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
+    "labels as a table": Kind("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
+    "texts": Kind("texts.json", _text('[{"caption": "a dog", "negative_caption": "a cat"}]'), read_text_pairs),
+    "hard positives": Kind(
+        "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
+        read_hard_positives,
+    ),
+    "NegCLIP's table": Kind(
+        "hard.tsv", _text("title\tneg_caption\na dog\t['a cat', 'a cow']\n"), read_hard_positives,
+    ),
+    "training images": Kind(
+        "training_images.txt", lambda path: write_training_images(path.parent, TrainingImages(frozenset(["0" * 16]))),
+        lambda path: read_training_images(path.parent),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_changed_bytes(name, tmp_path_factory):
+    kind = KINDS[name]
+    path = tmp_path_factory.mktemp("kind") / kind.file
+    kind.make(path)
+    if not path.is_file():  # shards are named by their number
+        (path,) = [each for each in path.parent.iterdir() if each.suffix != ".json"]
+
+    @FUZZ
+    @given(changed_bytes(path.read_bytes()))
+    def check(content):
+        read_damaged(path, content, lambda: kind.read(path))
+
+    kind.read(path)
+    check()
+
+
+def test_a_reader_that_raises_another_error_is_found():
+    with pytest.raises(AssertionError, match="KeyError"):
+        refuses(lambda: {}["x"])
