@@ -6,7 +6,7 @@ not depend on how many devices hold the batch.
 
 from rococo_jax.losses.altered import semantic_contrastive, visual_contrastive
 from rococo_jax.losses.contrastive import sigmoid_contrastive, softmax_contrastive
-from rococo_jax.losses.distillation import similarity_distillation
+from rococo_jax.losses.distillation import relational_distillation, similarity_distillation
 from rococo_jax.losses.grounding import blind_preference, grounding_contrastive
 from rococo_jax.losses.hard_negatives import adaptive_rank, focal_hard_negative, intra_modal, negclip_columns
 from rococo_jax.losses.hard_positives import hard_negative, hard_positive, hard_positive_training
@@ -21,6 +21,7 @@ __all__ = [
     "hard_positive_training",
     "intra_modal",
     "negclip_columns",
+    "relational_distillation",
     "semantic_contrastive",
     "sigmoid_contrastive",
     "similarity_distillation",

@@ -5,15 +5,19 @@ element of a gradient, is 17 float32 roundings of it. The batch of 21 pairs divi
 tile; several pairs show the same image, some are padding, and some have no altered caption, image or hard positive.
 """
 
+import dataclasses
 import functools
 import inspect
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from ml_collections import ConfigDict
 
 from rococo_jax import losses
+from rococo_jax.losses.terms import Embeddings, all_terms
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
@@ -70,6 +74,12 @@ LOSSES = {
         "",
         {},
     ),
+    "distillation by rows": (
+        "relational_distillation",
+        "images texts logit_scale",
+        "teacher_images teacher_texts",
+        {},
+    ),
     "blind, local": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
     "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask mask", {}),
     "NegCLIP": ("negclip_columns", _ALTERED, "ids altered_mask mask", {}),
@@ -93,7 +103,7 @@ def case(name):
     return (
         function,
         {key: EMBEDDINGS[key] for key in embeddings.split()},
-        {key: MASKS[key] for key in masks.split()},
+        {key: (MASKS | EMBEDDINGS)[key] for key in masks.split()},
         settings,
     )
 
@@ -123,6 +133,21 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(device_count, 
     assert abs(float(value) / right - 1) < TOLERANCE
     for key, gradient in zip(embeddings, right_gradients, strict=True):
         assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
+
+
+@pytest.mark.parametrize(("kind", "reference"), [("l2", "similarity"), ("kl", "relational")])
+def test_the_kind_of_distillation_chooses_between_two_definitions(kind, reference):
+    sides = {key: jnp.asarray(EMBEDDINGS[key]) for key in ("images", "texts", "teacher_images", "teacher_texts")}
+    teacher = {"images": sides["teacher_images"], "texts": sides["teacher_texts"]}
+    ids, scale = (jnp.asarray(each) for each in (MASKS["ids"], EMBEDDINGS["logit_scale"]))
+    embeddings = Embeddings(sides["images"], sides["texts"], ids, scale, None, {}, teacher)
+    (term,) = (each for each in all_terms() if each.name == "distillation")
+    value, parts = term.function(embeddings, ConfigDict({"kind": kind}), ShardedLogits())
+    exact = {key: np.float64(each) for key, each in (sides | {"logit_scale": scale}).items()}
+    right = getattr(dense, f"{reference}_distillation")(**exact)
+    assert abs(float(value) / right - 1) < TOLERANCE and parts["distillation"] == value
+    unmoved = dataclasses.replace(embeddings, teacher={"images": sides["images"], "texts": sides["texts"]})
+    assert abs(float(term.function(unmoved, ConfigDict({"kind": kind}), ShardedLogits())[0])) < 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["all_gather", "ring"])
