@@ -43,17 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.data.images import FileImages
-    from rococo_jax.data.training_images import (
-        CROSS_FIT,
-        CROSS_FIT_FORMAT,
-        fold_of,
-        training_images,
-        write_training_images,
-    )
+    from rococo_jax.data.training_images import fold_of, training_images, write_folds, write_training_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache
-    from rococo_jax.storage import atomic_directory, refuse_existing_folder, write_json
+    from rococo_jax.storage import atomic_directory, refuse_existing_folder
     from rococo_jax.training.join import image_tower_of, join_towers, text_tower_of
 
     enable_compilation_cache()
@@ -90,4 +84,4 @@ def run(arguments: argparse.Namespace) -> None:
     with atomic_directory(arguments.out) as folder:
         for number in (0, 1):
             fit(fold != number, folder / f"fold_{number}")
-        write_json(folder / CROSS_FIT, {"format": CROSS_FIT_FORMAT, "folds": ["fold_0", "fold_1"]})
+        write_folds(folder, ("fold_0", "fold_1"))

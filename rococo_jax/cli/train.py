@@ -1,6 +1,7 @@
 """`rococo train`: contrastive training with the SC and VC losses."""
 
 import argparse
+from pathlib import Path
 
 from rococo_jax.cli.outputs import output_folder
 
@@ -11,6 +12,8 @@ EXAMPLES = """\
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.vc.weight=7 --config.data.resize_prob=0.5
+  rococo train --config configs/coco_lit.py --workdir runs/lit-crossed --cross-fit --config.init.model=models/cross \\
+      --config.data.images=coco/images --config.data.captions=captions.json
 The same command resumes a run that was stopped.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
@@ -30,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
                         help="override a key of the config, as --config.batch_size=512")  # fmt: skip
+    parser.add_argument("--cross-fit", action="store_true", help="train two models on a half of the images each, in "
+                        "DIR/fold_0 and DIR/fold_1; DIR is then one model whose every item is evaluated by the half "
+                        "that has not seen its image")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print every key with its value, and train nothing")
     parser.add_argument("--device", metavar="KIND", help="cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)")
     parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
@@ -47,21 +53,36 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with distributed_run():
         enable_compilation_cache()
-        return _run(config, arguments)
+        return _cross_fit(config, Path(arguments.workdir)) if arguments.cross_fit else _run(config, arguments.workdir)
 
 
-def _run(config, arguments: argparse.Namespace) -> int:
+def _cross_fit(config, workdir: Path) -> int:
+    from rococo_jax.training.cross_fit import cross_fit
+
+    codes = []
+
+    def train_fold(of_fold, folder: Path) -> bool:
+        codes.append(_run(of_fold, folder))
+        return codes[-1] == 0 and (folder / "model").exists()
+
+    if cross_fit(config, workdir, train_fold):
+        print(f"cross-fitted model: {workdir}")
+    return codes[-1]
+
+
+def _run(config, workdir: str | Path) -> int:
     import sys
-    from pathlib import Path
 
     import jax
 
     from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
+    from rococo_jax.training.cross_fit import refuse_cross_fitted
     from rococo_jax.training.loop import Diverged
     from rococo_jax.training.run import train
 
-    workdir = Path(arguments.workdir)
+    workdir = Path(workdir)
+    refuse_cross_fitted(workdir)
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"

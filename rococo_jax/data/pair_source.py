@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import itertools
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -104,6 +104,12 @@ class FolderPairs:
 
     def __getitem__(self, index: int) -> PairSample:
         return PairSample(Path(self.paths[index]), self.names[index], self.captions[index])
+
+    def take(self, rows: Iterable[int]) -> "FolderPairs":
+        """Some of the images, in this order."""
+        rows = list(rows)
+        images = [CaptionedImage(self.names[row], self.captions[row]) for row in rows]
+        return FolderPairs(images, [Path(self.paths[row]) for row in rows])
 
     def hash(self) -> str:
         """Hash of names and captions in their order; not of the folder, so that data may be moved."""

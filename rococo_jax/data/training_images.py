@@ -16,11 +16,11 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.data.captions import coco_number
 from rococo_jax.errors import InputError
-from rococo_jax.storage import atomic_write, hash_file
+from rococo_jax.storage import atomic_write, hash_file, read_json, write_json
 
 FILE = "training_images.txt"
-# Beside the two models of a cross-fitted one: `{"format", "folds": [folder, folder]}`; the model in place k was fitted
-# on the images whose fold is not k.
+# In the folder of a cross-fitted model: `{"format", "folds": [folder, folder]}`, relative to it; the model in place k
+# was fitted on the images whose fold is not k.
 CROSS_FIT, CROSS_FIT_FORMAT = "cross_fit.json", "rococo_jax.cross_fit 1"
 _HEAD = "rococo_jax.training_images 1"
 _DIGITS = 16
@@ -51,6 +51,27 @@ def fold_of(names: Sequence[str], hashes: Sequence[str]) -> Int[np.ndarray, " im
     """0 or 1 for each image, by the last of its keys; the same wherever the image is found."""
     keys = [_keys(*each)[-1] for each in zip(names, hashes, strict=True)]
     return np.array([int(key, 16) % _FOLDS for key in keys], int)
+
+
+def write_folds(folder: str | os.PathLike, folds: Sequence[str]) -> None:
+    """Makes a folder a cross-fitted model; `folds` are the two model directories, relative to it."""
+    write_json(Path(folder) / CROSS_FIT, {"format": CROSS_FIT_FORMAT, "folds": list(folds)})
+
+
+def read_folds(folder: str | os.PathLike) -> tuple[Path, Path] | None:
+    """The two model directories of a cross-fitted model; None where the folder is none.
+
+    Raises:
+        InputError: its file does not name two folders.
+    """
+    path = Path(folder) / CROSS_FIT
+    if not path.is_file():
+        return None
+    value = read_json(path, "a cross-fitted model")
+    folds = value.get("folds") if isinstance(value, dict) else None
+    if not isinstance(folds, list) or len(folds) != _FOLDS or not all(isinstance(name, str) for name in folds):
+        raise InputError(path, "folds", repr(folds)[:80], "the names of two folders")
+    return path.parent / folds[0], path.parent / folds[1]
 
 
 def _keys(name: str, hashed: str) -> list[str]:

@@ -17,12 +17,12 @@ from jaxtyping import Bool
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import OfImages
-from rococo_jax.data.training_images import CROSS_FIT, fold_of
+from rococo_jax.data.training_images import fold_of, read_folds
 from rococo_jax.encoders import Encoder, LoadOptions, load_encoder
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.stored import PREFIX, StoredEmbeddings
-from rococo_jax.storage import hash_json, read_json
+from rococo_jax.storage import hash_json
 
 UNSEEN = "unseen"
 CROSS_FITTED_NOTE = (
@@ -75,15 +75,11 @@ def load_any(
     """
     if isinstance(source, str) and source.startswith(PREFIX):
         return StoredEmbeddings(source.removeprefix(PREFIX))
-    path = Path(source) / CROSS_FIT if isinstance(source, str | Path) else None
-    if path is None or not path.is_file():
+    folds = read_folds(source) if isinstance(source, str | Path) else None
+    if folds is None:
         return load_encoder(source, mesh=mesh, compute=compute, options=options)
-    value = read_json(path, "a cross-fitted model")
-    folds = value.get("folds") if isinstance(value, dict) else None
-    if not isinstance(folds, list) or len(folds) != 2 or not all(isinstance(name, str) for name in folds):
-        raise InputError(path, "folds", repr(folds)[:80], "the names of two folders")
-    loaded = tuple(load_encoder(str(path.parent / name), mesh=mesh, compute=compute) for name in folds)
-    return CrossFitted(loaded, path.parent.resolve().name)
+    loaded = tuple(load_encoder(str(fold), mesh=mesh, compute=compute) for fold in folds)
+    return CrossFitted(loaded, Path(source).resolve().name)
 
 
 def files_of(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:

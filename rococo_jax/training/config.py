@@ -68,6 +68,8 @@ def default_config() -> ConfigDict:
             "data": {
                 "images": "",
                 "captions": "",
+                # Cross-fitting: 0 or 1 leaves out the images of that fold, a half by hash; -1 none.
+                "left_out_fold": -1,
                 # "shuffled": each image anywhere in an epoch; "shards": shards in another order every epoch, each
                 # read from front to back, some side by side. And the share of the samples of each source, "0.7,0.3".
                 "order": "shuffled",

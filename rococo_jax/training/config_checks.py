@@ -47,6 +47,7 @@ _CHECKS = {
     "train.heads": one_of("all", "vision", "text"),
     "optimizer.pull_to_start": NOT_NEGATIVE,
     "data.captions_per_image": one_of("one", "all"),
+    "data.left_out_fold": Check(lambda value: value in (-1, 0, 1), "0 or 1, or -1 for none"),
     "data.order": one_of("shuffled", "shards"),
     "data.on_decode_error": one_of("skip", "raise"),
     "data.random_crop_min_scale": FRACTION,

@@ -20,6 +20,7 @@ from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.vision import positions_on_grid
+from rococo_jax.training.cross_fit import refuse_two_models
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
@@ -28,9 +29,12 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     Raises:
         InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
     """
+    trained_before = None
     if config.init.model:
+        refuse_two_models(config.init.model)
         size = config.init.image_size or None
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
+        trained_before = encoder.training_images
         encoder = with_own_positions(encoder) if size else encoder
         if encoder.spec.matching is not None:
             rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
@@ -50,7 +54,10 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     if not sigmoid and encoder.model.logit_bias is not None:
         raise InputError("config", "losses.contrastive.kind", "'softmax'", "'sigmoid' for a model with a logit bias")
     width = config.init.residual_head_width
-    return with_residual_heads(encoder, width, config.seed) if width else encoder
+    encoder = with_residual_heads(encoder, width, config.seed) if width else encoder
+    # What changes the model makes a new encoder.
+    encoder.training_images = trained_before
+    return encoder
 
 
 def with_own_positions(encoder: Encoder) -> Encoder:

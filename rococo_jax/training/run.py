@@ -33,6 +33,7 @@ from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh, on_any_process
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.config import flat, refuse_other_config, write_config
+from rococo_jax.training.cross_fit import refuse_seen_fold
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
@@ -130,6 +131,7 @@ def _train(
     source = run_cache.source(config)
     encoder = run_cache.encoder(config, mesh)
     origin, trained_before = Origin.of(encoder), encoder.training_images
+    refuse_seen_fold(config, trained_before)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)

@@ -37,13 +37,14 @@ class RunCache:
 
     def source(self, config: ConfigDict) -> PairSource:
         """As `open_source`."""
-        return self._get("source", (config.data.images, config.data.captions), lambda: open_source(config))
+        data = config.data
+        return self._get("source", (data.images, data.captions, data.left_out_fold), lambda: open_source(config))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """As `starting_encoder`."""
         # Random parameters, of a whole model or of residual heads, come from the run's seed.
         keys = {key: value for key, value in flat(config).items() if key.startswith(("init", "dtype", "seed"))}
-        keys["kind"] = config.losses.contrastive.kind
+        keys |= {"kind": config.losses.contrastive.kind, "fold": config.data.left_out_fold}
         return self._get("encoder", (hash_json(keys), mesh), lambda: starting_encoder(config, mesh))
 
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:

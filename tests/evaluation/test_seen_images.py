@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +11,8 @@ from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.pair_source import FolderPairs
 from rococo_jax.data.training_images import (
     CROSS_FIT,
     FILE,
@@ -17,36 +20,47 @@ from rococo_jax.data.training_images import (
     fold_of,
     read_training_images,
     training_images,
+    write_folds,
     write_training_images,
 )
+from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
+from rococo_jax.training.cross_fit import without_fold
 from tests.support.tiny import random_captions, tiny_encoder
 
 IMAGES, ITEMS = 8, 16
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
+def make_data(folder, images, items):
+    """Drawn images under COCO's names, and items of SugarCrepe on them."""
     (folder / "coco" / "images").mkdir(parents=True)
     (folder / "sugar_crepe").mkdir()
     rng = np.random.default_rng(0)
-    names = [f"{number:012}.jpg" for number in range(IMAGES)]
+    names = [f"{number:012}.jpg" for number in range(images)]
     for name in names:
         Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "coco" / "images" / name)
-    right, wrong = random_captions(ITEMS, seed=1), random_captions(ITEMS, seed=2)
-    items = {
-        str(item): {"filename": names[item % IMAGES], "caption": right[item], "negative_caption": wrong[item]}
-        for item in range(ITEMS)
+    right, wrong = random_captions(items, seed=1), random_captions(items, seed=2)
+    made = {
+        str(item): {"filename": names[item % images], "caption": right[item], "negative_caption": wrong[item]}
+        for item in range(items)
     }
-    (folder / "sugar_crepe" / "swap_att.json").write_text(json.dumps(items))
+    (folder / "sugar_crepe" / "swap_att.json").write_text(json.dumps(made))
     return folder
+
+
+def names_of(data):
+    return sorted(path.name for path in (data / "coco" / "images").iterdir())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data"), IMAGES, ITEMS)
 
 
 @pytest.fixture(scope="module")
 def names(data):
-    return sorted(path.name for path in (data / "coco" / "images").iterdir())
+    return names_of(data)
 
 
 def make_model(folder, seed, images):
@@ -110,6 +124,104 @@ def test_a_cross_fitted_model_scores_each_item_by_the_fold_that_has_not_seen_it(
     shutil.copy(whole / "fold_0" / FILE, whole / "fold_1" / FILE)
     assert evaluate(whole, data, tmp_path / "never") == 2
     assert "of fold 1 among those that it was fitted on" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory):
+    """A cross-fitted start, and a run from it: heads on features, one step."""
+    folder = tmp_path_factory.mktemp("crossed")
+    data = make_data(folder / "data", 24, 24)  # of which either half fills a batch
+    names = names_of(data)
+    folds = fold_of(names, [hash_file(data / "coco" / "images" / name) for name in names])
+    for fold in (0, 1):
+        fitted = [name for name, own in zip(names, folds, strict=True) if own != fold]
+        make_model(folder / "start" / f"fold_{fold}", fold, images_of(data, fitted))
+    write_folds(folder / "start", ("fold_0", "fold_1"))
+    items = [{"image": name, "caption": random_captions(2, seed=place)} for place, name in enumerate(names)]
+    (folder / "captions.json").write_text(json.dumps(items))
+    (folder / "config.py").write_text(
+        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
+        "    config = default_config()\n    config.steps, config.batch_size, config.log.tensorboard = 1, 8, False\n"
+        "    config.train.vision = config.train.text = 'none'\n    config.data.cached_features = True\n"
+        "    config.init.residual_head_width = 4\n    return config\n"
+    )
+
+    def train(out, start, *more):
+        words = ["train", "--config", str(folder / "config.py"), "--workdir", str(folder / out), *more]
+        overrides = {"init.model": start, "data.images": data / "coco" / "images"}
+        overrides["data.captions"] = folder / "captions.json"
+        return main([*words, *(f"--config.{key}={value}" for key, value in overrides.items())])
+
+    assert train("run", folder / "start", "--cross-fit") == 0
+    return folder, train, np.array(folds)
+
+
+def test_cross_fitted_training_leaves_out_a_fold_each_and_is_evaluated_by_the_other(crossed, tmp_path):
+    folder, train, folds = crossed
+    data = folder / "data"
+    names = names_of(data)
+    known = [read_training_images(folder / "run" / f"fold_{fold}" / "model") for fold in (0, 1)]
+    hashes = [hash_file(data / "coco" / "images" / name) for name in names]
+    # Halves: no image trains both, and every image trains one.
+    assert [each.seen(names, hashes).tolist() for each in known] == [(folds != fold).tolist() for fold in (0, 1)]
+    for fold in (0, 1):
+        config = json.loads((folder / "run" / f"fold_{fold}" / "config.json").read_text())
+        assert config["init.model"] == str(folder / "start" / f"fold_{fold}") and config["data.left_out_fold"] == fold
+    assert evaluate(folder / "run", data, tmp_path / "out", "--require-clean") == 0
+    rows = pq.read_table(tmp_path / "out" / "per_query.parquet").to_pylist()
+    halves = [load_model(folder / "run" / f"fold_{fold}" / "model") for fold in (0, 1)]
+    images = [Image.open(data / "coco" / "images" / name) for name in names]
+    of_images = [half.encode_image(images) for half in halves]
+    right = random_captions(len(rows), seed=1)
+    of_texts = [half.encode_text(right) for half in halves]
+    assert len(rows) == len(names)
+    for row in rows:
+        item, image = int(row["item"]), names.index(row["image"])
+        own, other = (float(of_images[f][image] @ of_texts[f][item]) for f in (folds[image], 1 - folds[image]))
+        assert abs(row["right_score"] - own) < 1e-5 < abs(own - other) and not row["seen"]
+    # The same command finds both runs done.
+    before = (folder / "run" / CROSS_FIT).read_text()
+    assert train("run", folder / "start", "--cross-fit") == 0 and (folder / "run" / CROSS_FIT).read_text() == before
+
+
+def test_cross_fitting_refuses_what_would_mix_the_halves(crossed, capsys):
+    folder, train, _ = crossed
+    known = images_of(folder / "data", names_of(folder / "data")[:5])
+    make_model(folder / "seen", 0, known)
+    for out, start, more, words in (
+        ("never", folder / "seen", ["--cross-fit"], "images that are left out"),
+        ("never", folder / "start", [], "a cross-fitted model"),
+        ("never", folder / "start", ["--cross-fit", "--config.data.left_out_fold=1"], "leaves out each in turn"),
+        ("never", folder / "start" / "fold_0", ["--config.data.left_out_fold=2"], "0 or 1"),
+        ("run", folder / "start" / "fold_0", [], "cross-fitted runs"),
+        ("run/fold_0", folder / "start", ["--cross-fit"], "not cross-fitted"),
+    ):
+        assert train(out, start, *more) == 2
+        error = capsys.readouterr().err
+        lines = [line for line in error.splitlines() if not line.startswith("training in")]
+        assert words in error and len(lines) == 1 and not (folder / "never").exists()
+    # A residual head makes a new encoder, which must not forget what the model has seen.
+    assert train("after", folder / "seen") == 0
+    assert read_training_images(folder / "after" / "model").keys >= known.keys
+
+
+def test_only_image_files_can_be_split():
+    class Drawn:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise IndexError
+
+        def hash(self):
+            return ""
+
+    with pytest.raises(InputError, match="image folders"):
+        without_fold(Drawn(), 0)
+    with pytest.raises(InputError, match="both folds"):
+        image = CaptionedImage("COCO_val2014_000000000001.jpg", ("a dog",))
+        source = FolderPairs([image], [Path("nowhere.jpg")])
+        without_fold(source, int(fold_of([image.image], ["0" * 64])[0]))
 
 
 def test_an_image_is_known_by_its_bytes_or_its_number_in_coco(data, names, tmp_path):

@@ -67,13 +67,14 @@ OF_DEFENCES = {
                      "train.heads", "optimizer.pull_to_start"),
                     "training/test_defences.py"),
     **dict.fromkeys(("losses.ce_clip.intra", "losses.ce_clip.rank", "losses.ce_clip.upper", "losses.focal.gamma",
-                     "losses.focal.smoothing"), "losses/test_devices.py"),
+                     "losses.focal.smoothing", "losses.distillation.kind"), "losses/test_devices.py"),
 }  # fmt: skip
 # Told from another value beside NumPy restatements.
 OF_RECIPES = {
     **dict.fromkeys(("data.color_jitter", "data.color_jitter_prob", "data.grayscale_prob", "patch_dropout",
                      "init.image_size"), "training/test_web_recipes.py"),
     **dict.fromkeys(("data.order", "data.weights"), "data/test_tar_pairs.py"),
+    "data.left_out_fold": "evaluation/test_seen_images.py",
     **dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
                      "optimizer.cooldown_fraction"), "training/test_recipes.py"),
 }  # fmt: skip

@@ -24,6 +24,7 @@ from rococo_jax.processes import gather
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_checks import read_jitter
+from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
 from rococo_jax.training.inputs.locked_images import locked_features
@@ -40,7 +41,9 @@ def open_source(config: ConfigDict) -> PairSource:
     """The pairs that `data.images` and `data.captions` name. Raises InputError where they cannot be read."""
     if not config.data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
-    return open_pairs(config.data.images, config.data.captions, allow_missing=True)
+    source = open_pairs(config.data.images, config.data.captions, allow_missing=True)
+    fold = config.data.left_out_fold
+    return source if fold < 0 else without_fold(source, fold)
 
 
 def make_input(
