@@ -7,7 +7,8 @@ so many times: it starts in a fresh copy of the inputs, dies by SIGKILL (in turn
 operations and after a random part of its time), and the same command runs again to its end. Compared are all files of
 the output.
 The files of a model's parameters have names and an order that Orbax draws; there the loaded parameters count.
-Prints one JSON line a writer: kills that met it running, runs that gave the same bytes, and what was left over.
+Prints one JSON line a writer: kills that met it running, runs that gave the same bytes, what was left over, and the
+files that differ.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +54,22 @@ def writers(world: World) -> dict[str, list]:
         "join": ["join", world / "model", world / "model", out, *images, *captions, "--dim", "4", "--no-cache"],
         "report": ["report", world / "truth", "--out", world / "made.html"],
         "train": world.train(workdir="made"),
-        "sweep": ["sweep", "--config", world / "config.py", "--workdir", out, "--over", "seed=0,1"],
+        "sweep": [
+            "sweep",
+            "--config",
+            world / "config.py",
+            "--workdir",
+            out,
+            *images[:2],
+            "--annotations",
+            world / "annotations",
+            "--mixed-galleries",
+            "none",
+            "--cache",
+            world / "cache",
+            "--over",
+            "optimizer.learning_rate=0.001,0.002",
+        ],
     }
 
 
@@ -72,7 +89,10 @@ def forked(world: World, command: list, prepare: Callable[[Callable[[], None]], 
 
         try:
             prepare(run)
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code[0])
     status = os.waitpid(child, 0)[1]
     return os.waitstatus_to_exitcode(status), time.monotonic() - began
@@ -83,7 +103,8 @@ def bytes_of(world: World) -> dict[str, str]:
     files = [path for place in world.root.glob("made*") for path in (place.rglob("*") if place.is_dir() else [place])]
     kept = [path for path in files if path.is_file() and not set(path.relative_to(world.root).parts) & set(_DATED)]
     found = {str(path.relative_to(world.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
-    models = [path.parent for path in kept if path.name == "model.json"]
+    # The description of where a run began has no parameters.
+    models = [path.parent for path in kept if path.name == "model.json" and (path.parent / "params").is_dir()]
     return found | {f"{folder.relative_to(world.root)}: parameters": _parameters(folder) for folder in models}
 
 
@@ -125,9 +146,11 @@ def try_writer(name: str, pristine: Path, work: Path, kills: int, chance: random
 
     world = fresh()
     code, seconds = forked(world, writers(world)[name], count, log)
+    if code:
+        raise SystemExit(f"{name}, undisturbed, ends with {code}: {log.read_text()[-500:]}")
     expected, operations = bytes_of(world), int(numbers.read_text())
     found = {"writer": name, "exit": code, "operations": operations, "seconds": round(seconds, 1)}
-    met, same, codes, left = 0, 0, set(), set()
+    met, same, codes, left, differ = 0, 0, set(), set(), set()
     for number in range(kills):
         world = fresh()
         command = writers(world)[name]
@@ -151,10 +174,12 @@ def try_writer(name: str, pristine: Path, work: Path, kills: int, chance: random
 
         met += forked(world, command, prepare, log)[0] == -signal.SIGKILL
         codes.add(forked(world, command, lambda run: run(), log)[0])
-        same += bytes_of(world) == expected
+        made = bytes_of(world)
+        same += made == expected
+        differ |= {name for name in made.keys() | expected.keys() if made.get(name) != expected.get(name)}
         left |= set(left_over(world))
     return {**found, "kills": kills, "killed while running": met, "same bytes": same, "exits again": sorted(codes),
-            "left": sorted(left)}  # fmt: skip
+            "left": sorted(left), "differ": sorted(differ)}  # fmt: skip
 
 
 def main() -> None:
