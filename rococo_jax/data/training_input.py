@@ -3,12 +3,13 @@
     global number  g = step * batch_size + place         range
     image          order(g): another permutation in every epoch
     sample         decode, resize, draw a caption, alter it: random by (seed, g)
-    process p      rows p * b to (p + 1) * b of a batch, b = batch_size / processes
+    process        its rows of a batch: those of its devices
     chunks         of these rows, 64 to 256 each where there are as many; workers or threads make them in turn
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory, which holds `prefetch` batches of a process, or less where it has no room.
+They hand chunks over in shared memory (`slots.py`), which holds `prefetch` batches of a process, or less where it has
+no room.
 """
 
 import copy
@@ -19,6 +20,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,17 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed
+from rococo_jax.data.slots import OpenedSlots, SharedRows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
     ON_DECODE_ERROR,
     TEXT_FIELDS,
     Batch,
+    Chunk,
     DrawSample,
-    MakeBatch,
+    MakeChunk,
+    use_slots,
 )
 from rococo_jax.errors import InputError
 
@@ -54,27 +59,21 @@ _BESIDE_QUEUE = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class MakeChunk:
-    """Makes chunks of a process's rows, numbered from step 0 on; `per_batch` of them are its rows of one batch."""
+class ReadChunk:
+    """Makes chunks of a process's `rows`, numbered from step 0 on; `per_batch` of them are its rows of one batch."""
 
     samples: grain.MapDataset
-    make_batch: MakeBatch
+    make: MakeChunk
     batch_size: int
-    process_index: int
-    process_count: int
+    rows: tuple[int, ...]
     per_batch: int
 
-    @property
-    def rows(self) -> int:
-        """This process's rows of a batch."""
-        return self.batch_size // self.process_count
-
-    def __call__(self, number: int) -> Batch:
+    def __call__(self, number: int) -> Chunk:
         """The chunk of a number."""
         step, part = divmod(number, self.per_batch)
-        start = step * self.batch_size + self.process_index * self.rows
-        first, end = (start + each * self.rows // self.per_batch for each in (part, part + 1))
-        return self.make_batch([self.samples[position] for position in range(first, end)])
+        first, end = (each * len(self.rows) // self.per_batch for each in (part, part + 1))
+        positions = (step * self.batch_size + row for row in self.rows[first:end])
+        return self.make((self.samples[position] for position in positions), end - first)
 
 
 def chunks_in(rows: int, makers: int) -> int:
@@ -84,25 +83,24 @@ def chunks_in(rows: int, makers: int) -> int:
     return -(-chunks // makers) * makers if chunks > makers else chunks
 
 
-def join_chunks(chunks: Iterator[Batch], rows: int, count: int, copy: bool) -> Batch:
-    """The batch of the next `count` chunks, each copied once; a single one is handed on as it is unless `copy`."""
+def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: OpenedSlots) -> Batch:
+    """The batch of the next `count` chunks, each copied once; a single one of this process is handed on as it is."""
     first = next(chunks)
-    if count == 1 and not copy:
-        return first
-    # Counts have no rows; they are summed.
-    joined = {
-        name: np.empty((rows, *values.shape[1:]), values.dtype) if values.ndim else values.copy()
-        for name, values in first.items()
-    }
-    start, chunk = 0, first
+    if count == 1 and not any(isinstance(view, SharedRows) for view in first.views.values()):
+        return first.arrays | first.views
+    joined: Batch = {}
+    start = 0
     for number in range(count):
-        chunk = first if number == 0 else next(chunks)
-        end = start + len(chunk["sample_index"])
-        for name, values in chunk.items():
-            if values.ndim:
-                joined[name][start:end] = values
-            elif number:
-                joined[name] = joined[name] + values
+        chunk = next(chunks) if number else first
+        end = start + len(chunk.arrays["sample_index"])
+        for name, values in (*chunk.arrays.items(), *chunk.views.items()):
+            if not values.shape:  # counts have no rows; they are summed
+                joined[name] = joined[name] + values if number else values
+                continue
+            with opened.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
+                if not number:
+                    joined[name] = np.empty((rows, *array.shape[1:]), array.dtype)
+                joined[name][start:end] = array
         start = end
     return joined
 
@@ -116,7 +114,7 @@ class TrainingInput(Iterator[Batch]):
 
     def __init__(
         self,
-        make_chunk: MakeChunk,
+        read_chunk: ReadChunk,
         identity: Mapping[str, Any],
         *,
         workers: int = 0,
@@ -126,22 +124,21 @@ class TrainingInput(Iterator[Batch]):
     ):
         self.identity = dict(identity)
         self.next_step = start_step
-        self._make_chunk, self._workers, self._prefetch = make_chunk, workers, prefetch
-        self._chunk_bytes = chunk_bytes
+        self._read_chunk, self._workers, self._prefetch = read_chunk, workers, prefetch
+        self._chunk_bytes, self._opened = chunk_bytes, OpenedSlots()
         self._iterator: grain.DatasetIterator | None = None
 
     def __next__(self) -> Batch:
         """The batch of `next_step`. Raises InputError where an image is broken and `on_decode_error` is `raise`."""
         if self._iterator is None:
             self._iterator = iter(self._from(self.next_step))
-        # Copied out of the workers' shared memory, which is freed with Grain's own arrays.
-        batch = join_chunks(self._iterator, self._make_chunk.rows, self._make_chunk.per_batch, copy=self._workers > 0)
+        batch = join_chunks(self._iterator, len(self._read_chunk.rows), self._read_chunk.per_batch, self._opened)
         self.next_step += 1
         return batch
 
     def _from(self, step: int) -> grain.IterDataset:
-        ahead = self._prefetch * self._make_chunk.per_batch
-        chunks = grain.MapDataset.range(_SAMPLES)[step * self._make_chunk.per_batch :].map(self._make_chunk)
+        ahead = self._prefetch * self._read_chunk.per_batch
+        chunks = grain.MapDataset.range(_SAMPLES)[step * self._read_chunk.per_batch :].map(self._read_chunk)
         if not self._workers:
             return chunks.to_iter_dataset(grain.ReadOptions(min(ahead, usable_cores()), ahead))
         if not flags.FLAGS.is_parsed():  # Grain reads absl's flags, which must be parsed
@@ -167,6 +164,7 @@ class TrainingInput(Iterator[Batch]):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
+            self._opened.close()
 
     def __enter__(self) -> "TrainingInput":
         return self
@@ -182,8 +180,7 @@ def make_training_input(
     tokenizer: Tokenizer,
     batch_size: int,
     seed: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Sequence[int] | None = None,
     start_step: int = 0,
     text_length: int | None = None,
     captions_per_image: str = "one",
@@ -201,7 +198,7 @@ def make_training_input(
         source: images and captions (`open_pairs`).
         preprocessing: how images are turned into pixels; None leaves out the pixels and opens no image.
         batch_size: of the global batch, over all processes.
-        process_index: which contiguous part of each global batch this process reads.
+        rows: of each global batch, which this process reads; all by default.
         text_length: tokens of every text; the tokenizer's context length by default.
         captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,
@@ -215,8 +212,8 @@ def make_training_input(
         prefetch: batches made ahead, by all workers together.
 
     Raises:
-        InputError: the source is empty or smaller than a batch, the batch is not divisible by the processes, the text
-            length does not fit the tokenizer, or a choice is unknown.
+        InputError: the source is empty or smaller than a batch, the text length does not fit the tokenizer, or a choice
+            is unknown.
     """
     for name, value, choices in (
         ("captions_per_image", captions_per_image, CAPTIONS_PER_IMAGE),
@@ -224,8 +221,6 @@ def make_training_input(
     ):
         if value not in choices:
             raise InputError(_SOURCE, name, repr(value), f"one of {', '.join(choices)}")
-    if batch_size % process_count:
-        raise InputError(_SOURCE, "batch_size", batch_size, f"a multiple of the {process_count} processes")
     order = SampleOrder(len(source), batch_size, seed) if order is None else order
     draw = DrawSample(source, order, preprocessing, augmentation or Augmentation(), captions_per_image, on_decode_error)
     samples = grain.MapDataset.range(_SAMPLES).random_map(draw, seed=derive_seed(seed, "samples"))
@@ -235,10 +230,10 @@ def make_training_input(
         else:
             samples = samples.map(transform)
     length = _check_text_length(text_length, tokenizer)
-    rows = batch_size // process_count
-    per_batch = chunks_in(rows, workers or usable_cores())
-    make_batch = MakeBatch(tokenizer, length, text_fields)
-    make_chunk = MakeChunk(samples, make_batch, batch_size, process_index, process_count, per_batch)
+    rows = tuple(range(batch_size) if rows is None else map(int, rows))
+    per_batch = chunks_in(len(rows), workers or usable_cores())
+    make = MakeChunk(tokenizer, length, text_fields)
+    read_chunk = ReadChunk(samples, make, batch_size, rows, per_batch)
     identity = {
         "seed": seed,
         "batch_size": batch_size,
@@ -249,9 +244,9 @@ def make_training_input(
     views = 0 if preprocessing is None else 1 + draw.augmentation.also_resized
     pixels = views * 3 * math.prod(preprocessing.image_size) if views else 0
     texts = 1 + len(extra_text)  # at least; texts are small beside pixels
-    chunk_bytes = -(-rows // per_batch) * (pixels + texts * length * 5)
+    chunk_bytes = -(-len(rows) // per_batch) * (pixels + texts * length * 5)
     return TrainingInput(
-        make_chunk, identity, workers=workers, prefetch=prefetch, start_step=start_step, chunk_bytes=chunk_bytes
+        read_chunk, identity, workers=workers, prefetch=prefetch, start_step=start_step, chunk_bytes=chunk_bytes
     )
 
 
@@ -305,3 +300,4 @@ def _start_worker(worker: int, count: int) -> None:
 
     jax.config.update("jax_platforms", "cpu")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    use_slots()

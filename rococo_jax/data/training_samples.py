@@ -25,7 +25,7 @@ Where `valid` is False there is no text, and the ids are those of the empty text
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain.python as grain
@@ -36,11 +36,13 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import Order, derive_seed, images_of_batch
+from rococo_jax.data.slots import SharedRows, Slots
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 
 CAPTIONS_PER_IMAGE = ("one", "all")
 ON_DECODE_ERROR = ("skip", "raise")
+VIEWS = {"pixels", "resized"}
 Batch = dict[str, np.ndarray]
 TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard_negatives": "negative"}
 
@@ -121,8 +123,21 @@ def _turn(seed: int, image: int, cycle: int, count: int) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MakeBatch:
-    """Stacks samples to a batch of arrays; all texts are tokenised together and padded to `text_length` tokens.
+class Chunk:
+    """Rows of a batch. No tree to JAX and Grain, so that Grain pickles it and leaves its arrays where they are.
+
+    Attributes:
+        views: images, which a worker process has in slots.
+        arrays: all others.
+    """
+
+    views: dict[str, np.ndarray | SharedRows]
+    arrays: Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeChunk:
+    """Stacks samples to arrays; all texts are tokenised together and padded to `text_length` tokens.
 
     `text_fields` maps the key of further texts in a sample to the name of their arrays in the batch.
     """
@@ -131,22 +146,28 @@ class MakeBatch:
     text_length: int
     text_fields: Mapping[str, str]
 
-    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Batch:
-        """The samples as one batch."""
+    def __call__(self, made: Iterable[dict[str, Any]], rows: int) -> Chunk:
+        """So many samples as arrays. Each view is copied as soon as its sample is made, while a cache holds it."""
+        samples, views, sent = [], {}, {}
+        for row, sample in enumerate(made):
+            for name in VIEWS & sample.keys():
+                view = sample.pop(name)
+                if name not in views:
+                    views[name], sent[name] = _rows((rows, *view.shape))
+                views[name][row] = view
+            samples.append(sample)
         batch = {
             "image_id": _column(samples, "image_id", np.int32),
             "caption_index": _column(samples, "caption_index", np.int32),
             "sample_index": _column(samples, "sample_index", np.int64),
             "skipped_images": np.array(sum(sample["skipped"] for sample in samples), np.int32),
         }
-        for view in {"pixels", "resized"} & samples[0].keys():
-            batch[view] = np.stack([sample[view] for sample in samples])
         batch["ids"], batch["text_mask"] = self._tokenise([sample["caption"] for sample in samples])
         for key, name in self.text_fields.items():
             if key in samples[0]:
                 valid = [sample[f"{name}_valid"] for sample in samples] if f"{name}_valid" in samples[0] else None
                 batch |= self._texts(name, [sample[key] for sample in samples], valid)
-        return batch
+        return Chunk(sent, batch)
 
     def _texts(self, name: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
         """Ids, mask and validity of texts, one or equally many a sample; None is a missing text."""
@@ -166,6 +187,24 @@ class MakeBatch:
         # A text that is cut keeps its last id, which ends it.
         cut = [ids if len(ids) <= most else [*ids[: most - 1], ids[-1]] for ids in self.tokenizer.encode(texts)]
         return self.tokenizer.pad(cut, self.text_length)
+
+
+# Of a worker process.
+_slots: Slots | None = None
+
+
+def use_slots() -> None:
+    """Has the views of samples written into slots from here on: this is a worker process."""
+    global _slots
+    _slots = Slots()
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[UInt8[np.ndarray, "rows height width 3"], np.ndarray | SharedRows]:
+    """Rows to write, and what stands for them in a chunk."""
+    if _slots is not None:
+        return _slots.take(shape)
+    made = np.empty(shape, np.uint8)
+    return made, made
 
 
 def _column(samples: Sequence[Mapping[str, Any]], name: str, dtype: type) -> np.ndarray:

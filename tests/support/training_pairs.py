@@ -36,8 +36,12 @@ def write_pairs(folder: Path, count: int, captions: int = 5) -> tuple[str, str]:
     return str(folder / "images"), str(folder / "captions.json")
 
 
-def tiny_input(source, *, batch_size: int = 8, seed: int = 3, **choices) -> TrainingInput:
-    """A training input over tiny images and the tiny tokenizer."""
+def tiny_input(
+    source, *, batch_size: int = 8, seed: int = 3, process_index: int = 0, process_count: int = 1, **choices
+) -> TrainingInput:
+    """A training input over tiny images and the tiny tokenizer; of several processes one has a run of rows."""
+    own = batch_size // process_count
+    choices.setdefault("rows", range(process_index * own, (process_index + 1) * own))
     choices = {"preprocessing": PREPROCESSING, "tokenizer": tiny_tokenizer(), "prefetch": 0, **choices}
     return make_training_input(source, batch_size=batch_size, seed=seed, **choices)
 

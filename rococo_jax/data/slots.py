@@ -1,0 +1,83 @@
+"""Shared memory that worker processes write rows into, and that is used again once they are copied out.
+
+    worker             array, sent = slots.take((256, 224, 224, 3)); array[row] = ...; `sent` goes through a queue
+    training process   with opened.rows(sent) as array: batch[start:end] = array
+
+A new piece of memory for every chunk, as Grain makes them, is cleared by the system, mapped by both processes and given
+back page by page: 170 of the 990 microseconds that a small image took. Here a worker has as many slots as are on their
+way at once, and both processes map each of them once. The last byte of a slot says whether it waits to be copied. A
+worker removes its slots when it ends; where it is killed, Python's resource tracker does.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from multiprocessing import shared_memory, util
+
+import numpy as np
+from jaxtyping import UInt8
+
+# Chunks of a run differ by a row; slots are rounded up, so that each can hold any of them.
+_ROUNDED_TO = 2**21
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedRows:
+    """Rows of bytes in a slot: what travels from a worker to the training process."""
+
+    slot: str
+    shape: tuple[int, ...]
+
+
+class Slots:
+    """The slots of a worker process."""
+
+    def __init__(self):
+        self._slots: list[shared_memory.SharedMemory] = []
+        util.Finalize(self, _remove, (self._slots,), exitpriority=10)
+
+    def take(self, shape: tuple[int, ...]) -> tuple[UInt8[np.ndarray, "..."], SharedRows]:
+        """Rows to write, and what to send. Their slot is taken until the training process has copied them."""
+        size = math.prod(shape)
+        free = (slot for slot in self._slots if not slot.buf[-1] and slot.size > size)
+        slot = next(free, None)
+        if slot is None:
+            slot = shared_memory.SharedMemory(create=True, size=-(-(size + 1) // _ROUNDED_TO) * _ROUNDED_TO)
+            self._slots.append(slot)
+        slot.buf[-1] = 1
+        return _array(slot, shape), SharedRows(slot.name, shape)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+
+class OpenedSlots:
+    """The slots of all workers, as the training process maps them."""
+
+    def __init__(self):
+        self._slots: dict[str, shared_memory.SharedMemory] = {}
+
+    @contextlib.contextmanager
+    def rows(self, sent: SharedRows) -> Iterator[UInt8[np.ndarray, "..."]]:
+        """The rows, valid inside of the block; after it their slot is free."""
+        slot = self._slots.get(sent.slot)
+        if slot is None:
+            slot = self._slots[sent.slot] = shared_memory.SharedMemory(sent.slot)
+        yield _array(slot, sent.shape)
+        slot.buf[-1] = 0
+
+    def close(self) -> None:
+        """Unmaps them; their workers remove them."""
+        for slot in self._slots.values():
+            slot.close()
+        self._slots.clear()
+
+
+def _array(slot: shared_memory.SharedMemory, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
+    return np.frombuffer(slot.buf, np.uint8, math.prod(shape)).reshape(shape)
+
+
+def _remove(slots: list[shared_memory.SharedMemory]) -> None:
+    for slot in slots:
+        slot.unlink()
