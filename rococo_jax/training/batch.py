@@ -69,7 +69,7 @@ class Batch:
             Images(self.images.pixels, self.images.features, patches=self.images.patches), self.texts, None, chosen, {}
         )
 
-    def rows(self, chosen: slice) -> "Batch":
+    def rows(self, chosen: Int[np.ndarray, " own"]) -> "Batch":
         """Some of the rows."""
         return jax.tree.map(lambda array: array[chosen], self)
 

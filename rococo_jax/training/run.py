@@ -30,7 +30,7 @@ from rococo_jax.encoders.run_checkpoints import CHECKPOINTS, ORIGIN
 from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.runtime import barrier, make_mesh, on_any_process
+from rococo_jax.runtime import barrier, make_mesh, on_any_process, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.cross_fit import refuse_seen_fold
@@ -138,7 +138,8 @@ def _train(
     folder = influence_folder or workdir
     whole = _on_own_devices(config, encoder, folder)
     agree = agree_on_devices(mesh) if jax.process_count() > 1 else None
-    batches = make_input(Making(config, whole, source, folder), run_cache.features, agree)
+    rows = rows_of(mesh.local_devices, mesh, config.batch_size)
+    batches = make_input(Making(config, whole, source, folder), run_cache.features, agree, rows)
     tokens = text_length(config, encoder)
     barrier("the starting state")
     # From here on the parameters are the state's: no other copy stays on the devices.

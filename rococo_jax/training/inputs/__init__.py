@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.cores import usable_cores
@@ -50,16 +51,17 @@ def make_input(
     making: Making,
     keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
     agree: Agree | None = None,
+    rows: Int[np.ndarray, " own"] | None = None,
 ) -> "PairInput | CutTexts | FeatureInput":
     """The batches of this process, from step 0. All processes must call it.
 
     Args:
         keep: makes the features of frozen towers, or has them from another run.
         agree: on the longest text of a batch, where there are several processes.
+        rows: of each global batch, which this process reads; all by default.
     """
     config, encoder, source_of_run = making.config, making.encoder, making.source
     inputs = active_inputs(config)
-    shard = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     augmentation = Augmentation(
         (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
         flip=config.data.flip,
@@ -76,7 +78,7 @@ def make_input(
         making = dataclasses.replace(making, source=source)
     elif config.data.cached_features:
         features = keep(config, lambda: make_features(making, augmentation, cache))
-        return FeatureInput(features, making, **shard)
+        return FeatureInput(features, making, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(making) for each in inputs]
     arrays = make_training_input(
@@ -94,7 +96,7 @@ def make_input(
         order=make_order(config, making.source),
         workers=workers_of(config),
         prefetch=config.data.prefetch,
-        **shard,
+        rows=rows,
     )
     batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(making.source))
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:

@@ -149,18 +149,17 @@ def _augmented_features(
 
 class FeatureInput:
     """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one
-    caption.
+    caption. `rows` are this process's rows of a batch, all by default.
     """
 
-    def __init__(self, features: Features, making: Making, process_index: int = 0, process_count: int = 1):
+    def __init__(self, features: Features, making: Making, rows: Int[np.ndarray, " own"] | None = None):
         config = making.config
         self.features, self.config, self.inputs = features, config, active_inputs(config)
         self.items = items_per_pair(config)
         noise = config.data.feature_noise
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
-        rows = config.batch_size // process_count
-        self.rows = slice(process_index * rows, (process_index + 1) * rows)
+        self.rows = np.arange(config.batch_size) if rows is None else rows
         self.next_step, self.skipped = 0, features.left_out
         self.identity = {"seed": config.seed, "batch_size": config.batch_size, **features.identity}
 
