@@ -20,6 +20,8 @@ from pathlib import Path
 from string import Template
 
 from command import (
+    GPU_FLAGS,
+    GPU_MEMORY,
     MOUNT,
     Disk,
     InputError,
@@ -154,6 +156,7 @@ def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
         {"name": "ROCOCO_PROCESSES", "value": str(asked.hosts)},
         {"name": "ROCOCO_PROCESS", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         timeout,
+        *({"name": name, "value": value} for name, value in (GPU_MEMORY, GPU_FLAGS)),
     ]
 
 
