@@ -2,17 +2,23 @@
 
     python perf/input_rate.py --images coco/images --captions captions_train.json --tokenizer towers/minilm_l6_v2
 
-The same images lie as files, shards and tars; `bare` decodes and resizes the files in a pool of as many processes and
-throws the pixels away, the rate that nothing in this language exceeds. `webdataset` is that library's reader on the
-same tar, decoding and resizing alike in a torch DataLoader of as many workers, as open_clip does it, batched without
-texts; left out where it is not installed. Kinds take turns in every round, after a warm-up that starts the workers;
-rates are medians, a `ratio` the median over rounds of a rate over that of `bare`. `held` is what workers hold at the
-end: of shared memory, and of memory of their own (Linux). `of_64_cores` is the rate a worker times 64: what a host
-would reach whose disk, main process and memory keep up.
+The same images lie as files, shards and tars; `bare` decodes and resizes the files in a pool of as many processes, to
+the same bytes (checked), and throws the pixels away, the rate that nothing in this language exceeds. The training input
+also shuffles, draws a caption, tokenises and brings batches into the main process; with `--altered` it alters every
+caption once by an influence table (of random numbers, whose values do not change the cost). `threads` reads the folder
+with as many threads of one process. `webdataset` is that library's reader on the same tar, decoding and resizing alike
+in a torch DataLoader of as many workers, as open_clip does it, batched without texts; left out where it is not
+installed. Kinds take turns in every round, after a warm-up that starts the workers; rates are medians, a `ratio` the
+median over rounds of a rate over that of `bare`, `ratios` their range. `held` is what workers hold at the end: of
+shared memory, and of memory of their own (Linux). `processor_us` is the time of all processes on the cores, an image,
+and `processor_ratio` that of `bare` over it: the ratio where nothing else runs and the main process shares the workers'
+cores. `of_64_cores` is the rate a worker times 64: what a host would reach whose disk, main process and
+memory keep up.
 """
 
 import argparse
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -26,12 +32,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from rococo_jax.cores import usable_cores
 from rococo_jax.data.array_record import pack_pairs
+from rococo_jax.data.images import open_image
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shard_order import ShardOrder
 from rococo_jax.data.tokenizers import read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
+from rococo_jax.perturb.text.words import split_words
 
 
 def prepared(side: int) -> Preprocessing:
@@ -39,38 +50,84 @@ def prepared(side: int) -> Preprocessing:
     return Preprocessing(shortest_edge=side, crop_size=(side, side), resample="bicubic")
 
 
-def decode(of: tuple[str, int]) -> None:
-    """One file, as the bare pool does it."""
+def decode(of: tuple[str, int]) -> np.ndarray:
+    """One file, without this project."""
     path, side = of
     with Image.open(path) as opened:
-        prepared(side).resize(opened.convert("RGB"))
+        image = opened.convert("RGB")
+    width, height = image.size
+    size = (side, int(side * height / width)) if width <= height else (int(side * width / height), side)
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    left, upper = (image.width - side) // 2, (image.height - side) // 2
+    return np.array(image.crop((left, upper, left + side, upper + side)))
 
 
-def time_bare(paths: list[str], side: int, workers: int, count: int) -> float:
+def decode_only(of: tuple[str, int]) -> None:
+    decode(of)
+
+
+class Timed:
+    """Rate and time on the cores of what a `with` block does with `count` images, child processes included (Linux)."""
+
+    def __init__(self, count: int):
+        self.count = count
+
+    def __enter__(self) -> "Timed":
+        self.rate, self.processor = -time.perf_counter(), -processor_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rate = self.count / (self.rate + time.perf_counter())
+        self.processor = 1e6 * (self.processor + processor_seconds()) / self.count
+
+
+def processor_seconds() -> float:
+    """Of this process and its children, which run on."""
+    ticks = 0
+    for child in multiprocessing.active_children():
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def time_bare(paths: list[str], side: int, workers: int, count: int) -> Timed:
     work = [(paths[number % len(paths)], side) for number in range(count)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        pool.map(decode, work[: 32 * workers], chunksize=8)
-        start = time.perf_counter()
-        for _ in pool.imap_unordered(decode, work, chunksize=16):
-            pass
-        return count / (time.perf_counter() - start)
+        pool.map(decode_only, work[: 32 * workers], chunksize=8)
+        with Timed(count) as timed:
+            for _ in pool.imap_unordered(decode_only, work, chunksize=16):
+                pass
+        return timed
 
 
-def time_ours(source, side: int, workers: int, count: int, batch_size: int, tokenizer, order) -> tuple[float, dict]:
+def time_ours(source, workers: int, side: int, count: int, batch_size: int, **choices) -> tuple[Timed, dict]:
     made = make_training_input(
-        source, preprocessing=prepared(side), tokenizer=tokenizer, batch_size=batch_size, seed=0, workers=workers,
-        text_length=32, order=order,
-    )  # fmt: skip
+        source, preprocessing=prepared(side), batch_size=batch_size, seed=0, workers=workers, text_length=32, **choices
+    )
     batches = max(1, count // batch_size)
     with made:
         for _ in range(4):  # what was made while the workers started is used up
             next(made)
-        start = time.perf_counter()
-        for _ in range(batches):
-            next(made)
-        seconds = time.perf_counter() - start
+        with Timed(batches * batch_size) as timed:
+            for _ in range(batches):
+                batch = next(made)
         held = {"shared_bytes": shutil.disk_usage("/dev/shm").used, "worker_bytes": worker_bytes()}
-    return batches * batch_size / seconds, held
+    assert batch["skipped_images"] == 0 and batch["ids"].any()
+    return timed, held
+
+
+def check_alike(source, side: int) -> None:
+    """Raises SystemExit where the two sides make different pixels."""
+    for path in source.paths[:: max(1, len(source) // 100)]:
+        if not np.array_equal(decode((path, side)), prepared(side).resize(open_image(path))):
+            raise SystemExit(f"{path}: found different pixels in the two loops")
+
+
+def make_alterer(source) -> AlterCaptions:
+    """Adds one altered caption to every sample, chosen by the influence of words."""
+    rng = np.random.default_rng(0)
+    table = {text: rng.random(len(split_words(text)), np.float32) for texts in source.captions for text in texts}
+    return AlterCaptions([CaptionAlterer("same_concept", shipped_lexicon())], table)
 
 
 def worker_bytes() -> int:
@@ -82,7 +139,7 @@ def worker_bytes() -> int:
     return max(found)
 
 
-def time_webdataset(tar: str, side: int, workers: int, count: int, batch_size: int) -> float | None:
+def time_webdataset(tar: str, workers: int, side: int, count: int, batch_size: int) -> Timed | None:
     try:
         import torch
         import webdataset
@@ -90,19 +147,14 @@ def time_webdataset(tar: str, side: int, workers: int, count: int, batch_size: i
         return None
     data = webdataset.WebDataset([tar] * workers, shardshuffle=False, nodesplitter=None)
     data = data.shuffle(1000, initial=1000).map(Decode(side)).batched(batch_size)
-    batches, loader = (
-        max(1, count // batch_size),
-        torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers),
-    )
-    seen, start = 0, None
-    while True:
-        for batch in loader:
-            if start is None:
-                start = time.perf_counter()  # after the first batch, which fills the shuffle buffer
-                continue
-            seen += len(batch)
-            if seen >= batches * batch_size:
-                return seen / (time.perf_counter() - start)
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    next(batches)  # fills the shuffle buffer
+    wanted = max(1, count // batch_size)
+    with Timed(wanted * batch_size) as timed:
+        for _ in range(wanted):
+            next(batches)
+    return timed
 
 
 class Decode:
@@ -157,6 +209,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=2000, help="images that are used, some again where there are fewer")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", help="of the training input, with commas between them; all by default")
+    parser.add_argument("--altered", action="store_true", help="alter every caption once")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
     whole = open_pairs(arguments.images, arguments.captions, allow_missing=True)
@@ -167,34 +221,51 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         forms = write_forms(source, Path(folder) / "data", arguments.shorter_side)
         sources = {"folder": open_pairs(forms["folder"], str(Path(folder) / "data" / "captions.json"))}
+        check_alike(sources["folder"], arguments.side)
         sources |= {name: open_pairs(forms[name]) for name in ("array_record", "tar")}
-        kinds = {name: (each, None) for name, each in sources.items()}
-        kinds["tar, by shards"] = sources["tar"], ShardOrder(sources["tar"].shards, arguments.batch_size, 0)
+        choices = {"tokenizer": tokenizer}
+        if arguments.altered:
+            choices["extra_text"] = [make_alterer(sources["folder"])]
+        by_shards = {"order": ShardOrder(sources["tar"].shards, arguments.batch_size, 0)}
+        kinds = {name: (each, {}) for name, each in sources.items()}
+        kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
+        chosen = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]
         paths = list(sources["folder"].paths)
+        size = (arguments.side, arguments.count, arguments.batch_size)
         for workers in map(int, arguments.workers.split(",")):
-            rates, held = {"bare": []}, {}
+            timed, held = {"bare": []}, {}
             for _ in range(arguments.rounds):
-                rates["bare"].append(time_bare(paths, arguments.side, workers, arguments.count))
+                timed["bare"].append(time_bare(paths, arguments.side, workers, arguments.count))
                 for name, (each, order) in kinds.items():
-                    rate, held[name] = time_ours(
-                        each, arguments.side, workers, arguments.count, arguments.batch_size, tokenizer, order
-                    )
-                    rates.setdefault(name, []).append(rate)
-                of_library = time_webdataset(
-                    forms["tar"], arguments.side, workers, arguments.count, arguments.batch_size
-                )
+                    if name in chosen and (name != "threads" or workers == usable_cores()):
+                        of_kind = time_ours(each, 0 if name == "threads" else workers, *size, **choices, **order)
+                        timed.setdefault(name, []).append(of_kind[0])
+                        held[name] = of_kind[1]
+                of_library = time_webdataset(forms["tar"], workers, *size) if "webdataset" in chosen else None
                 if of_library:
-                    rates.setdefault("webdataset", []).append(of_library)
+                    timed.setdefault("webdataset", []).append(of_library)
             results[f"{workers} workers"] = {
-                name: {
-                    "images_per_second": round(statistics.median(each), 1),
-                    "ratio": round(statistics.median(a / b for a, b in zip(each, rates["bare"], strict=True)), 3),
-                    "of_64_cores": round(64 * statistics.median(each) / workers),
-                    **({"held": held[name]} if name in held else {}),
-                }
-                for name, each in rates.items()
+                name: summary(each, timed["bare"], workers) for name, each in timed.items()
             }
+            for name, each in held.items():
+                results[f"{workers} workers"][name]["held"] = each
     print(json.dumps(results))
+
+
+def summary(timed: list[Timed], bare: list[Timed], workers: int) -> dict:
+    """Of one kind: medians, and the range of its ratios."""
+    ratios = [each.rate / of_bare.rate for each, of_bare in zip(timed, bare, strict=True)]
+    rate, processor, of_bare = (statistics.median(each) for each in (
+        [each.rate for each in timed], [each.processor for each in timed], [each.processor for each in bare],
+    ))  # fmt: skip
+    return {
+        "images_per_second": round(rate, 1),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(min(ratios), 3), round(max(ratios), 3)],
+        "processor_us": round(processor, 1),
+        "processor_ratio": round(of_bare / processor, 3),
+        "of_64_cores": round(64 * rate / workers),
+    }
 
 
 if __name__ == "__main__":
