@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.storage import whole_file
 
 _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 _HEADER = 30  # bytes of a local header of a zip file before its names
@@ -71,7 +72,7 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     path = Path(path)
     if not path.is_file():
         raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", _WANTED)
-    try:
+    with whole_file(path, _WANTED):
         if not zipfile.is_zipfile(path):
             return _table(path, path, 0)
         with zipfile.ZipFile(path) as archive:
@@ -86,8 +87,6 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
             with archive.open(info) as packed, unpacked.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, 2**20)
             return _table(path, unpacked, 0, **told)
-    except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError, TypeError) as error:
-        raise InputError(path, "contents", f"something else ({error})"[:200], _WANTED) from None
 
 
 def _begin(path: Path, info: zipfile.ZipInfo) -> int:
@@ -118,7 +117,7 @@ def _table(source: Path, path: Path, begin: int, **told: Any) -> LogitsFile:
         size = file.tell()
     if dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
         raise InputError(source, "numbers", dtype, _WANTED)
-    if len(shape) != 2 or not shape[0] or shape[1] < 2:
+    if len(shape) != 2 or shape[0] < 1 or shape[1] < 2:
         raise InputError(source, "shape", shape, "rows of images, 2 columns of classes or more")
     if size < offset + shape[0] * shape[1] * dtype.itemsize:
         raise InputError(source, "contents", "fewer numbers than its head says", "a whole file")

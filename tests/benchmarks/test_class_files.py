@@ -9,29 +9,12 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError
-
-NAMES = [f"COCO_val2014_{number:012}.jpg" for number in (11, 22, 33)]
-IDS = {"11": [1, 2], "22": [3], "33": [4]}
-TABLES = {
-    "sits_test.csv": "caption,image,agg_score\nCOCO_val2014:sentid:1,{1},2.5\nCOCO_val2014:sentid:3,{2},0\n",
-    "sis_test.csv": "image1,image2,agg_score\n{0},{1},5\n{1},{2},1.5\n",
-}
-JUDGED = {"eccv_image_to_caption.json": {"11": [1, 3], "22": [3]}, "eccv_caption_to_image.json": {"4": [33, 11]}}
+from tests.benchmarks.judged_forms import IDS, NAMES, write_judged
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three images with captions, their ids, ratings and judgements."""
-    (tmp_path / "images").mkdir()
-    for number, name in enumerate(NAMES):
-        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(tmp_path / "images" / name)
-    captions = [{"image": name, "caption": [f"{name} {k}" for k in range(2)]} for name in NAMES]
-    (tmp_path / "coco_karpathy_test.json").write_text(json.dumps(captions))
-    (tmp_path / "original_image_to_caption.json").write_text(json.dumps(IDS))
-    for name, text in TABLES.items():
-        (tmp_path / name).write_text(text.format(*NAMES))
-    for name, value in JUDGED.items():
-        (tmp_path / name).write_text(json.dumps(value))
+    write_judged(tmp_path)
     return tmp_path
 
 

@@ -3,10 +3,12 @@
 What a damaged file still says is used as a command would: items are scored, samples are decoded.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,11 @@ from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
 from rococo_jax.evaluation.across_seeds import read_image_hits, read_pair_hits
 from rococo_jax.evaluation.examples import Example, Side, read_examples, write_examples
+from rococo_jax.evaluation.logits_file import open_logits
+from rococo_jax.evaluation.stored import StoredEmbeddings
 from rococo_jax.evaluation.user_logits import read_labels
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
+from tests.benchmarks.judged_forms import write_judged
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
 from tests.support.tar_pairs import write_tar
@@ -143,6 +148,36 @@ class Kind:
     read: Callable[[Path], object]
 
 
+def _logits(path: Path) -> None:
+    np.savez(path, logits=np.arange(6.0).reshape(2, 3), classes=np.array(["a", "b", "c"]), names=np.array(["x", "y"]))
+
+
+def _read_logits(path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        file = open_logits(path, stack)
+        file.block(np.arange(file.shape[1]), slice(0, file.shape[0]))
+
+
+def _judged(path: Path) -> None:
+    write_judged(path.parent)
+
+
+def _open_judged(name: str, path: Path) -> None:
+    folders = {role: path.parent / "images" if role == "images" else path.parent for role in
+               find_benchmark(name).folders}  # fmt: skip
+    find_benchmark(name).open(folders, Settings(templates=("1",)))
+
+
+def _vectors(path: Path) -> None:
+    np.savez(path, image_names=np.array(["a"]), image_embeddings=np.ones((1, 2), np.float32),
+             captions=np.array(["a dog"]), text_embeddings=np.ones((1, 2), np.float32))  # fmt: skip
+
+
+def _table_of_vectors(path: Path) -> None:
+    for side in ("image", "caption"):
+        _table(path.with_name(f"{side}.parquet"), {side: ["a", "b"], "embedding": [[1.0, 2.0], [2.0, 1.0]]})
+
+
 def _text(content: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(content)
 
@@ -157,6 +192,13 @@ KINDS = {
     "rows of pairs": Kind("per_pair.parquet", _rows_of_a_run, read_pair_hits),
     "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
     "regions": Kind("regions.npz", _regions, lambda path: read_regions(str(path))),
+    "logits": Kind("logits.npz", _logits, _read_logits),
+    "logits as .npy": Kind("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
+    "embeddings": Kind("vectors.npz", _vectors, StoredEmbeddings),
+    "embeddings as a table": Kind("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
+    "ratings": Kind("sits_test.csv", _judged, partial(_open_judged, "cxc")),
+    "ids of captions": Kind("original_image_to_caption.json", _judged, partial(_open_judged, "cxc")),
+    "judgements": Kind("eccv_image_to_caption.json", _judged, partial(_open_judged, "eccv_caption")),
     "labels": Kind("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
     "labels as a table": Kind("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
     "texts": Kind("texts.json", _text('[{"caption": "a dog", "negative_caption": "a cat"}]'), read_text_pairs),
