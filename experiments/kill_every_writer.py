@@ -107,7 +107,7 @@ def bytes_of(world: World) -> dict[str, str]:
     found = {
         str(path.relative_to(world.root)): hashlib.sha256(_undated(path)).hexdigest()
         for path in sorted(kept)
-        if path.name not in _DRAWN
+        if path.name not in (*_DRAWN, ".lock")
     }
     # The description of where a run began has no parameters.
     models = [path.parent for path in kept if path.name == "model.json" and (path.parent / "params").is_dir()]

@@ -74,6 +74,8 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
 
 
 _held: set[Path] = set()
+# As `atomic_write` names them.
+_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 
 
 @contextlib.contextmanager
@@ -81,7 +83,7 @@ def hold(path: str | os.PathLike, beside: bool = False) -> Iterator[None]:
     """Keeps a folder, or a file that is yet to be written, for this process while the block runs.
 
     The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file; `beside` it for a folder too, which may not be
-    there yet. It ends with the process, however that ends.
+    there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
     Where the file system has no locks there is none.
 
     Raises:
@@ -93,6 +95,8 @@ def hold(path: str | os.PathLike, beside: bool = False) -> Iterator[None]:
         raise _in_use(path, "this process")
     file = _lock_file(path, lock)
     _held.add(lock)
+    with contextlib.suppress(OSError):
+        _remove_left_over(path, deep=lock.parent != path)
     try:
         yield
     finally:
@@ -122,6 +126,23 @@ def _lock_file(path: Path, lock: Path) -> int:
             os.close(file)
             raise
         os.close(file)
+
+
+def _remove_left_over(path: Path, deep: bool) -> None:
+    """Removes the temporary files of a command that was killed, which only the holder of the output can tell apart.
+
+    Others may write in the folders of a folder that is held from inside (a run's), so there it is not done `deep`.
+    """
+    found = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
+    if path.is_dir():
+        found += path.rglob(".*.part") if deep else path.glob(".*.part")
+    for each in found:
+        if not _TEMPORARY.search(each.name):
+            continue
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
 
 
 def _is_at(file: int, path: Path) -> bool:

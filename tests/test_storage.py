@@ -31,3 +31,16 @@ def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kin
     assert not re.search("lock", " ".join(found.name for found in tmp_path.rglob("*")))
     with hold(path):
         pass
+
+
+def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+    run = tmp_path / "run"
+    (run / ".model.0123abcd.part/params").mkdir(parents=True)
+    (run / "other").mkdir()
+    kept = [run / ".hidden.part", run / ".model.json", run / "a.0123abcd.part", run / "other/.out.0123abcd.part"]
+    for path in (*kept, run / ".log.89abcdef.part", tmp_path / ".run.89abcdef.part"):
+        path.write_text("")
+    with hold(run):
+        assert set(run.rglob("*")) | set(tmp_path.glob(".*")) == {*kept, run / "other", run / ".lock"}
+    with hold(run, beside=True):  # for a command that writes the whole folder
+        assert not kept[-1].exists() and all(path.exists() for path in kept[:-1])

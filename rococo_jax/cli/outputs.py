@@ -7,8 +7,6 @@ import argparse
 import contextlib
 import errno
 import os
-import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,6 @@ from pathlib import Path
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hold, refuse_url
 
-# As `storage.atomic_write` names them.
-_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 _OUTPUTS = ("out", "per_query", "workdir")
 _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
 
@@ -104,25 +100,11 @@ def hold_output(arguments: argparse.Namespace) -> Iterator[None]:
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError):  # a folder may be open to writing, and the one it is in not
                 held.enter_context(hold(path, beside=True))
-                _remove_left_over(path)
             yield
     finally:
         for folder in absent:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # where nothing was written
-
-
-def _remove_left_over(path: Path) -> None:
-    """Removes the temporary files of a command that was killed, which only the holder of the output can tell apart."""
-    found = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
-    found += path.rglob(".*.part") if path.is_dir() else []
-    for each in found:
-        if not _TEMPORARY.search(each.name):
-            continue
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
-        else:
-            each.unlink(missing_ok=True)
 
 
 def _same(output: str, named: str) -> bool:
