@@ -1,12 +1,13 @@
 """What scorers without the image get on balanced captions: n-gram models, length, and a trained classifier.
 
     python experiments/balanced_captions.py --reference coco/captions_train.json --captions coco/captions_test.json \
-        --out out/balanced [--operations replace,add] [--variants rand_voca] [--trained-on 1000]
+        --out out/balanced [--operations replace,add] [--variants rand_voca] [--trained-on 1000] [--apart]
 
 For each operation and variant the captions of --captions are altered and balanced against --reference. The n-gram
 models and the length are those of `rococo baselines`. The classifier is a logistic regression on words and word pairs,
-fitted on originals and altered captions of --trained-on images of --reference, whose images are others. Prints a table;
-annotations and figures, with intervals over images, are in --out, and what is there is not made again.
+fitted on originals and altered captions of --trained-on images of --reference, whose images are others. With --apart
+these are left out of the reference, so that the generator is fitted to neither side. Prints a table; annotations and
+figures, with intervals over images, are in --out, and what is there is not made again.
 """
 
 import argparse
@@ -81,10 +82,13 @@ def main() -> None:
     parser.add_argument("--operations", default=",".join(OPERATIONS))
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--trained-on", type=int, default=1000, metavar="N", help="images that train the classifier")
+    parser.add_argument("--apart", action="store_true", help="leave these images out of the reference")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     images, training = read_captions(arguments.captions), read_captions(arguments.reference)
+    taught = training[: arguments.trained_on]
+    training = training[arguments.trained_on :] if arguments.apart else training
     reference = ReferenceCaptions(training, open_lexicon(""))
     texts = tuple(caption for image in training for caption in image.captions)
     total = sum(len(image.captions) for image in images)
@@ -97,9 +101,8 @@ def main() -> None:
             if not written.is_file():
                 alterer = balanced_alterer(variant, reference, operation, arguments.seed)
                 own = pairs_of(images, alterer, place.with_suffix(".json"), arguments.seed)
-                taught = training[: arguments.trained_on]
-                taught = pairs_of(taught, alterer, place.with_suffix(".training.json"), arguments.seed)
-                write_json(written, figures_of(own, taught, texts))
+                teaching = pairs_of(taught, alterer, place.with_suffix(".training.json"), arguments.seed)
+                write_json(written, figures_of(own, teaching, texts))
             found = read_json(written, "figures")
             cells = [
                 f"{found[name]['preference']:.1f} ({found[name]['interval'][0]:.1f}-{found[name]['interval'][1]:.1f})"

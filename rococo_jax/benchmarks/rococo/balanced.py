@@ -12,10 +12,12 @@ from typing import Any
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions
 from rococo_jax.benchmarks.rococo.generate import AlteredSet
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.perturb.text.balance import BalancedAlterer
+from rococo_jax.perturb.text.balance import BalancedAlteration, BalancedAlterer
 from rococo_jax.perturb.text.rewording import reword
+from rococo_jax.storage import hash_json
 
-NOT_BALANCED = "no two alterations of opposite gain"
+NOT_BALANCED = "no two alterations of opposite gain, or too telling ones"
+SURPLUS = "left out, so that as many altered captions are more probable as less"
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,14 @@ def balance_captions(
         alterer: the variant and operation.
         on_progress: called with the number of captions that are done.
     """
-    items, alterations, positives, unaltered = [], [], [], Counter()
+    items, alterations, positives, unaltered, all_made = [], [], [], Counter(), []
     for image in images:
-        made = [next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions]
-        unaltered[NOT_BALANCED] += made.count(None)
+        all_made.append([next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions])
+        unaltered[NOT_BALANCED] += all_made[-1].count(None)
+        if on_progress is not None:
+            on_progress(len(all_made[-1]))
+    unaltered[SURPLUS] = _halve(all_made)
+    for image, made in zip(images, all_made, strict=True):
         originals = tuple(
             caption if each is None else each.original for each, caption in zip(made, image.captions, strict=True)
         )
@@ -55,6 +61,23 @@ def balance_captions(
         alterations.append(tuple(made))
         reworded = (reword(original, alterer.reference.lexicon, alterer.seed) for original in originals)
         positives.append(tuple(each[0].caption if each else None for each in reworded))
-        if on_progress is not None:
-            on_progress(len(made))
     return BalancedSet(alterer.variant, tuple(items), tuple(alterations), dict(+unaltered), tuple(positives))
+
+
+def _halve(made: list[list[BalancedAlteration | None]]) -> int:
+    """Takes out, in an order by hash, alterations whose gain has the sign of the most, until one is left over or none.
+
+    Coins fall so by chance in a small set; in a half each, n-gram models of the reference are at 50 %.
+
+    Returns how many are taken out.
+    """
+    by_sign: dict[bool, list[tuple[str, int, int]]] = {True: [], False: []}
+    for row, alterations in enumerate(made):
+        for place, each in enumerate(alterations):
+            if each is not None:
+                by_sign[each.gain[0] > 0].append((hash_json([each.original, each.caption]), row, place))
+    few, many = sorted(by_sign.values(), key=len)
+    surplus = max(0, len(many) - len(few) - 1)
+    for _, row, place in sorted(many)[:surplus]:
+        made[row][place] = None
+    return surplus

@@ -14,16 +14,17 @@ and a coin decides between them. A scorer by these gains prefers the original in
 that is an odd function of them. A caption without such a pair is left unaltered. The coin is flipped once for an image
 and draw, and changes with each of its captions.
 
+Few captions have a swap that makes them more probable. They are altered so; of the others, whose swaps all make them
+less probable, as many, drawn by the size of the gain. What words tell beyond that is fitted (`balance_fit`).
+
 Everything depends on the seed, the caption, the other captions of its image and the reference captions alone.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,16 @@ import regex
 
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import OPERATIONS, VARIANTS
-from rococo_jax.perturb.text.ngrams import words_of
+from rococo_jax.perturb.text.balance_fit import (
+    DECIMALS,
+    Balance,
+    Pools,
+    changed,
+    kept_share,
+    opposite_pairs,
+    swap_rates,
+)
+from rococo_jax.perturb.text.ngrams import Words, words_of
 from rococo_jax.perturb.text.replacement import Alteration
 from rococo_jax.perturb.text.word_exchange import (
     ReferenceCaptions,
@@ -42,11 +52,9 @@ from rococo_jax.perturb.text.word_exchange import (
     fits_article,
     is_new,
 )
-from rococo_jax.perturb.text.words import like_case, plain, split_words
+from rococo_jax.perturb.text.words import like_case, split_words
 
 BALANCED_VARIANTS = tuple(variant for variant in VARIANTS if variant != "danger")
-# Gains are rounded before they are compared: last bits of logarithms differ between machines.
-_DECIMALS = 6
 _DETAIL = regex.compile(
     r"\b((?:with|near|beside|behind|by|in front of|next to|under|above|in|on|at|over|against|inside)"
     r" (?:an?|the|some|two|three) (?:[a-z]+ )?)([a-z]+)"
@@ -64,11 +72,14 @@ class BalancedAlteration(Alteration):
         original: the caption, in `add` and `negate` with a true detail more.
         operation: which one.
         gain: by how much the altered text is more probable, order 2 and order 3.
+        comes, goes: the words and word pairs that come in and go out.
     """
 
     original: str
     operation: str
     gain: tuple[float, float]
+    comes: tuple[Words, ...] = field(repr=False)
+    goes: tuple[Words, ...] = field(repr=False)
 
     def record(self) -> dict[str, Any]:
         """The entry of an annotation's `changes`."""
@@ -85,7 +96,7 @@ class BalancedAlterer:
         reference: captions of other images, as those of a training set.
         operation: replace, swap, add or negate.
         seed: of all choices.
-        factors: of words that are drawn more often or less (`fit_factors`).
+        balance: what was fitted to the reference (`fit_balance`).
         proposals: drawn words a caption; with more, fewer captions are left unaltered.
 
     Raises:
@@ -96,7 +107,7 @@ class BalancedAlterer:
     reference: ReferenceCaptions
     operation: str = "replace"
     seed: int = 0
-    factors: Mapping[str, float] = field(default_factory=dict)
+    balance: Balance = field(default_factory=Balance)
     proposals: int = 96
     _own: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -109,7 +120,7 @@ class BalancedAlterer:
     @functools.cached_property
     def words(self) -> WordDraws:
         """The draws of new words."""
-        return WordDraws(self.reference.weights, self.variant, self.factors)
+        return WordDraws(self.reference.weights, self.variant)
 
     def alter(
         self, caption: str, originals: Iterable[str], influence: Any = None, count: int = 1, draw: int = 0
@@ -124,12 +135,32 @@ class BalancedAlterer:
             draw: another number gives other alterations.
         """
         originals = tuple(originals)
+        proposals = self.propose(caption, originals, draw)
+        if self.operation == "swap":
+            made = [each for each in (self.swap_of(proposals),) if each is not None]
+            scores = np.array([self.balance.score(each.comes, each.goes) for each in made])
+            shares = [self.balance.rate(each.gain[0]) * kept_share(scores) for each in made]
+        else:
+            place = originals.index(caption) if caption in originals else 0
+            coin = _hash([self.seed, "coin", *originals]) + place + draw
+            gains = np.array([each.gain for each in proposals]).reshape(-1, 2)
+            scores = np.array([self.balance.score(each.comes, each.goes) for each in proposals])
+            pairs = opposite_pairs(gains, count, scores)
+            made = [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
+            shares = [kept_share(scores[list(pair)]) for pair in pairs]
+        kept = (_share([self.seed, "kept", caption, draw, turn]) < share for turn, share in enumerate(shares))
+        return [each for each, is_kept in zip(made, kept, strict=True) if is_kept]
+
+    def propose(self, caption: str, originals: Iterable[str], draw: int) -> list[BalancedAlteration]:
+        """What an alteration is chosen from; arguments as those of `alter`."""
         random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
-        proposals = list(dict.fromkeys(self._proposals(caption, originals, random)))
-        place = originals.index(caption) if caption in originals else 0
-        coin = _hash([self.seed, "coin", *originals]) + place + draw
-        pairs = opposite_pairs(np.array([proposal.gain for proposal in proposals]).reshape(-1, 2), count)
-        return [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
+        return list(dict.fromkeys(self._proposals(caption, tuple(originals), random)))
+
+    def swap_of(self, proposals: Sequence[BalancedAlteration]) -> BalancedAlteration | None:
+        """The swap of a caption: one that makes it more probable, where there is one."""
+        rises = [each for each in proposals if min(each.gain) > 0]
+        chosen = rises or [each for each in proposals if max(each.gain) < 0]
+        return min(chosen, key=lambda each: _hash([self.seed, "swap", each.caption]), default=None)
 
     def _proposals(
         self, caption: str, originals: tuple[str, ...], random: np.random.Generator
@@ -167,7 +198,7 @@ class BalancedAlterer:
         gains = self.reference.ngrams.gains(words, ({slot.index: new} for slot, new in proposed), left_out)
         for (slot, new), gain in zip(proposed, gains, strict=True):
             text = _write(caption, {spans[slot.index]: new})
-            yield self._made(text, slot.index, words[slot.index], new, slot.concept, caption, gain)
+            yield self._made(text, words, {slot.index: new}, slot.concept, caption, gain)
 
     def _may_stand(self, words: Sequence[str], slot: Slot, new: str, present: frozenset[str]) -> bool:
         lexicon = self.reference.lexicon
@@ -192,9 +223,10 @@ class BalancedAlterer:
                 fits = fits_article(words, one.index, second) and fits_article(words, other.index, first)
                 if one.plural != other.plural or not fits or not alters(first, second, lexicon):
                     continue
-                (gain,) = self.reference.ngrams.gains(words, [{one.index: second, other.index: first}], left_out)
+                exchange = {one.index: second, other.index: first}
+                (gain,) = self.reference.ngrams.gains(words, [exchange], left_out)
                 text = _write(caption, {spans[one.index]: second, spans[other.index]: first})
-                yield self._made(text, one.index, first, second, one.concept, caption, gain)
+                yield self._made(text, words, exchange, one.concept, caption, gain)
 
     def _extend(self, caption: str, originals, present, left_out, random) -> Iterator[BalancedAlteration]:
         """`add` and `negate`: the caption with a true and with a wrong ending."""
@@ -210,10 +242,11 @@ class BalancedAlterer:
                 if not self._may_stand(words, slot, other, present):
                     continue
                 true, wrong = (other, noun) if self.operation == "negate" else (noun, other)
-                (gain,) = self.reference.ngrams.gains((*words[:-1], true), [{len(words) - 1: wrong}], left_out)
+                extended, exchange = (*words[:-1], true), {len(words) - 1: wrong}
+                (gain,) = self.reference.ngrams.gains(extended, [exchange], left_out)
                 stop = "." if caption.rstrip().endswith(".") else ""
                 original, altered = (text + word + stop for word in (true, wrong))
-                yield self._made(altered, len(words) - 1, true, wrong, slot.concept, original, gain)
+                yield self._made(altered, extended, exchange, slot.concept, original, gain)
 
     def _details(self, captions: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(opening, noun) of details that captions end a phrase with: ("near a ", "fence")."""
@@ -222,64 +255,44 @@ class BalancedAlterer:
                 if self.reference.lexicon.find(match[2]) is not None:
                     yield match[1].lower(), match[2].lower()
 
-    def _made(self, altered, index, old, new, concept, original, gain) -> BalancedAlteration:
-        rounded = round(gain[0], _DECIMALS), round(gain[1], _DECIMALS)
-        return BalancedAlteration(altered, index, old, new, concept, None, original, self.operation, rounded)
+    def _made(self, altered, words, exchange, concept, original, gain) -> BalancedAlteration:
+        place, rounded = next(iter(exchange)), (round(gain[0], DECIMALS), round(gain[1], DECIMALS))
+        old, new = words[place], exchange[place]
+        ngrams = changed(words, exchange)
+        return BalancedAlteration(altered, place, old, new, concept, None, original, self.operation, rounded, *ngrams)
 
 
 def balanced_alterer(
     variant: str, reference: ReferenceCaptions, operation: str = "replace", seed: int = 0, **fit: int
 ) -> BalancedAlterer:
-    """A `BalancedAlterer` with fitted factors; `fit` are arguments of `fit_factors`."""
-    factors = fit_factors(BalancedAlterer(variant, reference, operation), **fit) if operation != "swap" else {}
-    return BalancedAlterer(variant, reference, operation, seed, factors)
+    """A `BalancedAlterer` that is fitted to the reference; `fit` are arguments of `fit_balance`."""
+    balance = fit_balance(BalancedAlterer(variant, reference, operation), **fit)
+    return BalancedAlterer(variant, reference, operation, seed, balance)
 
 
-def fit_factors(alterer: BalancedAlterer, rounds: int = 4, captions: int = 4000) -> dict[str, float]:
-    """Factors with which every word comes into reference captions as often as it goes out.
-
-    An image's captions must not have the new word, so that usual words come in too seldom; and a word that fits few
-    phrases is seldom one of an opposite pair. Each round alters reference captions and multiplies a word's factor by
-    (out + 1) / (in + 1). In `negate` the true text has the drawn word.
+def fit_balance(alterer: BalancedAlterer, rounds: int = 16, captions: int = 12_000) -> Balance:
+    """Signs of words and rates of swaps with which alterations of reference captions show least.
 
     Args:
-        alterer: with factors to start from.
-        rounds: how many.
+        alterer: one that is not fitted.
+        rounds: of the signs.
         captions: how many reference captions are altered, about.
     """
     images = alterer.reference.images
     step = max(1, round(len(alterer.reference.captions) / captions))
-    for turn in range(rounds):
-        out, into = Counter(), Counter()
-        for image in images[turn % step :: step]:
-            for caption in image.captions:
-                for made in alterer.alter(caption, image.captions, draw=turn):
-                    drawn, other = (made.old, made.new) if alterer.operation == "negate" else (made.new, made.old)
-                    into[plain(drawn)] += 1
-                    out[plain(other)] += 1
-        factors = {
-            word: alterer.factors.get(word, 1.0) * (out[word] + 1) / (into[word] + 1) for word in sorted(out | into)
-        }
-        alterer = dataclasses.replace(alterer, factors={**alterer.factors, **factors})
-    return dict(alterer.factors)
-
-
-def opposite_pairs(gains: np.ndarray, count: int = 1) -> list[tuple[int, int]]:
-    """Indices (positive, negative) of gains that are opposite in every column, those first whose sum is nearest to 0.
-
-    No index is in two pairs.
-
-    >>> opposite_pairs(np.array([[1.0, 2.0], [-3.0, -3.0], [-1.5, -2.0], [1.0, -1.0]]), 2)
-    [(0, 2)]
-    """
-    positive, negative = np.flatnonzero((gains > 0).all(1)), np.flatnonzero((gains < 0).all(1))
-    distance = np.abs(gains[positive][:, None] + gains[negative][None]).sum(-1).round(_DECIMALS)
-    pairs = []
-    while len(pairs) < count and np.isfinite(distance).any():
-        row, column = np.unravel_index(distance.argmin(), distance.shape)
-        pairs.append((int(positive[row]), int(negative[column])))
-        distance[row], distance[:, column] = np.inf, np.inf
-    return pairs
+    proposals = (
+        alterer.propose(caption, image.captions, draw=0) for image in images[::step] for caption in image.captions
+    )
+    pools, balance = Pools(), Balance()
+    if alterer.operation == "swap":
+        swaps = [each for each in map(alterer.swap_of, proposals) if each is not None]
+        balance = Balance({}, *swap_rates(each.gain[0] for each in swaps))
+        for each in swaps:
+            pools.add_one(each.gain, (each.comes, each.goes), balance.rate(each.gain[0]))
+    else:
+        for found in proposals:
+            pools.add([each.gain for each in found], [(each.comes, each.goes) for each in found])
+    return replace(balance, signs=pools.fit(rounds))
 
 
 def _write(caption: str, changes: Mapping) -> str:
@@ -287,6 +300,11 @@ def _write(caption: str, changes: Mapping) -> str:
     for word, new in sorted(changes.items(), key=lambda item: -item[0].start):
         caption = caption[: word.start] + like_case(word.text, new) + caption[word.end :]
     return caption
+
+
+def _share(key: Sequence[Any]) -> float:
+    """A number from 0 to 1 (excluded) that the key decides."""
+    return _hash(key) / 2**64
 
 
 def _hash(key: Sequence[Any]) -> int:

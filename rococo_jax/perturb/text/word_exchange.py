@@ -2,7 +2,7 @@
 
 A slot is a place of a caption with the words that fit it: the nouns of a concept in one number, or one group of
 `ATTRIBUTES`. Words are drawn as often as reference captions have them, so that a word comes into captions about as
-often as it goes out of them; factors of single words correct what is left (`balance.fit_factors`).
+often as it goes out of them; what is left is corrected where one of them is chosen (`balance_fit`).
 """
 
 import functools
@@ -135,13 +135,10 @@ class WordDraws:
         weights: by slot the words and how often reference captions have them.
         variant: same_concept draws from the slot's own words, diff_concept nouns of the same number from other
             concepts, rand_voca from both; attributes stay in their group.
-        factors: of single words, beside their weights.
     """
 
-    def __init__(
-        self, weights: Mapping[SlotKey, Mapping[str, float]], variant: str, factors: Mapping[str, float] | None = None
-    ):
-        self.weights, self.variant, self.factors = weights, variant, dict(factors or {})
+    def __init__(self, weights: Mapping[SlotKey, Mapping[str, float]], variant: str):
+        self.weights, self.variant = weights, variant
         self._tables: dict[SlotKey, tuple[list[str], np.ndarray]] = {}
 
     def draw(self, slot: Slot, draws: np.ndarray) -> list[str]:
@@ -160,11 +157,7 @@ class WordDraws:
                 keys += [
                     key for key in self.weights if key[0] not in (slot.concept, *ATTRIBUTES) and key[1] == slot.plural
                 ]
-            weights = {
-                word: weight * self.factors.get(word, 1.0)
-                for key in keys
-                for word, weight in self.weights.get(key, {}).items()
-            }
+            weights = {word: weight for key in keys for word, weight in self.weights.get(key, {}).items()}
             self._tables[slot.key] = list(weights), np.cumsum(list(weights.values()))
         return self._tables[slot.key]
 
