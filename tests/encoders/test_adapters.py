@@ -48,6 +48,12 @@ def test_a_clip_of_transformers_has_the_vectors_of_our_conversion(tiny, exported
     assert_alike(theirs, tiny, pictures)
 
 
+def test_a_clip_of_sentence_transformers_has_the_vectors_of_our_conversion(tiny, exported, pictures):
+    pytest.importorskip("sentence_transformers")
+    theirs = load_encoder(f"sentence_transformers:{exported}", options=LoadOptions(arguments={"batch_size": 2}))
+    assert_alike(theirs, tiny, pictures)
+
+
 def test_the_fingerprint_changes_with_weights_and_dtype_alone(exported):
     import torch
 
