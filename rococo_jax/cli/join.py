@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         of_kept = kept[image]
         rows = (np.cumsum(kept) - 1)[image[of_kept]]
         features = image_features[kept], text_features[of_kept], rows
-        joined, record = join_towers(vision, text, *features, arguments.dim, out.name)
+        joined, record = join_towers(vision, text, *features, arguments.dim, out.name, cache)
         chosen = np.flatnonzero(kept).tolist()
         save_model(out, joined)
         write_training_images(out, training_images(*([each[i] for i in chosen] for each in (data.names, data.paths))))

@@ -34,12 +34,12 @@ class EmbeddingCache:
         """The key of the embeddings of `items` under everything named in `about`."""
         return hash_bytes(json.dumps(about, sort_keys=True).encode(), *items)
 
-    def get(self, key: str) -> np.ndarray | None:
-        """The part, or None where it is not there or is not what was put there."""
+    def get(self, key: str, counts: bool = True) -> np.ndarray | None:
+        """The part, or None where it is not there or is not what was put there. `counts` its items as read."""
         if self.folder is None:
             return None
         part = self._load(self._path(key))
-        self.read += 0 if part is None else len(part)
+        self.read += len(part) if counts and part is not None else 0
         return part
 
     def _load(self, path: Path) -> np.ndarray | None:

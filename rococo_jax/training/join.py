@@ -13,9 +13,9 @@ All in float64 on the host: the matrices are as wide as the towers, the work is 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,9 +24,11 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.progress import progress
+from rococo_jax.storage import hash_bytes
 
 RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 POWERS = (0.5, 1.0, 1.5, 2.0)
@@ -120,30 +122,50 @@ def choose_regularisation(
     on_progress: Callable[[int], None] = lambda count: None,
     ridges: Sequence[float] = RIDGES,
     powers: Sequence[float] = POWERS,
+    cache: EmbeddingCache | None = None,
 ) -> tuple[Regularisation, float]:
     """Cross-validates over images; returns the best choice and its held-out score.
 
     The score is the mean of image-to-text and text-to-image R@1 (percent) within the held-out fold, averaged over
-    folds. `on_progress` is called once for each fold and pair of ridges.
+    folds. `on_progress` is called with the number of pairs of ridges that are done, of each fold. The scores of a fold
+    are kept in the `cache`.
     """
+    cache = cache or EmbeddingCache(None)
     images, texts = images.astype(np.float64), texts.astype(np.float64)
     fold_of_image = np.random.default_rng(seed).permutation(len(images)) % folds
-    scores: dict[Regularisation, float] = {}
+    choices = [Regularisation(*each) for each in product(ridges, ridges, powers)]
+    content = hash_bytes(*(np.ascontiguousarray(each).tobytes() for each in (images, texts, text_image)))
+    about = {"scores": "cca 1", "dim": dim, "folds": folds, "seed": seed, "features": content}
+    about |= {"shapes": [images.shape, texts.shape], "choices": [dataclasses.astuple(each) for each in choices]}
+    total = np.zeros(len(choices))
     for fold in range(folds):
-        kept, held = _split(images, texts, text_image, fold_of_image == fold)
-        moments = _Moments(*kept)
-        x = (held[0] - moments.image_mean) @ moments.image_basis
-        y = (held[1] - moments.text_mean) @ moments.text_basis
-        for image_ridge, text_ridge in product(ridges, ridges):
-            image_directions, text_directions, correlations = moments.solve(dim, image_ridge, text_ridge)
-            sides = x @ image_directions, y @ text_directions
-            for power in powers:
-                projected = (_unit(side * correlations**power) for side in sides)
-                key = Regularisation(image_ridge, text_ridge, power)
-                scores[key] = scores.get(key, 0.0) + _mean_recall_at_1(*projected, held[2]) / folds
-            on_progress(1)
-    best = max(scores, key=scores.get)
-    return best, scores[best]
+        key = cache.key({**about, "fold": fold}, [])
+        scores = cache.get(key, counts=False)
+        if scores is None:
+            parts = _split(images, texts, text_image, fold_of_image == fold)
+            scores = np.array(list(_scores_of_fold(*parts, dim, choices, on_progress)))
+            cache.put(key, scores)
+        else:
+            on_progress(len(ridges) ** 2)
+        total += scores / folds
+    best = int(total.argmax())
+    return choices[best], float(total[best])
+
+
+def _scores_of_fold(
+    kept: tuple, held: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
+) -> Iterator[float]:
+    """Of each choice the mean R@1 on the held-out pairs; choices of the same ridges stand together."""
+    moments = _Moments(*kept)
+    x = (held[0] - moments.image_mean) @ moments.image_basis
+    y = (held[1] - moments.text_mean) @ moments.text_basis
+    for ridges, same in groupby(choices, key=lambda choice: (choice.image_ridge, choice.text_ridge)):
+        image_directions, text_directions, correlations = moments.solve(dim, *ridges)
+        sides = x @ image_directions, y @ text_directions
+        for choice in same:
+            projected = (_unit(side * correlations**choice.power) for side in sides)
+            yield _mean_recall_at_1(*projected, held[2])
+        on_progress(1)
 
 
 def _split(images, texts, text_image, held_out: np.ndarray) -> tuple[tuple, tuple]:
@@ -224,6 +246,7 @@ def join_towers(
     text_image: Int[np.ndarray, " texts"],
     dim: int,
     name: str,
+    cache: EmbeddingCache | None = None,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Fits both heads. Returns the dual encoder and a record of the fit.
 
@@ -233,6 +256,7 @@ def join_towers(
         text_image: the row of the image that each caption describes.
         dim: length of the joint embedding.
         name: of the new model.
+        cache: keeps what is done of the cross-validation.
 
     Raises InputError where `dim` does not fit the towers, there are too few images, or features are not finite.
     """
@@ -246,7 +270,7 @@ def join_towers(
             raise InputError(of, "features", "values that are not finite", "finite features")
     with progress("choosing the regularisation", _FOLDS * len(RIDGES) ** 2, "fits") as advance:
         chosen, score = choose_regularisation(
-            image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance
+            image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance, cache=cache
         )
     heads = fit_heads(image_features, text_features, text_image, dim, chosen)
     scale = fit_logit_scale(*heads.project(image_features, text_features), text_image)

@@ -1,9 +1,12 @@
 """Closed-form heads: the right correlations, the right weights, and a choice of ridges that sees no held-out image."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.linalg
 
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.training.join import Regularisation, choose_regularisation, fit_heads, fit_logit_scale
 
 
@@ -67,6 +70,28 @@ def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_i
     chosen, score = choose_regularisation(x, y, np.arange(60), 4, ridges=(1e-9, 0.3), powers=(1.0,))
     assert max(chosen.image_ridge, chosen.text_ridge) == 0.3
     assert score > 20
+
+
+def test_a_cross_validation_that_was_stopped_goes_on_after_its_last_fold(tmp_path):
+    x, y, owner = paired_features(images=40)
+    choose = functools.partial(choose_regularisation, x, y, owner, folds=4, ridges=(0.01, 0.1), powers=(1.0, 2.0))
+    done = []
+
+    def stop_in_the_third_fold(count):
+        done.append(count)
+        if len(done) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        choose(4, on_progress=stop_in_the_third_fold, cache=EmbeddingCache(tmp_path))
+    fresh, again = [], []
+    expected = choose(4, on_progress=fresh.append)
+    assert choose(4, on_progress=again.append, cache=EmbeddingCache(tmp_path)) == expected
+    assert fresh == [1] * 16 and again == [4, 4, *[1] * 8]
+    others = ({"dim": 3}, {"seed": 1}, {"folds": 5}, {"powers": (1.0, 1.5)})
+    for other in others:
+        chosen = {"dim": 4, **other}
+        assert choose(**chosen, cache=EmbeddingCache(tmp_path)) == choose(**chosen)
 
 
 def test_logit_scale_grows_as_matches_become_certain():
