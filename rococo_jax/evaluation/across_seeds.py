@@ -121,9 +121,10 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     shares = ("preference", "blind", "grounding")
     wanted = "the table of pairs that `rococo evaluate` writes"
     table = read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"])
-    table = table.filter(compute.greater(table["wrong_queries"], 0))
-    columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
-    columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
+    with whole_file(path, wanted):
+        table = table.filter(compute.greater(table["wrong_queries"], 0))
+        columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
+        columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
     return _sums_by_image(columns)
 
 
