@@ -5,7 +5,8 @@
 #   make fuzz EXAMPLES=20000       readers on random damage, about an hour each
 #   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
-#   make perf DATA=...           every measurement of perf/run_all.py, kept in build/perf.json; goes on where it stopped
+#   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
+#                 stopped. BESIDE is a folder with open_clip (perf/beside_open_clip.py)
 #   make mutants FILES="rococo_jax/losses ..."      change one place at a time, run the tests that matter, list survivors
 #                 FILES=--named runs the lines of tools/mutants.toml; SAMPLE=100 some of them; the same command goes on
 
@@ -39,7 +40,7 @@ kills: $(VENV)/.installed-dev
 	rm -rf build/kills
 	$(VENV)/bin/python experiments/kill_every_writer.py --out build/kills --kills $(KILLS)
 perf: $(VENV)/.installed-dev
-	$(VENV)/bin/python perf/run_all.py --data $(DATA) --out build/perf.json
+	$(VENV)/bin/python perf/run_all.py --data $(DATA) --out build/perf.json --beside "$(BESIDE)"
 mutants: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
 

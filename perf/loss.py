@@ -1,19 +1,30 @@
 """Time the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
 
     python perf/loss.py --pairs 8192 --width 512
+    python perf/loss.py --pairs 8192 --strategies all_gather,torch         beside torch, in turns
     python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to check that they run; no timing
 
 Prints one JSON object: device, versions, and for each strategy the seconds per step (median of the repeats, without
 compilation), pairs/s, TFLOP/s counted as 8 B^2 d (one product forward and three backward; the dense matrix takes 6),
-and temporary memory per device as compiled. Products are float32 at the highest precision.
+and temporary memory per device as compiled. Products are float32 at the highest precision. `torch` is the dense matrix
+in torch, as open_clip's loss computes it on one device (`logits` and their transpose, two cross entropies), and
+with `--memory`, `held_mib` is what each strategy's steps add to the peak of resident memory of a fresh process (Linux).
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+
+import numpy as np
+
+SCALE = 14.3
 
 
 def main() -> None:
@@ -25,12 +36,22 @@ def main() -> None:
         "--block-rows", "--tile-rows", type=int, help="rows of a block of logits (default: per platform)"
     )
     parser.add_argument("--strategies", "--routes", default="all_gather,ring,dense")
+    parser.add_argument("--memory", action="store_true", help="measure resident memory, too")
+    parser.add_argument("--only-memory", metavar="STRATEGY", help=argparse.SUPPRESS)
     parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")
     arguments = parser.parse_args()
     if arguments.virtual_devices:
         flag = f" --xla_force_host_platform_device_count={arguments.virtual_devices}"
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flag
-    print(json.dumps(measure(arguments), indent=2))
+    if arguments.only_memory:
+        only_memory(arguments)
+        return
+    # First: on Linux the peak of a child includes what its parent held when it was started.
+    of_memory = {name: held(name) for name in arguments.strategies.split(",")} if arguments.memory else {}
+    found = measure(arguments)
+    for name, each in of_memory.items():
+        found["strategies"][name]["held_mib"] = each
+    print(json.dumps(found))
 
 
 def measure(arguments: argparse.Namespace) -> dict:
@@ -38,44 +59,90 @@ def measure(arguments: argparse.Namespace) -> dict:
 
     from rococo_jax.runtime import make_mesh
 
-    mesh = make_mesh()
+    mesh, names = make_mesh(), arguments.strategies.split(",")
+    steps = {name: step_of(name, mesh, arguments) for name in names}
+    found = {name: {"loss": run(), "seconds": []} for name, (run, _) in steps.items()}
+    for _ in range(arguments.repeats):
+        for name, (run, _) in steps.items():
+            start = time.perf_counter()
+            run()
+            found[name]["seconds"].append(time.perf_counter() - start)
+    for name, (_, temporary) in steps.items():
+        median = statistics.median(found[name]["seconds"])
+        products = 6 if name in ("dense", "torch") else 8
+        found[name] |= {
+            "seconds": median,
+            "pairs_per_second": arguments.pairs / median,
+            "tflop_per_second": products * arguments.pairs**2 * arguments.width / median / 1e12,
+            "temporary_mib": temporary,
+        }
     return {
         "device": f"{mesh.size} x {jax.devices()[0].device_kind}",
         "machine": platform.machine(),
         "jax": jax.__version__,
         "pairs": arguments.pairs,
         "width": arguments.width,
-        "strategies": {name: measure_strategy(name, mesh, arguments) for name in arguments.strategies.split(",")},
+        "strategies": found,
     }
 
 
-def measure_strategy(strategy: str, mesh, arguments: argparse.Namespace) -> dict:
+def sides_of(arguments: argparse.Namespace) -> list[np.ndarray]:
+    """Random unit vectors."""
+    rng = np.random.default_rng(0)
+    sides = [rng.standard_normal((arguments.pairs, arguments.width), np.float32) for _ in range(2)]
+    return [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
+
+
+def step_of(strategy: str, mesh, arguments: argparse.Namespace) -> tuple[Callable[[], float], float | None]:
+    """A step that gives its loss, and the temporary memory that its program takes, in MiB, where it is known."""
+    if strategy == "torch":
+        return torch_step(sides_of(arguments)), None
     import jax
-    import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    keys = jax.random.split(jax.random.key(0))
-    sides = [jax.random.normal(key, (arguments.pairs, arguments.width)) for key in keys]
-    images, texts = (jax.device_put(side / jnp.linalg.norm(side, axis=1, keepdims=True), sharding) for side in sides)
+    images, texts = (jax.device_put(side, sharding) for side in sides_of(arguments))
+    scale = jax.device_put(np.float32(SCALE), NamedSharding(mesh, PartitionSpec()))
     step = jax.jit(jax.value_and_grad(loss_by(strategy, mesh, arguments.block_rows), (0, 1, 2)))
-    scale = jax.device_put(jnp.float32(14.3), NamedSharding(mesh, PartitionSpec()))
     program = step.lower(images, texts, scale).compile()
-    value, _ = jax.block_until_ready(program(images, texts, scale))
-    seconds = []
-    for _ in range(arguments.repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(program(images, texts, scale))
-        seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
-    products = 6 if strategy == "dense" else 8
-    return {
-        "loss": float(value),
-        "seconds": median,
-        "pairs_per_second": arguments.pairs / median,
-        "tflop_per_second": products * arguments.pairs**2 * arguments.width / median / 1e12,
-        "temporary_mib": program.memory_analysis().temp_size_in_bytes / 2**20,
-    }
+    temporary = program.memory_analysis().temp_size_in_bytes / 2**20
+    return lambda: float(jax.block_until_ready(program(images, texts, scale))[0]), temporary
+
+
+def torch_step(sides: list[np.ndarray]) -> Callable[[], float]:
+    """The same in torch."""
+    import torch
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    images, texts = (torch.from_numpy(side).requires_grad_() for side in sides)
+    scale, labels = torch.tensor(SCALE, requires_grad=True), torch.arange(len(images))
+
+    def step() -> float:
+        logits = scale * images @ texts.T
+        loss = (torch.nn.functional.cross_entropy(logits, labels)
+                + torch.nn.functional.cross_entropy(logits.T, labels)) / 2  # fmt: skip
+        torch.autograd.grad(loss, (images, texts, scale))
+        return loss.item()
+
+    return step
+
+
+def held(strategy: str) -> float:
+    """What one strategy's steps add to the peak of resident memory, in MiB, in a fresh process."""
+    words = [*sys.argv[1:], "--only-memory", strategy]
+    return float(subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True).stdout)
+
+
+def only_memory(arguments: argparse.Namespace) -> None:
+    from rococo_jax.runtime import make_mesh
+
+    mesh = make_mesh()
+    run, _ = step_of(arguments.only_memory, mesh, arguments)
+    small = argparse.Namespace(**{**vars(arguments), "pairs": 64})
+    step_of(arguments.only_memory, mesh, small)[0]()  # what the libraries themselves take
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(), run()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def loss_by(strategy: str, mesh, block_rows: int | None):

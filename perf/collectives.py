@@ -1,0 +1,157 @@
+"""Count what the devices of a training step send each other: collectives, how often they run, and their bytes.
+
+    JAX_PLATFORMS=cpu python perf/collectives.py --virtual-devices 8 --parts 1,4
+    JAX_PLATFORMS=cpu python perf/collectives.py --topology v5e:2x4 --parts 1,4 --fsdp 1,4     needs libtpu, no TPU
+
+A step of a small CLIP (`--layers` blocks of 256 channels in each tower) is compiled, and its program read: a collective
+in the body of a loop runs as often as the loop. `parameters_mb` is what a reduction of all gradients must carry.
+"""
+
+import argparse
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+KINDS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
+_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1, "u8": 1, "s8": 1, "f64": 8, "s64": 8}
+_OPERATION = re.compile(r"= (?P<shape>.*?) (?P<kind>" + "|".join(KINDS) + r")(?P<start>-start)?\(")
+_CALLED = re.compile(r"(?:body|to_apply|calls|condition|branch_computations)=\{?%?([\w.\-]+(?:, %[\w.\-]+)*)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+
+
+def count(text: str) -> dict[str, dict[str, float]]:
+    """Of a program in HLO: of each kind how many stand in it and in its loops, how often they run, and their MB."""
+    bodies, entry = computations(text)
+    runs = {entry: 1}
+    for name in reversed(order_of(bodies, entry)):
+        for line in bodies[name]:
+            trips = int(found[1]) if " while(" in line and (found := _TRIPS.search(line)) else 1
+            for called in _called(line):
+                runs[called] = runs.get(called, 0) + runs[name] * trips
+    found: dict[str, Counter] = {}
+    for name, lines in bodies.items():
+        for line in lines:
+            if name in runs and (match := _OPERATION.search(line)):
+                size = bytes_of(match["shape"]) / (2 if match["start"] and match["kind"] != "all-reduce" else 1)
+                each = found.setdefault(match["kind"], Counter())
+                each["in the program"] += 1
+                each["in loops"] += runs[name] > 1
+                each["runs"] += runs[name]
+                each["mb"] += runs[name] * size / 1e6
+    return {kind: {key: round(value, 3) for key, value in each.items()} for kind, each in found.items()}
+
+
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Lines of every computation by name, and the name of the entry."""
+    bodies, entry, name = {}, "", None
+    for line in text.splitlines():
+        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line)
+        if head:
+            name = head[2]
+            bodies[name] = []
+            entry = name if head[1] else entry
+        elif line.startswith("}"):
+            name = None
+        elif name:
+            bodies[name].append(line)
+    return bodies, entry
+
+
+def order_of(bodies: dict[str, list[str]], entry: str) -> list[str]:
+    """Computations, each behind all that it calls."""
+    done: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in bodies and name not in done:
+            for line in bodies[name]:
+                for called in _called(line):
+                    visit(called)
+            done.append(name)
+
+    visit(entry)
+    return done
+
+
+def _called(line: str) -> list[str]:
+    return [name.strip().lstrip("%") for found in _CALLED.findall(line) for name in found.split(",")]
+
+
+def bytes_of(shape: str) -> int:
+    """Bytes of a shape, or of a tuple of shapes."""
+    total = 0
+    for kind, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shape):
+        elements = 1
+        for size in filter(None, sizes.split(",")):
+            elements *= int(size)
+        total += _BYTES.get(kind, 4) * elements
+    return total
+
+
+def spec_of(layers: int):
+    """A small CLIP, whose blocks are most of its parameters."""
+    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+
+    blocks = {"width": 256, "layers": layers, "heads": 4, "mlp_width": 1024, "activation": "gelu", "norm_eps": 1e-5}
+    vision = VisionSpec(image_size=32, patch_size=8, pooling="cls", class_token=True, patch_bias=True,
+                        norm_before_blocks=False, layer_scale=False, **blocks)  # fmt: skip
+    text = TextSpec(vocabulary_size=64, context_length=16, attention="causal", norm_after_blocks=True,
+                    pooling="first_eos", eos_id=2, **blocks)  # fmt: skip
+    return ModelSpec(vision, text, HeadSpec("linear", 64), HeadSpec("linear", 64))
+
+
+def compiled(arguments: argparse.Namespace, parts: int, fsdp: int) -> dict:
+    """One step."""
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    from rococo_jax.checkpoints.parameters import parameters_of
+    from rococo_jax.data.preprocessing import Preprocessing
+    from rococo_jax.models import DualEncoder
+    from rococo_jax.runtime import AXES, arranged
+    from rococo_jax.training.config import default_config
+    from rococo_jax.training.step import lower_step
+
+    devices = jax.devices()
+    if arguments.topology:
+        from jax.experimental import topologies
+
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology).devices
+    mesh = jax.sharding.Mesh(arranged(devices, fsdp), AXES)
+    config, spec = default_config(), spec_of(arguments.layers)
+    config.batch_size, config.micro_batches, config.fsdp = arguments.pairs, parts, fsdp
+    preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32))
+    lowered = lower_step(config, spec, preprocessing, mesh, spec.text.context_length)
+    options = dict(each.split("=") for each in arguments.option)
+    program = lowered.compile(compiler_options=options or None)
+    shapes = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
+    size = sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    if arguments.save:
+        Path(arguments.save).write_text(program.as_text())
+    about = {"devices": len(devices), "parts": parts, "fsdp": fsdp, "parameters_mb": round(size / 1e6, 3)}
+    return about | {"collectives": count(program.as_text())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--virtual-devices", type=int, default=8, help="of the CPU")
+    parser.add_argument("--topology", help="of TPUs, as v5e:2x4")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=64)
+    parser.add_argument("--parts", default="1,4", help="micro-batches")
+    parser.add_argument("--fsdp", default="1")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the compiler")
+    parser.add_argument("--save", help="file for the last program")
+    arguments = parser.parse_args()
+    flag = f" --xla_force_host_platform_device_count={arguments.virtual_devices}"
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flag
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    lines = [compiled(arguments, int(parts), int(fsdp))
+             for fsdp in arguments.fsdp.split(",") for parts in arguments.parts.split(",")]  # fmt: skip
+    print(json.dumps({"on": arguments.topology or f"{arguments.virtual_devices} CPU devices", "steps": lines}))
+
+
+if __name__ == "__main__":
+    main()
