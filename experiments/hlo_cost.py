@@ -12,6 +12,7 @@ doi 10.1016/j.jpdc.2008.09.002). A loop's trip count is the constant that its co
 import math
 import re
 from collections import Counter
+from typing import NamedTuple
 
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8}  # fmt: skip
@@ -29,14 +30,40 @@ def bytes_sent(hlo: str, devices: int) -> dict[str, float]:
         hlo: `compiled.as_text()`.
         devices: number in the program; a collective without groups spans all of them.
     """
-    computations, entry = _computations(hlo)
     sent: Counter = Counter()
+    for each in collectives(hlo, devices):
+        sent[each.kind] += each.runs * _share(each.kind, each.group) * each.size
+    return {kind: sent[kind] for kind in _KINDS if sent[kind]}
 
-    def walk(name: str, times: float) -> None:
+
+class Collective(NamedTuple):
+    """A collective operation of a program.
+
+    Attributes:
+        runs: in one run of the program.
+        size: bytes of its result.
+        group: devices that take part.
+        started: whether the program goes on while it runs.
+    """
+
+    kind: str
+    runs: int
+    size: int
+    group: int
+    started: bool
+
+
+def collectives(hlo: str, devices: int) -> list[Collective]:
+    """The collective operations of a program, as `bytes_sent` counts them."""
+    computations, entry = _computations(hlo)
+    made = []
+
+    def walk(name: str, times: int) -> None:
         for line in computations.get(name, ()):
             if found := _COLLECTIVE.search(line):
-                size = _result_bytes(found[1], started=found[3] is not None, kind=found[2])
-                sent[found[2]] += times * _share(found[2], _group(line, devices)) * size
+                started = found[3] is not None
+                size = _result_bytes(found[1], started=started, kind=found[2])
+                made.append(Collective(found[2], times, size, _group(line, devices), started))
             elif " while(" in line:
                 condition = re.search(r"condition=%?([\w.\-]+)", line)[1]
                 body = re.search(r"body=%?([\w.\-]+)", line)[1]
@@ -45,7 +72,7 @@ def bytes_sent(hlo: str, devices: int) -> dict[str, float]:
                 walk(called[1], times)
 
     walk(entry, 1)
-    return {kind: sent[kind] for kind in _KINDS if sent[kind]}
+    return made
 
 
 def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:

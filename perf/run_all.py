@@ -36,11 +36,11 @@ ENTRIES = {
     "text_tower": ["text_tower.py", *_TEST_CAPTIONS, "--count", "1000"],
     "text_open_clip": ["text_beside_open_clip.py", *_TEST_CAPTIONS, *_OPEN_CLIP],
     "files_to_vectors": ["files_to_vectors.py", "--images", "{data}/coco/originals", *_OPEN_CLIP],
-    "recipes": ["recipes.py"],
+    "recipes": ["recipes.py", "--pairs", "8", "--rounds", "3"],
     "loss": ["loss.py", "--pairs", "8192", "--repeats", "3", "--strategies", "all_gather,torch", "--memory"],
     "ranking": ["ranking.py"],
     # Time and memory of 1, 2, 4 and 8 times the work.
-    **{f"ranking_{times}": ["ranking.py", "--images", str(1250 * times), "--captions", str(12_500 * times), "--once",
+    **{f"ranking_{times}": ["ranking.py", "--images", "5000", "--captions", str(25_000 * times), "--once",
                             "0.5"] for times in (1, 2, 4, 8)},
     "ranking_large": ["ranking.py", "--images", "100000", "--captions", "500000", "--once", "0.05"],
 }  # fmt: skip

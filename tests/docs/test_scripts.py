@@ -19,7 +19,7 @@ from tests.support.paths import CHECKOUT
 from tests.support.tiny import random_captions, tiny_encoder
 
 SCRIPTS = [*sorted((CHECKOUT / "perf").glob("*.py")), *sorted((CHECKOUT / "experiments").glob("*.py"))]
-WITH_OPTIONS = [path for path in SCRIPTS if "add_argument" in path.read_text()]
+WITH_OPTIONS = [path for path in SCRIPTS if "parse_args()" in path.read_text()]
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,41 @@ def test_a_script_prints_its_options(path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, path, "--help")
     assert ended.value.code == 0 and "usage:" in capsys.readouterr().out
+
+
+def test_the_page_of_performance_has_the_tables_of_its_figures(monkeypatch):
+    run(monkeypatch, CHECKOUT / "perf" / "tables.py", "--check")
+
+
+_PROGRAM = """
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %r = (f32[8]{0}, f32[2,4]{1,0}) all-reduce(%a, %b), replica_groups={{0,1},{2,3}}, to_apply=%add
+}
+%condition (p: (s32[], f32[8])) -> pred[] {
+  %limit = s32[] constant(6)
+}
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %w = (s32[], f32[8]) while(%t), condition=%condition, body=%body
+  %g = (bf16[4]{0}, bf16[16]{0}) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
+}
+"""
+
+
+def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(CHECKOUT / "experiments"))
+    from hlo_cost import Collective, bytes_sent, collectives
+
+    found = collectives(_PROGRAM, 4)
+    assert found == [Collective("all-reduce", 6, 64, 2, False), Collective("all-gather", 1, 32, 4, True)]
+    assert bytes_sent(_PROGRAM, 4) == {"all-gather": 24, "all-reduce": 6 * 64}
+
+
+@pytest.mark.thorough
+def test_gradients_leave_a_device_once_a_step(monkeypatch, capsys):
+    run(monkeypatch, CHECKOUT / "experiments" / "collectives.py", "--layers", 2, "--pairs", 16, "--parts", "1")
+    (step,) = json.loads(capsys.readouterr().out)["steps"]
+    reduced = step["collectives"]["all-reduce"]
+    assert step["devices"] == 8 and reduced["mb"] == pytest.approx(step["parameters_mb"], rel=0.01)
 
 
 @pytest.mark.parametrize("arguments", [

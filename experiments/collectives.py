@@ -1,7 +1,7 @@
 """Count what the devices of a training step send each other: collectives, how often they run, and their bytes.
 
-    JAX_PLATFORMS=cpu python perf/collectives.py --virtual-devices 8 --parts 1,4
-    JAX_PLATFORMS=cpu python perf/collectives.py --topology v5e:2x4 --parts 1,4 --fsdp 1,4     needs libtpu, no TPU
+    JAX_PLATFORMS=cpu python experiments/collectives.py --virtual-devices 8 --parts 1,4
+    JAX_PLATFORMS=cpu python experiments/collectives.py --topology v5e:2x4 --parts 1,4 --fsdp 1,4     needs libtpu
 
 A step of a small CLIP (`--layers` blocks of 256 channels in each tower) is compiled, and its program read: a collective
 in the body of a loop runs as often as the loop. `parameters_mb` is what a reduction of all gradients must carry.
@@ -10,83 +10,20 @@ in the body of a loop runs as often as the loop. `parameters_mb` is what a reduc
 import argparse
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
-KINDS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
-_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1, "u8": 1, "s8": 1, "f64": 8, "s64": 8}
-_OPERATION = re.compile(r"= (?P<shape>.*?) (?P<kind>" + "|".join(KINDS) + r")(?P<start>-start)?\(")
-_CALLED = re.compile(r"(?:body|to_apply|calls|condition|branch_computations)=\{?%?([\w.\-]+(?:, %[\w.\-]+)*)")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+from hlo_cost import collectives
 
 
-def count(text: str) -> dict[str, dict[str, float]]:
-    """Of a program in HLO: of each kind how many stand in it and in its loops, how often they run, and their MB."""
-    bodies, entry = computations(text)
-    runs = {entry: 1}
-    for name in reversed(order_of(bodies, entry)):
-        for line in bodies[name]:
-            trips = int(found[1]) if " while(" in line and (found := _TRIPS.search(line)) else 1
-            for called in _called(line):
-                runs[called] = runs.get(called, 0) + runs[name] * trips
+def counted(text: str, devices: int) -> dict[str, dict[str, float]]:
+    """Of each kind how many stand in a program, how often they run, how often in the background, and their MB."""
     found: dict[str, Counter] = {}
-    for name, lines in bodies.items():
-        for line in lines:
-            if name in runs and (match := _OPERATION.search(line)):
-                size = bytes_of(match["shape"]) / (2 if match["start"] and match["kind"] != "all-reduce" else 1)
-                each = found.setdefault(match["kind"], Counter())
-                each["in the program"] += 1
-                each["in loops"] += runs[name] > 1
-                each["runs"] += runs[name]
-                each["mb"] += runs[name] * size / 1e6
+    for each in collectives(text, devices):
+        of_kind = found.setdefault(each.kind, Counter())
+        of_kind.update({"in the program": 1, "runs": each.runs, "in the background": each.runs * each.started})
+        of_kind["mb"] += each.runs * each.size / 1e6
     return {kind: {key: round(value, 3) for key, value in each.items()} for kind, each in found.items()}
-
-
-def computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Lines of every computation by name, and the name of the entry."""
-    bodies, entry, name = {}, "", None
-    for line in text.splitlines():
-        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line)
-        if head:
-            name = head[2]
-            bodies[name] = []
-            entry = name if head[1] else entry
-        elif line.startswith("}"):
-            name = None
-        elif name:
-            bodies[name].append(line)
-    return bodies, entry
-
-
-def order_of(bodies: dict[str, list[str]], entry: str) -> list[str]:
-    """Computations, each behind all that it calls."""
-    done: list[str] = []
-
-    def visit(name: str) -> None:
-        if name in bodies and name not in done:
-            for line in bodies[name]:
-                for called in _called(line):
-                    visit(called)
-            done.append(name)
-
-    visit(entry)
-    return done
-
-
-def _called(line: str) -> list[str]:
-    return [name.strip().lstrip("%") for found in _CALLED.findall(line) for name in found.split(",")]
-
-
-def bytes_of(shape: str) -> int:
-    """Bytes of a shape, or of a tuple of shapes."""
-    total = 0
-    for kind, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shape):
-        elements = 1
-        for size in filter(None, sizes.split(",")):
-            elements *= int(size)
-        total += _BYTES.get(kind, 4) * elements
-    return total
 
 
 def spec_of(layers: int):
@@ -131,7 +68,7 @@ def compiled(arguments: argparse.Namespace, parts: int, fsdp: int) -> dict:
     if arguments.save:
         Path(arguments.save).write_text(program.as_text())
     about = {"devices": len(devices), "parts": parts, "fsdp": fsdp, "parameters_mb": round(size / 1e6, 3)}
-    return about | {"collectives": count(program.as_text())}
+    return about | {"collectives": counted(program.as_text(), len(devices))}
 
 
 def main() -> None:
