@@ -52,6 +52,10 @@ ARMS: dict[str, tuple[str, dict]] = {
     "focal (FSC-CLIP)": ("ordinary", {"losses.focal.weight": 0.5}),
     "hard positives + negatives": ("ordinary", {"losses.hard_positives.weight": 1.0}),
     "SC + distillation": ("ordinary", SC | {"losses.distillation.weight": 0.1}),
+    "SC + distillation, KL": (
+        "ordinary",
+        SC | {"losses.distillation.weight": 1.0, "losses.distillation.kind": "kl"},
+    ),
     "SC + pull to start": ("ordinary", SC | {"optimizer.pull_to_start": 20.0}),
     # Chosen on held-out training images; the default of configs/coco_lit.py.
     "SC + grounding + blind + pull": (
@@ -78,6 +82,10 @@ TRIALS: dict[str, tuple[str, dict]] = {
     **{f"grounding {weight}": ("ordinary", {_GROUNDING: weight}) for weight in (1.0, 4.0)},
     **{f"grounding {weight}, balanced": ("balanced", {_GROUNDING: weight}) for weight in (1.0,)},
     **{f"SC + distillation {weight}": ("ordinary", SC | {_DISTILLATION: weight}) for weight in (0.1, 1.0)},
+    **{
+        f"SC + distillation, KL {weight}": ("ordinary", SC | {_DISTILLATION: weight, "losses.distillation.kind": "kl"})
+        for weight in (0.3, 1.0, 3.0)
+    },
     **{f"SC + pull {weight}": ("ordinary", SC | {"optimizer.pull_to_start": weight}) for weight in (20.0, 200.0)},
     "SC + grounding 1 + blind 1": ("ordinary", SC | {_GROUNDING: 1.0, _BLIND: 1.0}),
     "SC + grounding 2 + blind 10": ("ordinary", SC | {_GROUNDING: 2.0, _BLIND: 10.0}),
