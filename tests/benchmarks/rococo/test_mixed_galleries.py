@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one, partner_of, place_of, squash_files
+from rococo_jax.benchmarks.rococo.mixed_galleries import (
+    SQUASHED,
+    MixedImages,
+    mix_one,
+    partner_of,
+    place_of,
+    squash_files,
+)
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
 from rococo_jax.data.images import FileImages
 from tests.support.pictures import files_of, pictures_in
@@ -43,3 +50,5 @@ def test_mixed_images_come_in_the_order_asked(files):
     rows = [66, 3, 41, 3, 0]
     for row, image in zip(rows, mixed.read(rows), strict=True):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))
+    # Each is decoded once: what was squashed is kept for the other galleries.
+    assert mixed.originals.views.kept(66, SQUASHED) is not None
