@@ -2,11 +2,14 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.coco_sentences import IDS as IDS_FILE
+from rococo_jax.benchmarks.coco_sentences import package_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError
 from tests.benchmarks.judged_forms import IDS, NAMES, write_judged
@@ -46,6 +49,23 @@ def packed(content):
         (folder / "sits_test.csv.gz").write_bytes(content)
 
     return change
+
+
+def test_the_ids_of_captions_are_those_of_the_package_where_the_folder_has_none(tmp_path, monkeypatch):
+    (tmp_path / "package/data").mkdir(parents=True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=tmp_path / "package/i.py"))
+    ours, theirs = tmp_path / IDS_FILE, tmp_path / "package/data" / IDS_FILE
+    with pytest.raises(InputError, match="pip install eccv-caption"):
+        package_file(IDS_FILE, tmp_path)
+    theirs.write_text("{}")
+    assert package_file(IDS_FILE, tmp_path) == theirs
+    ours.write_text("{}")
+    assert package_file(IDS_FILE, tmp_path) == ours
+    ours.unlink()
+    for missing in (None, SimpleNamespace(origin=None)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, missing=missing: missing)
+        with pytest.raises(InputError, match="pip install eccv-caption"):
+            package_file(IDS_FILE, tmp_path)
 
 
 HEAD, LINE = "caption,image,agg_score\n", "COCO_val2014:sentid:1,{1},"

@@ -59,7 +59,8 @@ def test_the_published_form_becomes_items(name, tmp_path):
 def test_the_plain_form_says_the_same(name, tmp_path):
     write(FORMS[name], tmp_path / "published")
     info = find_benchmark(name)
-    tables, _, _ = info.reader.read(tmp_path / "published", info.files)
+    tables, _, records = info.reader.read(tmp_path / "published", info.files)
+    assert records == (1 if name == "mmvp" else len(FORMS[name].rows))  # whose lines are pairs
     (tmp_path / "items.jsonl").write_text("".join(json.dumps(as_json(item)) + "\n" for item in tables.items()))
     folders = {"images": tmp_path / "published" / "images", "annotations": tmp_path}
     plain = find_benchmark("choices").open(folders, Settings())
@@ -101,6 +102,7 @@ def bad_input(name):
         yield "box outside its image", set_field(form.box, 999), "of 40 x 30 pixels"
         yield "box without area", set_field(form.box, 0), "left < right"
     if form.id_field is not None:
+        yield "an id that is no id", set_field(form.id_field, True), "a string or a whole number"
         yield "duplicate ids", lambda rows: rows.append(copy.deepcopy(rows[0])), "the id twice"
 
 
