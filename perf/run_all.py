@@ -34,7 +34,7 @@ ENTRIES = {
     "influence_table": ["influence_table.py", "--captions", "200000"],
     "image_tower": ["image_tower.py"],
     "text_tower": ["text_tower.py", *_TEST_CAPTIONS, "--count", "1000"],
-    "text_open_clip": ["text_beside_open_clip.py", *_TEST_CAPTIONS, *_OPEN_CLIP],
+    "text_open_clip": ["text_beside_open_clip.py", *_TEST_CAPTIONS, *_OPEN_CLIP, "--count", "500", "--whole-count", "128"],
     "files_to_vectors": ["files_to_vectors.py", "--images", "{data}/coco/originals", *_OPEN_CLIP],
     "recipes": ["recipes.py", "--pairs", "8", "--rounds", "3"],
     "loss": ["loss.py", "--pairs", "8192", "--repeats", "3", "--strategies", "all_gather,torch", "--memory"],
