@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ def make_training_input(
     tokenizer: Tokenizer,
     batch_size: int,
     seed: int,
-    rows: Iterable[int] | None = None,
+    rows: Sequence[int] | None = None,
     start_step: int = 0,
     text_length: int | None = None,
     captions_per_image: str = "one",

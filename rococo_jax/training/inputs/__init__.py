@@ -96,7 +96,7 @@ def make_input(
         order=make_order(config, making.source),
         workers=workers_of(config),
         prefetch=config.data.prefetch,
-        rows=rows,
+        rows=None if rows is None else rows.tolist(),
     )
     batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(making.source))
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
