@@ -294,7 +294,11 @@ _COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
 
 
 def coco_number(name: str) -> str | None:
-    """The number of an image of COCO under any of COCO's names for it; None for other names."""
+    """The number of an image of COCO under any of COCO's names for it; None for other names.
+
+    >>> coco_number("val2014/COCO_val2014_000000391895.jpg"), coco_number("dog.jpg")
+    ('000000391895.jpg', None)
+    """
     match = _COCO_NAME.fullmatch(PurePosixPath(name).name)
     return match[1] if match else None
 

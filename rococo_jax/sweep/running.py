@@ -39,7 +39,7 @@ from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_into
-from rococo_jax.storage import hash_json
+from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.config_renames import former_leaves
@@ -165,7 +165,8 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluates the model of a point into its folder."""
     encoder = load_encoder(str(folder / MODEL), compute=evaluation.compute)
     encoder.name = name
-    evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
+    with hold(folder / EVALUATION, beside=True):
+        evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 
 
 def run_points(

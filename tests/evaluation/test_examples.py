@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import Example, Side, collect_examples, read_examples, write_examples
+from tests.benchmarks.published_forms import FORMS, write
+from tests.support.made_runs import IMAGES, made_benchmark
 from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
 
@@ -88,6 +92,58 @@ def test_examples_are_read_back_as_they_were_and_damaged_ones_are_refused(tmp_pa
     with pytest.raises(InputError, match=r"examples\.parquet"):
         read_examples(tmp_path)
     assert read_examples(tmp_path / "nowhere") == []
+
+
+def unit_vectors(rng, *shape):
+    vectors = rng.normal(size=shape)
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 4, 100])
+def test_queries_that_an_altered_caption_won_come_by_its_lead_an_own_one_first(count):
+    benchmark = made_benchmark()
+    task = next(task for task in benchmark.tasks if task.variant == "danger")
+    rng = np.random.default_rng(0)
+    images, texts = unit_vectors(rng, IMAGES, 6), unit_vectors(rng, len(benchmark.texts), 6)
+    scores = images @ texts[task.gallery.index].T
+    right = (task.gallery_group[None] == np.arange(IMAGES)[:, None]) & ~task.gallery_altered
+    top, behind = scores.argmax(1), np.where(right, scores, -2).max(1) - scores.max(1)
+    order = sorted(np.flatnonzero(task.gallery_altered[top]), key=lambda query: behind[query])
+    own = [query for query in order if task.gallery_group[top[query]] == query]
+    assert own and len(order) > 10
+    wanted = [own[0], *(query for query in order if query != own[0])][:count]
+    found = task.score(Embeddings({ORIGINALS: images, TEXTS: texts})).errors(benchmark, count)
+    assert [each.query.image for each in found] == [benchmark.images[query] for query in wanted]
+    assert [each.wrong.text for each in found] == [benchmark.texts[task.gallery.index[top[query]]] for query in wanted]
+    assert found[0].kind == "own_altered"
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_items_that_were_answered_wrong_come_by_the_lead_an_image_once(count, tmp_path):
+    rng, (images, items) = np.random.default_rng(0), (8, 30)
+    of = rng.integers(0, images, items)
+    rows = [{"filename": f"{of[n]}.jpg", "caption": f"dog {n}", "negative_caption": f"cat {n}"} for n in range(items)]
+    write(
+        dataclasses.replace(FORMS["sugarcrepe"], rows=rows, images=tuple(f"{n}.jpg" for n in range(images))), tmp_path
+    )
+    folders = {"images": tmp_path / "images", "annotations": tmp_path}
+    benchmark = find_benchmark("sugarcrepe").open(folders, Settings())
+    (task,) = (task for task in benchmark.tasks if task.variant == "swap_att")
+    vectors = {
+        ORIGINALS: unit_vectors(rng, len(benchmark.images), 6),
+        TEXTS: unit_vectors(rng, len(benchmark.texts), 6),
+    }
+    of_item = vectors[ORIGINALS][task.images.index][task.item_images[:, 0]]
+    right, wrong = np.einsum("itd,id->ti", vectors[TEXTS][task.item_texts], of_item)
+    wanted = {}
+    for item in sorted(np.flatnonzero(wrong >= right), key=lambda item: right[item] - wrong[item]):
+        wanted.setdefault(int(task.group[item]), item)
+    wanted = list(wanted.values())[:count]
+    found = task.score(Embeddings(vectors)).errors(benchmark, count)
+    assert [each.right.text for each in found] == [benchmark.texts[task.item_texts[item, 0]] for item in wanted]
+    np.testing.assert_allclose(
+        [each.wrong_score - each.right_score for each in found], (wrong - right)[wanted], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1", "I;16", "LA"])
