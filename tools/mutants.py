@@ -40,6 +40,8 @@ _BINARY = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.D
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin",
           "minimum": "maximum", "maximum": "minimum", "floor": "ceil", "zeros": "ones", "ones": "zeros",
           "sum": "max", "mean": "sum", "exp": "abs"}  # fmt: skip
+# Arguments of `zip` and `dataclass` that refuse what right code never does: without them nothing changes.
+_GUARDS = ("strict", "frozen", "eq")
 # A killed mutant fails a test; one that hangs or breaks the process is found too.
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
 
@@ -120,7 +122,7 @@ def mutants_of(file: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
             if name in _CALLS:
                 yield made(span(node.func)[1] - len(name), name, _CALLS[name], "function")
             for keyword in node.keywords:
-                if keyword.arg and len(node.args) + len(node.keywords) > 1:
+                if keyword.arg and keyword.arg not in _GUARDS and len(node.args) + len(node.keywords) > 1:
                     start, end = at(keyword.lineno, keyword.col_offset), span(keyword)[1]
                     old = re.match(r"\s*,?\s*", text[end:]).group() if text[end:].lstrip().startswith(",") else ""
                     yield made(start, text[start:end] + old, "", "argument dropped")
@@ -134,7 +136,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Raise | ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
             continue
-        if isinstance(child, ast.arg):
+        if isinstance(child, ast.arg) or (isinstance(child, ast.keyword) and child.arg in _GUARDS):
             continue
         if isinstance(node, ast.AnnAssign) and child is node.annotation:
             continue
