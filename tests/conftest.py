@@ -41,7 +41,7 @@ def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.fixture(scope="session", params=[1, 2, 4, 8])
+@pytest.fixture(scope="session", params=[1, 2, pytest.param(4, marks=pytest.mark.thorough), 8])
 def device_count(request) -> int:
     """How many of the virtual devices a test uses."""
     return request.param

@@ -1,6 +1,6 @@
 """Damage at random: strategies that change JSON values, lines and bytes, and what a reader may do with them.
 
-`ROCOCO_FUZZ=N` sets how many examples each reader gets (default 15, for seconds; 20000 takes about an hour a reader).
+`ROCOCO_FUZZ=N` sets how many examples each reader gets (default 10, for seconds; 20000 takes about an hour a reader).
 """
 
 import copy
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rococo_jax.errors import as_input_error
 
-EXAMPLES = int(os.environ.get("ROCOCO_FUZZ", "15"))
+EXAMPLES = int(os.environ.get("ROCOCO_FUZZ", "10"))
 QUICK = EXAMPLES < 1000
 FUZZ = settings(
     max_examples=EXAMPLES,
