@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rococo_jax.benchmarks.rococo.benchmark import _asked
 from rococo_jax.benchmarks.rococo.mixed_galleries import (
     SQUASHED,
     MixedImages,
@@ -12,6 +13,7 @@ from rococo_jax.benchmarks.rococo.mixed_galleries import (
     squash_files,
 )
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import FileImages
 from tests.support.pictures import files_of, pictures_in
 
@@ -52,3 +54,9 @@ def test_mixed_images_come_in_the_order_asked(files):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))
     # Each is decoded once: what was squashed is kept for the other galleries.
     assert mixed.originals.views.kept(66, SQUASHED) is not None
+
+
+def test_a_fingerprint_names_mixes_where_images_are_ranked_alone():
+    asked = _asked(Settings(mixed_galleries=("mix_0.9",), seeds=(1, 10)))
+    assert (asked["mixes"], asked["seeds"]) == (["mix_0.9"], [1, 10])
+    assert _asked(Settings(tasks=("image_to_text",))) == {"tasks": ["image_to_text"]}
