@@ -25,6 +25,7 @@ class Settings:
         seeds: of the mixing; a mixed variant is the mean over them.
         corruptions: kinds of ImageNet-C; empty for none.
         severities: of the corruptions, 1 to 5.
+        corrupted_benchmarks: those whose images are corrupted; all by default.
         templates: of prompts for classes: how many of ours (1, 5, 30, 80), or files; all but the first are further
             variants.
         out_images: (name, folder) of images that show none of a benchmark's classes, which its images are told from.
@@ -43,6 +44,7 @@ class Settings:
     seeds: tuple[int, ...] = (1, 10, 100)
     corruptions: tuple[str, ...] = ()
     severities: tuple[int, ...] = (1, 3, 5)
+    corrupted_benchmarks: tuple[str, ...] = ()
     templates: tuple[str, ...] = ("80",)
     out_images: tuple[tuple[str, str], ...] = ()
     rerank: int = 0
@@ -58,9 +60,16 @@ class Settings:
             find_corruption(kind)
         for severity in self.severities:
             check_severity(severity)
+        if self.corrupted_benchmarks and not self.corruptions:
+            found = f"{', '.join(self.corrupted_benchmarks)}, but no corruptions"
+            raise InputError("settings", "corrupted_benchmarks", found, "the kinds of corruption, too")
         for name in ("rerank", "limit"):
             if getattr(self, name) < 0:
                 raise InputError("settings", name, getattr(self, name), "0 for none, or a whole number above it")
+
+    def corruptions_of(self, benchmark: str) -> tuple[str, ...]:
+        """The kinds that a benchmark's images are corrupted by."""
+        return self.corruptions if benchmark in (self.corrupted_benchmarks or (benchmark,)) else ()
 
     def wants(self, task: str) -> bool:
         """Whether a task is asked for."""

@@ -60,6 +60,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--corruptions", default="none", metavar="A,B", help="also ask the unaltered tasks on corrupted images: kinds "
         "of ImageNet-C, or all (default: none)")  # fmt: skip
     add("--severities", default="1,3,5", metavar="N,N", help="of the corruptions (default: 1,3,5)")
+    add("--corrupted-benchmarks", metavar="A,B", help="corrupt the images of these alone (default: of all)")
     add(
         "--templates",
         default="80",
@@ -182,6 +183,7 @@ def settings_of(arguments: argparse.Namespace):
         "seeds": _numbers("--seeds", arguments.seeds),
         "corruptions": corruptions,
         "severities": _numbers("--severities", arguments.severities),
+        "corrupted_benchmarks": _names(arguments.corrupted_benchmarks),
         "templates": _names(arguments.templates),
         "out_images": tuple(named_values(arguments.out_images, "--out-images", "NAME=DIR").items()),
         "rerank": _number("--rerank", getattr(arguments, "rerank", "0")),

@@ -8,8 +8,8 @@
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory (`slots.py`), which holds `prefetch` batches of a process, or less where it has
-no room.
+They hand chunks over in shared memory (`slots.py`), which holds twice `prefetch` batches of a process (in the workers'
+queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
 """
 
 import copy
@@ -54,8 +54,9 @@ _LEAST_IN_CHUNK, _MOST_IN_CHUNK = 64, 256
 _SHARED_MEMORY = "/dev/shm"
 # Of the shared memory that is free; other processes of the machine have their own input.
 _MOST_OF_SHARED_MEMORY = 0.5
-# Chunks that a worker holds beside its queue: the one in work, and the one being copied out.
-_BESIDE_QUEUE = 2
+# Chunks of a worker beside those that wait: the one in work, the one on its way between two buffers, and the one that is
+# copied out. As many as wait in the worker's queue wait once more in the training process, where Grain reads ahead.
+_BESIDE_QUEUE, _QUEUES = 3, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,9 +260,9 @@ def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
     if not Path(_SHARED_MEMORY).is_dir():
         return wanted
     free = _MOST_OF_SHARED_MEMORY * shutil.disk_usage(_SHARED_MEMORY).free
-    fits = int(free / max(workers * chunk_bytes, 1)) - _BESIDE_QUEUE
+    fits = (int(free / max(workers * chunk_bytes, 1)) - _BESIDE_QUEUE) // _QUEUES
     if fits < 1:
-        found = f"{workers}, which hold {workers * (1 + _BESIDE_QUEUE) * chunk_bytes / 1e9:.2f} GB of shared memory"
+        found = f"{workers}, which hold {workers * (_QUEUES + _BESIDE_QUEUE) * chunk_bytes / 1e9:.2f} GB of shared memory"
         raise InputError(
             _SOURCE, "workers", found, f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
         )

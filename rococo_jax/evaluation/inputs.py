@@ -56,6 +56,7 @@ def open_benchmarks(
         chosen = _under(Path(data), names, folders or {}, settings)
     known = [task for info, _ in chosen for task in info.tasks]
     check_known("tasks", settings.tasks, known)
+    check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in chosen])
     return [open_benchmark(info, places, settings) for info, places in chosen]
 
 
@@ -66,7 +67,7 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
         InputError: its files cannot be used, or no task is left.
     """
     benchmark = with_out_images(info.open(folders, settings), settings.out_images)
-    benchmark = with_corrupted_images(benchmark, settings.corruptions, settings.severities)
+    benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
     if not benchmark.tasks:
         raise InputError(info.name, "tasks", "none that can be asked", f"one of {', '.join(info.tasks)}")
     if settings.rerank:

@@ -39,6 +39,24 @@ def random_embeddings(benchmark, width=8, **given):
     return Embeddings({key: rng.normal(size=(rows, width)) for key, rows in tables.items()}, **given)
 
 
+def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
+    for number in range(2):
+        path = folder / "cifar10" / "images" / ("cat", "dog")[number] / "0.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8), (0, 90 * number, 0)).save(path)
+
+    def corrupted(*names):
+        settings = Settings(templates=("1",), corruptions=("fog",), severities=(2,), corrupted_benchmarks=names)
+        both = open_benchmarks(settings, data=folder, names=("classes", "cifar10"))
+        return {each.name: ("fog_2" in each.image_sets, "corruptions" in each.decides) for each in both}
+
+    yes, no = (True, True), (False, False)
+    assert corrupted() == corrupted("classes", "cifar10") == {"classes": yes, "cifar10": yes}
+    assert corrupted("cifar10") == {"classes": no, "cifar10": yes}
+    with pytest.raises(InputError, match="corrupted_benchmarks: found rococo; wanted one of classes, cifar10"):
+        corrupted("rococo")
+
+
 def test_a_table_and_folders_and_json_lines_say_the_same(folder):
     (task,) = opened(folder).tasks
     assert task.classes == ("cat", "oven", "sea lion") and task.label.tolist() == [1, 0, 0, 2]

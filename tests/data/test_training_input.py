@@ -144,8 +144,8 @@ def test_worker_processes_change_nothing(source, workers):
     with tiny_input(source, start_step=3, workers=workers, prefetch=2, **choices) as made:
         assert_same_batches([next(made) for _ in range(9)], alone)
         slots = list(made._opened._slots)
-    # Used again: in a queue of each worker, and one being written and one being copied.
-    assert 1 <= len(slots) <= workers * (2 // workers + 2)
+    # Used again: in a worker's queue and in the buffer it is read into, one in work, one on its way, one being copied.
+    assert 1 <= len(slots) <= workers * (2 * (2 // workers) + 3)
     for slot in slots:
         with pytest.raises(FileNotFoundError):
             SharedMemory(slot)
@@ -191,10 +191,11 @@ def test_shared_memory_bounds_what_workers_hold(source, monkeypatch):
     free = types.SimpleNamespace(free=2 * 10**9)
     monkeypatch.setattr(training_input.shutil, "disk_usage", lambda path: free)
     monkeypatch.setattr(training_input.Path, "is_dir", lambda path: True)
-    # Half of 2 GB, for 4 workers with three chunks each and more: a queue of ten fits where a chunk is 20 MB.
-    assert training_input.queue_length(4, 100, 20_000_000) == 10
+    # Half of 2 GB, for 4 workers: 12 chunks each where a chunk is 20 MB, of which 3 wait nowhere and the others twice.
+    assert training_input.queue_length(4, 100, 20_000_000) == 4
     assert training_input.queue_length(4, 10, 20_000_000) == 3
-    with pytest.raises(InputError, match=r"workers: found 4, which hold 1.20 GB of shared memory; wanted fewer: half"):
+    assert training_input.queue_length(4, 10, 50_000_000) == 1
+    with pytest.raises(InputError, match=r"workers: found 4, which hold 2.00 GB of shared memory; wanted fewer: half"):
         training_input.queue_length(4, 10, 100_000_000)
 
 

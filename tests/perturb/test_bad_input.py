@@ -68,6 +68,7 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (f"{EVALUATE} --corruptions fog --severities 0", "severity: found 0"),
         (f"{EVALUATE} --corruptions fog --severities 1,6", "severity: found 6"),
         (f"{EVALUATE} --corruptions fog --severities high", "--severities"),
+        (f"{EVALUATE} --corrupted-benchmarks rococo", "corrupted_benchmarks: found rococo, but no corruptions"),
     ],
 )
 def test_commands_refuse_with_one_line_and_2_and_leave_no_result(folder, monkeypatch, capsys, command, expected):
