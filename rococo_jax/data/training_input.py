@@ -54,8 +54,8 @@ _LEAST_IN_CHUNK, _MOST_IN_CHUNK = 64, 256
 _SHARED_MEMORY = "/dev/shm"
 # Of the shared memory that is free; other processes of the machine have their own input.
 _MOST_OF_SHARED_MEMORY = 0.5
-# Chunks of a worker beside those that wait: the one in work, the one on its way between two buffers, and the one that is
-# copied out. As many as wait in the worker's queue wait once more in the training process, where Grain reads ahead.
+# Chunks of a worker beside those that wait: one in work, one on its way between two buffers, one that is copied out. As
+# many as wait in the worker's queue wait once more in the training process, where Grain reads ahead.
 _BESIDE_QUEUE, _QUEUES = 3, 2
 
 
@@ -262,7 +262,8 @@ def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
     free = _MOST_OF_SHARED_MEMORY * shutil.disk_usage(_SHARED_MEMORY).free
     fits = (int(free / max(workers * chunk_bytes, 1)) - _BESIDE_QUEUE) // _QUEUES
     if fits < 1:
-        found = f"{workers}, which hold {workers * (_QUEUES + _BESIDE_QUEUE) * chunk_bytes / 1e9:.2f} GB of shared memory"
+        least = workers * (_QUEUES + _BESIDE_QUEUE) * chunk_bytes
+        found = f"{workers}, which hold {least / 1e9:.2f} GB of shared memory"
         raise InputError(
             _SOURCE, "workers", found, f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
         )
