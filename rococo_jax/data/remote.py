@@ -66,6 +66,15 @@ def open_binary(path: str) -> Any:
         raise _refused(path, error, "a file") from None
 
 
+def matching_urls(pattern: str) -> list[str]:
+    """The URLs that a pattern with `*` stands for, in order. Raises InputError where they cannot be listed."""
+    files = file_system(_root(pattern))
+    try:
+        return sorted(map(files.unstrip_protocol, files.glob(pattern)))
+    except Exception as error:
+        raise _refused(pattern, error, "files of that name") from None
+
+
 def _root(url: str) -> str:
     return url.partition("://")[0] + "://"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.remote import file_system
+from rococo_jax.data.remote import file_system, matching_urls
 from rococo_jax.data.tar_index import about_tars, open_index
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress
@@ -70,8 +70,7 @@ def expand_tars(name: str) -> list[str]:
 
 def _matching(pattern: str) -> list[str]:
     if is_url(pattern):
-        files = file_system(pattern.partition("://")[0] + "://")
-        return sorted(map(files.unstrip_protocol, files.glob(pattern)))
+        return matching_urls(pattern)
     path = Path(pattern)
     return sorted(str(each) for each in path.parent.glob(path.name))
 

@@ -64,8 +64,8 @@ class DrawSample(grain.RandomMapTransform):
         """
         drawn_caption, skipped = rng.random(), 0
         for image in self._candidates(position):
+            sample = self.source[image]  # what cannot be read is not skipped: it may be there when the run is resumed
             try:
-                sample = self.source[image]
                 views = self._views(sample, rng)
             except InputError:
                 if self.on_decode_error == "raise":

@@ -151,6 +151,14 @@ def test_tars_behind_a_url_are_read_in_blocks_where_reads_follow_each_other(worl
     assert len(fetched) < 1.5 * size / (64 * 1024) + 2 * source.seeks < 0.2 * source.reads
     with pytest.raises(InputError, match=r"memory://cc/none\.tar: file: found nothing there"):
         open_tars("memory://cc/none.tar")
+    for lost in (PermissionError("no right"), OSError("no route")):
+        monkeypatch.setattr(type(memory), "cat_file", lambda *_, lost=lost, **__: (_ for _ in ()).throw(lost))
+        monkeypatch.setattr(type(memory), "glob", lambda *_, lost=lost, **__: (_ for _ in ()).throw(lost))
+        with pytest.raises(InputError, match=rf"cc-0\*\.tar: file: found {lost}; wanted files of that name"):
+            expand_tars("memory://cc/cc-0*.tar")
+        # Not an image to skip: every image after it would be, and the run would go on without them.
+        with pytest.raises(InputError, match=rf"tar: found {lost}; wanted a tar that can be read"):
+            take(tiny_input(open_tars("memory://cc/cc-{00..06}.tar", allow_missing=True), prefetch=0, **SKIP), 1)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     refused = r"gs://: storage: found gcsfs is not installed; wanted pip install gcsfs"
     with pytest.raises(InputError, match=refused):
