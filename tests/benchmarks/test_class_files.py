@@ -10,6 +10,7 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.coco_sentences import IDS as IDS_FILE
 from rococo_jax.benchmarks.coco_sentences import package_file
+from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError
 from tests.benchmarks.judged_forms import IDS, NAMES, write_judged
@@ -99,6 +100,16 @@ def test_bad_input_is_one_line(folder, case):
     with pytest.raises(InputError) as refused:
         opened(name, folder)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_is_no_image_among_stimuli_is_passed_over(tmp_path):
+    for name in CLASSES:
+        for file in (f"cue_conflict/{name}/{name}1-dog2.JPG", f"edges/{name}3.png"):
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / file, "PNG")
+    (tmp_path / "cue_conflict" / "readme.txt").touch()
+    found = find_benchmark("cue_conflict").open({"images": tmp_path}, Settings(templates=("1",)))
+    assert {task.name: len(task.label) for task in found.tasks} == {"cue_conflict": 16, "edges": 16}
 
 
 @pytest.mark.parametrize(

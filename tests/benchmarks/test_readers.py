@@ -290,7 +290,8 @@ def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
 
 
 def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path):
-    relations, attributes = ["on"] * 5 + ["in"] + ["near"] * 3, [["red", "old"]] * 25 + [["old", "red"]] * 24
+    relations = ["on"] * 5 + ["in"] + ["near"] * 3
+    attributes = [["red", "old"]] * 24 + [["red", "old", "big"]] + [["old", "red"]] * 24
     for kind, labels in (("relation", relations), ("attribution", attributes)):
 
         def change(rows, labels=labels):
@@ -310,6 +311,10 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
         write(
             dataclasses.replace(FORMS["aro"], file=file, images=tuple(f"{n}.jpg" for n in range(7))), tmp_path, change
         )
+    info = find_benchmark("aro")
+    tables = info.reader.read(tmp_path, info.files)[0]
+    labels = [bundle.label for item in tables.items() for bundle in item.bundles]
+    assert labels == relations + ["red_old"] * 25
     found = of_random_vectors(open_form("aro", tmp_path))
     outcome, right = found["relation"]
     means = [right[:5].mean(), right[5], right[6:].mean()]

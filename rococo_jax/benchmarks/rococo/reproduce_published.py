@@ -89,17 +89,17 @@ def compare_with_published(results: Mapping[str, Any], path: Path) -> list[Compa
 
 
 def _nearest(lines: Sequence[PublishedLine], there: Mapping[str, Mapping[str, Any]]) -> list[ComparedLine]:
-    """The assignment of variants to lines with the most matches, then the least total difference."""
+    """The assignment of variants to most lines, of these with the least total difference."""
     choices = [*there, *[None] * len(lines)]
 
     def compared(line: PublishedLine, variant: str | None) -> ComparedLine:
         found = {} if variant is None else {name: float(there[variant][name]) for name in METRICS}
         return ComparedLine(line, variant, found)
 
-    def cost(assigned: Sequence[ComparedLine]) -> tuple[int, int, float]:
+    def cost(assigned: Sequence[ComparedLine]) -> tuple[int, float]:
         without = sum(each.variant is None for each in assigned)
         away = sum((abs(points) for each in assigned for points in each.differences.values()), 0.0)
-        return without, -sum(each.matches for each in assigned), away
+        return without, away
 
     # At most four variants and three lines.
     found = itertools.permutations(choices, len(lines))

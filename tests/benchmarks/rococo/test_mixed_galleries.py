@@ -1,5 +1,8 @@
 """Mixed galleries: one image made alone is that of the gallery, and what it was mixed with is named."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,6 +18,7 @@ from rococo_jax.benchmarks.rococo.mixed_galleries import (
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mixed_batches
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import FileImages
+from rococo_jax.evaluation.inputs import open_benchmarks
 from tests.support.pictures import files_of, pictures_in
 
 
@@ -60,3 +64,13 @@ def test_a_fingerprint_names_mixes_where_images_are_ranked_alone():
     asked = _asked(Settings(mixed_galleries=("mix_0.9",), seeds=(1, 10)))
     assert (asked["mixes"], asked["seeds"]) == (["mix_0.9"], [1, 10])
     assert _asked(Settings(tasks=("image_to_text",))) == {"tasks": ["image_to_text"]}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_images_can_be_mixed_and_one_cannot(files, tmp_path, count):
+    items = [{"image": name, "caption": [f"a dog {number}" for number in range(5)]} for name in list(files)[:count]]
+    (tmp_path / "coco_karpathy_test.json").write_text(json.dumps(items))
+    folder = next(iter(files.values())).parents[len(Path(items[0]["image"]).parts) - 1]
+    (opened,) = open_benchmarks(Settings(mixed_galleries=("mix_0.9",), seeds=(1,)), images=folder, annotations=tmp_path)
+    assert ("one image alone cannot be mixed" in opened.notes) == (count == 1)
+    assert ("mix_0.9" in {task.variant for task in opened.tasks}) == (count == 2)
