@@ -62,3 +62,49 @@ def test_the_first_screen_says_how_often_the_best_model_is_fooled(runs):
         in text
     )
     assert f"its R@1 goes from {tasks['clean']['r1']:.1f} to {tasks[hardest]['r1']:.1f}." in text
+
+
+def test_bars_and_lines_are_the_figures_and_their_intervals(runs):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    folder, results = runs
+    for given in (folder, [folder / "good_model", folder / "poor"], results):
+        for task in ("image_to_text", None):
+            axes = rococo_jax.plot_results(given, "fr1", task=task)
+            rows = [
+                (name, variant)
+                for name in (["image_to_text", "text_to_image"] if task is None else [task])
+                for variant in results["poor"]["tasks"][name]
+                if variant != "clean"
+            ]
+            assert [label.get_text() for label in axes.get_legend().get_texts()] == list(results)
+            heights = [bar.get_height() for bar in axes.patches]
+            wanted = [content["tasks"][name][variant] for content in results.values() for name, variant in rows]
+            assert sorted(heights) == sorted(each["fr1"] for each in wanted) and len(axes.get_xticks()) == len(rows)
+            places = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in axes.patches}
+            bounds = [
+                content["intervals"][name][variant]["fr1"] for content in results.values() for name, variant in rows
+            ]
+            assert sorted(tuple(line.get_ydata()) for line in axes.lines) == sorted(map(tuple, bounds))
+            for line in axes.lines:
+                (height,) = [height for place, height in places.items() if abs(place - line.get_xdata()[0]) < 1e-9]
+                assert line.get_ydata()[0] <= height <= line.get_ydata()[1]
+            assert sum(places) / len(places) == pytest.approx((len(rows) - 1) / 2)  # in the middle of the ticks
+            assert "lower is better" in axes.get_ylabel()
+            pyplot.close("all")
+    alone = rococo_jax.plot_results(results["poor"], "r1", task="image_to_text")
+    assert len(alone.patches) == len(results["poor"]["tasks"]["image_to_text"])  # clean too
+    pyplot.close("all")
+
+
+def test_what_cannot_be_plotted_is_one_line(runs):
+    folder, results = runs
+    other = results["poor"] | {"fingerprint": results["poor"]["fingerprint"] | {"protocol": "strict"}}
+    for given, asked, said in (
+        ({"a": results["poor"], "b": other}, {}, "2 groups that differ in protocol; wanted results of the same data"),
+        (folder, {"metric": "fr2"}, "metric: found fr2; wanted one of"),
+        (folder, {"task": "sideways"}, "task: found sideways; wanted one of image_to_text, text_to_image"),
+        ({}, {}, "results: found none"),
+        (folder / "not-there", {}, "nothing there"),
+    ):
+        with pytest.raises(InputError, match=said):
+            rococo_jax.plot_results(given, **asked)
