@@ -521,6 +521,12 @@ def test_settings_that_do_not_fit_are_named(source, choices, field):
         tiny_input(source, **choices)
 
 
+@pytest.mark.parametrize("length", [2, 24])
+def test_the_shortest_and_the_longest_text_are_allowed(source, length):
+    (batch,) = take(tiny_input(source, text_length=length, prefetch=0), 1)
+    assert batch["ids"].shape[1] == length
+
+
 @pytest.mark.parametrize("bad", [{"crop_scale": (0.5, 0.1)}, {"crop_scale": (0.0, 1.0)}, {"crop_scale": (0.5, 1.5)}])
 def test_impossible_crops_are_refused(bad):
     with pytest.raises(InputError, match="augmentation: crop_scale"):

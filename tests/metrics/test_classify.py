@@ -57,6 +57,26 @@ def test_torchmetrics_has_the_same_calibration_error(case):
     assert values_of(measured(*case))["ece"] == pytest.approx(100 * float(expected), abs=2e-4)
 
 
+def test_an_image_of_none_of_the_classes_is_no_right_answer_and_changes_no_other(case):
+    logits, label, half = case
+    none = np.arange(IMAGES) % 3 == 0
+    found = measured(logits, np.where(none, -1, label), half)
+    others = measured(logits[~none], label[~none], half[~none])
+    assert not found.right[none].any() and (found.rank[none] == 0).all() and np.isnan(found.nll[none]).all()
+    np.testing.assert_allclose(found.temperatures, others.temperatures, rtol=1e-9)
+    for name in PER_IMAGE:
+        np.testing.assert_allclose(getattr(found, name)[~none], getattr(others, name), rtol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("classes", [5, 6])
+def test_five_best_say_something_of_more_than_five_classes(case, classes):
+    logits, label, half = (each[case[1] < classes] for each in case)
+    found = values_of(measured(logits[:, :classes], label, half), classes)
+    order = (-logits[:, :classes]).argsort(axis=1)[:, :5]
+    wanted = pytest.approx(100 * (order == label[:, None]).any(axis=1).mean())
+    assert (found["top5"] == wanted) if classes > 5 else ("top5" not in found or found["top5"] is None)
+
+
 def test_equal_mass_bins_hold_equally_many():
     confidence = np.random.default_rng(0).random(BINS * 40)
     assert np.bincount(equal_mass_bins(confidence)).tolist() == [40] * BINS
