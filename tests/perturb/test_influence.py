@@ -1,5 +1,6 @@
 """Influence: the words' tokens, the device's removal, sharing of prefixes, meshes, bounds, and the table on disk."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -8,13 +9,15 @@ import pytest
 import tokenizers
 from flax import nnx
 
+from rococo_jax.benchmarks.rococo.generate import candidate_influence
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
-from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.perturb.text.shared_prefix import build_prefix_trees, can_share_prefix
 from rococo_jax.perturb.text.words import split_words
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
 
@@ -29,6 +32,32 @@ CAPTIONS = [
     "a red dog sits on the big blue house near a boat",
     " ".join(WORDS) + " " + " ".join(WORDS),
 ]
+
+
+@pytest.mark.parametrize(
+    ("attention", "pooling", "suffix", "expected"),
+    [
+        ("causal", "first_eos", [1], True),
+        ("causal", "highest_id", [1], True),
+        ("causal", "first_eos", [1, 1], False),
+        ("causal", "first_eos", [], False),
+        ("causal", "last", [1], False),
+        ("masked", "first_eos", [1], False),
+    ],
+)
+def test_prefixes_are_shared_where_a_text_ends_in_the_one_token_that_is_pooled(attention, pooling, suffix, expected):
+    spec = dataclasses.replace(tiny_spec().text, attention=attention, pooling=pooling)
+    assert can_share_prefix(spec, [0], suffix) is expected
+
+
+def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit():
+    """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
+    places, more = ("street", "kitchen", "park", "beach", "car"), ("", "and a cat ", "and a cat and a cat ")
+    captions = [f"a red dog sits on the big house {more[n % 3]}near a {place}" for n, place in enumerate(places)]
+    images = [CaptionedImage(f"{number}.jpg", (caption,)) for number, caption in enumerate(captions)]
+    encoder, lexicon = tiny_encoder(), shipped_lexicon()
+    for image, among in zip(images, candidate_influence(encoder, images, lexicon), strict=True):
+        np.testing.assert_array_equal(candidate_influence(encoder, [image], lexicon)[0], among)
 
 
 def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
