@@ -7,7 +7,17 @@ import pytest
 import scipy.linalg
 
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.training.join import Regularisation, choose_regularisation, fit_heads, fit_logit_scale
+from rococo_jax.errors import InputError
+from rococo_jax.training.join import (
+    Regularisation,
+    choose_regularisation,
+    fit_heads,
+    fit_logit_scale,
+    image_tower_of,
+    join_towers,
+    text_tower_of,
+)
+from tests.support.tiny import tiny_encoder
 
 
 def paired_features(images=120, captions=3, shared=6, seed=0):
@@ -110,3 +120,13 @@ def test_more_dimensions_than_features_are_refused():
     x, y, owner = paired_features()
     with pytest.raises(ValueError, match="dim 15 is larger than the narrower feature space, 14"):
         fit_heads(x, y, owner, 15, Regularisation(0.1, 0.1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("dim", "said"), [(0, "dimensions: found 0; wanted 1 to 6"), (6, "at least"), (1, "at least"), (7, "found 7")]
+)
+def test_as_many_dimensions_as_the_narrower_tower_has_and_no_more(dim, said):
+    towers = [tower_of(tiny_encoder()) for tower_of in (image_tower_of, text_tower_of)]
+    images, texts = np.zeros((3, 8), np.float32), np.zeros((5, 6), np.float32)
+    with pytest.raises(InputError, match=said):
+        join_towers(*towers, images, texts, np.array([0, 0, 1, 2, 2]), dim, "joined")
