@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from rococo_jax.errors import InputError
-from rococo_jax.models import ConvNextSpec, DualEncoder, GridResNetSpec, ModelSpec
+from rococo_jax.models import ConvolutionalSpec, DualEncoder, ModelSpec, ResNetSpec
 from rococo_jax.storage import hash_bytes
 
 
@@ -152,7 +152,7 @@ def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
     vision = dataclasses.replace(spec.vision, image_size=image_size)
     if vision.grid < 1:
         raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
-    if isinstance(vision, ConvNextSpec | GridResNetSpec):  # they store no positions
+    if isinstance(vision, ConvolutionalSpec) and not isinstance(vision, ResNetSpec):  # they store no positions
         return dataclasses.replace(spec, vision=vision)
     return dataclasses.replace(
         spec, vision=dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)

@@ -108,9 +108,10 @@ def tower_in_words(tower) -> str:
     stages = getattr(tower, "stage_layers", None)
     if stages is not None:
         widths = getattr(tower, "widths", None)
-        kind, wide = ("ConvNeXt", "-".join(map(str, widths))) if widths else ("ResNet", tower.width)
-        kind = "ResNeXt" if getattr(tower, "groups", 1) > 1 else kind
-        return f"a {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
+        wide = "-".join(map(str, widths)) if widths else tower.width
+        kind = "ResNeXt" if getattr(tower, "groups", 1) > 1 else tower.architecture
+        article = "an" if kind[0] in "AEIOU" else "a"
+        return f"{article} {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
     activation = f"gated {tower.activation}" if getattr(tower, "gated_mlp", False) else tower.activation
     more = "".join(f", {words}" for field, words in _PARTS.items() if getattr(tower, field, None))
     return f"{tower.layers} layers of {tower.width}, {activation}, pooling {tower.pooling}{more}"

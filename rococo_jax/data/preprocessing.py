@@ -5,8 +5,8 @@ A `Preprocessing` is saved with the model. It has two halves:
     host    convert to RGB, resize with Pillow on 8-bit pixels, centre crop          -> uint8 (height, width, 3)
     device  x = (rescale_factor * pixel - mean) / std, float32                       -> what the tower reads
 
-Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT), the
-reference here. Details of that reference:
+Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT,
+EfficientNet as used by ALIGN), the reference here. Details of that reference:
 
 - The EXIF orientation of an image is *not* applied: pixels are taken as stored.
 - Transparency (an alpha band, or a palette's transparent colour) is composited onto white. `transformers` before 5 and
@@ -107,6 +107,12 @@ class Preprocessing:
         scaled = pixels.astype(jnp.float32) * jnp.float32(self.rescale_factor)
         mean = jnp.asarray(self.mean, jnp.float32)[None, None, None, :]
         return (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the greatest number that `normalise` makes, rounded to six decimals."""
+        both = [(self.rescale_factor * v - m) / s for v in (0, 255) for m, s in zip(self.mean, self.std, strict=True)]
+        return round(min(both), 6), round(max(both), 6)
 
     def with_image_size(self, size: int) -> "Preprocessing":
         """The same preprocessing for square images of `size` pixels; the size before a crop is scaled alike."""
@@ -228,9 +234,18 @@ _DEFAULTS = {
     "BitImageProcessor": _CROPPING,
     "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
     "ViTImageProcessor": {**_SQUASHING, "resample": 2},
+    "EfficientNetImageProcessor": {
+        **_SQUASHING,
+        "size": {"height": 346, "width": 346},
+        "crop_size": {"height": 289, "width": 289},
+        "resample": 3,
+        "include_top": True,
+    },
 }
 # Of the other processors a `size` that is one number is the shortest edge.
-_BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor"}
+_BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor", "EfficientNetImageProcessor"}
+# Of the other processors `rescale_offset` and `include_top` are no settings.
+_SHIFTS_AND_DIVIDES_AGAIN = {"EfficientNetImageProcessor"}
 _KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
 
@@ -261,7 +276,19 @@ def _read_preprocessor_config(config: Any, source: object) -> dict[str, Any]:
     values["rescale_factor"] = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     if config.get("do_normalize", True):
         values |= {"mean": _per_channel(config["image_mean"]), "std": _per_channel(config["image_std"])}
-    return values
+    return values | (_shifted(values, config, source) if kind in _SHIFTS_AND_DIVIDES_AGAIN else {})
+
+
+def _shifted(values: Mapping[str, Any], config: Mapping[str, Any], source: object) -> dict[str, list]:
+    """The mean and std of EfficientNet's processor: `rescale_offset` subtracts 1 after rescaling, and `include_top`
+    divides by the std once more, whether images were normalised or not.
+    """
+    mean, std = values.get("mean", [0.0] * 3), values.get("std", [1.0] * 3)
+    again = _per_channel(config["image_std"]) if config["include_top"] else [1.0] * 3
+    if not all(_is_colour(tuple(colour)) for colour in (mean, std, again)):
+        raise InputError(source, "mean and std", f"{mean}, {again}", "three numbers each, and no std of 0")
+    offset = float(bool(config.get("rescale_offset")) and config.get("do_rescale", True))
+    return {"mean": [m + offset for m in mean], "std": [s * t for s, t in zip(std, again, strict=True)]}
 
 
 def _read_size(size: Any, bare_is_a_square: bool, source: object, field: str) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from rococo_jax.models.dual_encoder import DualEncoder, parameter_counts
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
+    EfficientNetSpec,
     GridResNetSpec,
     HeadSpec,
     MatchingSpec,
@@ -18,6 +19,7 @@ __all__ = [
     "ConvNextSpec",
     "ConvolutionalSpec",
     "DualEncoder",
+    "EfficientNetSpec",
     "GridResNetSpec",
     "HeadSpec",
     "MatchingSpec",

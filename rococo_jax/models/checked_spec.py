@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from rococo_jax.errors import InputError
 
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
+
 # Of channels, tokens or pixels; a spec beyond it describes no model, and no array could have its shapes.
 _LARGEST = 10**6
 
@@ -50,6 +52,12 @@ class CheckedSpec:
         return cls(**{name: _checked(source, f"{cls.what}.{name}", types[name], item) for name, item in value.items()})
 
 
+def check_heads(what: str, width: int, heads: int) -> None:
+    """Raises InputError where so many heads do not share the channels equally."""
+    if width % heads:
+        raise InputError(what, "heads", f"{heads} heads for a width of {width}", "a divisor of the width")
+
+
 def _as_json(value: Any) -> Any:
     if isinstance(value, CheckedSpec):
         return value.to_json()
@@ -63,6 +71,8 @@ def _checked(source: object, field: str, wanted: Any, value: Any) -> Any:
         return value
     if get_origin(wanted) is tuple:
         kinds = get_args(wanted)
+        if kinds[-1] is Ellipsis and isinstance(value, list | tuple):  # any number of the same kind
+            kinds = kinds[:1] * len(value)
         if not isinstance(value, list | tuple) or len(value) != len(kinds):
             raise InputError(source, field, repr(value), f"a list of {len(kinds)}")
         return tuple(_checked(source, field, kind, item) for kind, item in zip(kinds, value, strict=True))

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.convnext import ConvNextTower
+from rococo_jax.models.efficientnet import EfficientNetTower
 from rococo_jax.models.grid_resnet import GridResNetTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
@@ -22,6 +23,7 @@ from rococo_jax.models.resnet import ResNetTower
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
+    EfficientNetSpec,
     GridResNetSpec,
     HeadSpec,
     ModelSpec,
@@ -138,12 +140,13 @@ _TOWERS = {
     ResNetSpec: ResNetTower,
     ConvNextSpec: ConvNextTower,
     GridResNetSpec: GridResNetTower,
+    EfficientNetSpec: EfficientNetTower,
 }
 
 
 def _vision(
     spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs
-) -> VisionTower | ResNetTower | ConvNextTower | GridResNetTower:
+) -> VisionTower | ResNetTower | ConvNextTower | GridResNetTower | EfficientNetTower:
     return _TOWERS[type(spec)](spec, dtype=dtype, rngs=rngs)
 
 

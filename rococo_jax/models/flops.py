@@ -7,7 +7,16 @@
 Norms, activations, softmax and word look-up are left out, under one per cent of towers of usual widths.
 """
 
-from rococo_jax.models.spec import ConvNextSpec, GridResNetSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models.spec import (
+    ConvNextSpec,
+    EfficientNetSpec,
+    GridResNetSpec,
+    HeadSpec,
+    ModelSpec,
+    ResNetSpec,
+    TextSpec,
+    VisionSpec,
+)
 
 
 def image_flops(spec: ModelSpec, patches: int | None = None) -> int:
@@ -85,9 +94,7 @@ def _convnext(spec: ConvNextSpec) -> int:
         if number:
             side //= 2
             total += _linear(side**2, 4 * inputs, width)
-        # Cells that 7-wide kernels reach along a line, the padding left out.
-        reach = sum(min(cell + 3, side - 1) - max(cell - 3, 0) + 1 for cell in range(side))
-        total += blocks * (_linear(reach**2, 1, width) + _linear(side**2, width, 8 * width))
+        total += blocks * (_linear(_reach(side, side, 7) ** 2, 1, width) + _linear(side**2, width, 8 * width))
         inputs = width
     return total
 
@@ -133,7 +140,34 @@ def _grid_resnet(spec: GridResNetSpec) -> int:
     return total + _linear(side**2, inputs, spec.pooling_width)
 
 
-_TOWERS = {VisionSpec: _vit, ResNetSpec: _resnet, ConvNextSpec: _convnext, GridResNetSpec: _grid_resnet}
+def _efficientnet(spec: EfficientNetSpec) -> int:
+    sides = spec.sides
+    total = _linear(_reach(spec.image_size, sides[0], 3, 2, 0) ** 2, 3, spec.stem_width)
+    for stage, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
+        size, expansion, after = spec.kernel_sizes[stage], spec.expansions[stage], sides[stage + 1]
+        for block in range(blocks):
+            before, inputs = (after, width) if block else (sides[stage], spec.inputs(stage))
+            inner, stride = expansion * inputs, 1 if block else spec.strides[stage]
+            total += _linear(before**2, inputs, inner) if expansion > 1 else 0
+            start = size // 2 if block else spec.padding(stage)[0]
+            total += _linear(_reach(before, after, size, stride, start) ** 2, 1, inner)
+            total += 2 * _linear(1, inner, spec.gate_width(inputs)) + _linear(after**2, inner, width)
+    return total
+
+
+_TOWERS = {
+    VisionSpec: _vit,
+    ResNetSpec: _resnet,
+    ConvNextSpec: _convnext,
+    GridResNetSpec: _grid_resnet,
+    EfficientNetSpec: _efficientnet,
+}
+
+
+def _reach(side: int, outputs: int, size: int, stride: int = 1, before: int | None = None) -> int:
+    """Cells that kernels of a size reach along a line for all outputs, the padding left out."""
+    firsts = [stride * output - (size // 2 if before is None else before) for output in range(outputs)]
+    return sum(min(first + size, side) - max(first, 0) for first in firsts)
 
 
 def _taps(side: int) -> int:

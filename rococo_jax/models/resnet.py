@@ -23,7 +23,9 @@ _EXPANSION = 4
 
 
 class Convolution(nnx.Module):
-    """A convolution without bias, padded so that stride 1 keeps the size (torch's `padding=size // 2`, not "SAME")."""
+    """A convolution without bias, by default padded so that stride 1 keeps the size (torch's `padding=size // 2`, not
+    "SAME"); `padding` are the zeros before and after a line.
+    """
 
     def __init__(
         self,
@@ -33,10 +35,12 @@ class Convolution(nnx.Module):
         *,
         stride: int = 1,
         groups: int = 1,
+        padding: tuple[int, int] | None = None,
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
-        self.stride, self.groups, self.padding, self.dtype = stride, groups, size // 2, dtype
+        self.stride, self.groups, self.dtype = stride, groups, dtype
+        self.padding = (size // 2, size // 2) if padding is None else padding
         shape = (size, size, inputs // groups, outputs)
         initial = jax.nn.initializers.lecun_normal()(rngs.params(), shape, jnp.float32)
         self.kernel = nnx.Param(initial)
@@ -46,7 +50,7 @@ class Convolution(nnx.Module):
             x.astype(self.dtype),
             self.kernel[...].astype(self.dtype),
             window_strides=(self.stride, self.stride),
-            padding=((self.padding, self.padding),) * 2,
+            padding=(self.padding,) * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=self.groups,
             precision=precision_of(self.dtype),

@@ -15,8 +15,8 @@ The families differ in a handful of choices, and each choice is a field here:
     ============  ===========  ==========  ===========  ===========  =========  ==============
 
 What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
-adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B). CLIP's ResNets and ConvNeXt
-have specs of their own.
+adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B). CLIP's ResNets, ConvNeXt and
+EfficientNet have specs of their own.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -24,7 +24,8 @@ have specs of their own.
     CLIP          causal      before a block   first_eos, or highest_id
     CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
-    BERT, BLIP    masked      after a block    cls, mean or generalized
+    BERT, BLIP,   masked      after a block    cls, mean or generalized
+    ALIGN
     ============  ==========  ===============  =========================
 """
 
@@ -32,18 +33,19 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from rococo_jax.errors import InputError
-from rococo_jax.models.checked_spec import CheckedSpec
+from rococo_jax.models.checked_spec import Activation, CheckedSpec, check_heads
+from rococo_jax.models.convolutional_spec import (
+    ConvNextSpec,
+    ConvolutionalSpec,
+    EfficientNetSpec,
+    GridResNetSpec,
+    ResNetSpec,
+)
 
-Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
 TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended", "generalized"]
 TextAttention = Literal["causal", "masked", "full"]
 HeadKind = Literal["none", "linear", "mlp"]
-
-
-def _divides(what: str, width: int, heads: int) -> None:
-    if width % heads:
-        raise InputError(what, "heads", f"{heads} heads for a width of {width}", "a divisor of the width")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +114,11 @@ class VisionSpec(CheckedSpec):
     pooling_width: int | None = None
 
     def __post_init__(self):
-        _divides("vision spec", self.width, self.heads)
+        check_heads("vision spec", self.width, self.heads)
         if "cls" in self.pooling and not self.class_token:
             raise InputError("vision spec", "pooling", repr(self.pooling), "a tower with a class token")
         if self.pooling in ("attention", "cross"):
-            _divides("vision spec", self.pooled_width, self.pooling_heads or self.heads)
+            check_heads("vision spec", self.pooled_width, self.pooling_heads or self.heads)
         if self.norm_after_pooling and self.pooling not in ("cls", "mean"):
             raise InputError("vision spec", "norm_after_pooling", self.pooling, "pooling 'cls' or 'mean'")
         if self.rotary is not None and self.width // self.heads % 4:
@@ -142,100 +144,6 @@ class VisionSpec(CheckedSpec):
     def features(self) -> int:
         """Length of the pooled vector."""
         return 2 * self.width if self.pooling == "cls+mean" else self.pooled_width
-
-
-class ConvolutionalSpec(CheckedSpec):
-    """The base of image towers made of stages of convolutions, whose blocks do not form one stack.
-
-    One cell of the last map stands for 32 x 32 pixels.
-    """
-
-    what: ClassVar[str] = "vision"
-    patch_size: ClassVar[int] = 32
-
-    def __post_init__(self):
-        if min(self.stage_layers) < 1:
-            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
-
-    @property
-    def grid(self) -> int:
-        """Cells along a side of the last map, rounded down."""
-        return self.image_size // self.patch_size
-
-
-@dataclasses.dataclass(frozen=True)
-class ResNetSpec(ConvolutionalSpec):
-    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
-    `VisionSpec` means the same."""
-
-    image_size: int
-    width: int
-    stage_layers: tuple[int, int, int, int]
-    heads: int
-    position_grid: int | None = None
-    pooling: Literal["attention"] = "attention"
-
-    # The mean of the last map is a token before the others, as a class token is.
-    class_token: ClassVar[bool] = True
-
-    def __post_init__(self):
-        _divides("vision spec", self.features, self.heads)
-        super().__post_init__()
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector, channels of the last stage."""
-        return 32 * self.width
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvNextSpec(ConvolutionalSpec):
-    """ConvNeXt (arXiv 2201.03545); what the field names share with `VisionSpec` means the same."""
-
-    image_size: int
-    widths: tuple[int, int, int, int]
-    stage_layers: tuple[int, int, int, int]
-    norm_eps: float
-    pooling: Literal["mean"] = "mean"
-
-    # No positions are stored, so any size will do.
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector, channels of the last stage."""
-        return self.widths[3]
-
-
-@dataclasses.dataclass(frozen=True)
-class GridResNetSpec(ConvolutionalSpec):
-    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.grid_resnet`), for VSE-infinity.
-
-    `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
-    ResNeXt-101 32x8d.
-    """
-
-    image_size: int
-    width: int
-    stage_layers: tuple[int, int, int, int]
-    groups: int
-    group_width: int
-    caffe: bool
-    pooling_width: int
-    pooling: Literal["generalized"] = "generalized"
-
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
-
-    def inner_width(self, channels: int) -> int:
-        """Channels inside a block of a stage with `channels`."""
-        return channels * self.group_width // self.width * self.groups
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector."""
-        return self.pooling_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +175,7 @@ class TextSpec(CheckedSpec):
     pooling_width: int | None = None
 
     def __post_init__(self):
-        _divides("text spec", self.width, self.heads)
+        check_heads("text spec", self.width, self.heads)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
         if (self.pooling == "generalized") != (self.pooling_width is not None):
@@ -327,7 +235,7 @@ class ModelSpec(CheckedSpec):
     what: ClassVar[str] = "model"
     unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | EfficientNetSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

@@ -33,7 +33,7 @@ from rococo_jax.data.images import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
-from rococo_jax.models.spec import ConvNextSpec, GridResNetSpec, VisionSpec
+from rococo_jax.models.spec import ConvolutionalSpec, ResNetSpec, VisionSpec
 from rococo_jax.models.vision import VisionTower
 
 _IMAGES_AT_ONCE = 16
@@ -82,7 +82,7 @@ def vision_spec(encoder: Encoder) -> VisionSpec:
     """The image tower's spec. Raises InputError where there is none, or nothing says how images become pixels."""
     if encoder.spec.vision is None:
         raise InputError(encoder.name, "image tower", "none", "a model with an image tower")
-    if isinstance(encoder.spec.vision, ConvNextSpec | GridResNetSpec):
+    if isinstance(encoder.spec.vision, ConvolutionalSpec) and not isinstance(encoder.spec.vision, ResNetSpec):
         raise InputError(encoder.name, "image tower", "convolutions alone", "a tower with attention")
     if encoder.preprocessing is None:
         raise InputError(encoder.name, "preprocessing", "none", "a model that came with its image processor's file")

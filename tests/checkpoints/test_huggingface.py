@@ -265,6 +265,7 @@ CONFIGS = {
     "roberta": transformers.RobertaConfig,
     "xlm-roberta": transformers.XLMRobertaConfig,
     "blip": transformers.BlipConfig,
+    "align": transformers.AlignConfig,
 }
 
 

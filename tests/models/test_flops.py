@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from rococo_jax.models import ConvNextSpec, DualEncoder, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import (
+    ConvNextSpec,
+    DualEncoder,
+    EfficientNetSpec,
+    HeadSpec,
+    ModelSpec,
+    ResNetSpec,
+    TextSpec,
+    VisionSpec,
+)
 from rococo_jax.models.flops import image_flops, text_flops
 
 VIT = VisionSpec(
@@ -27,6 +36,23 @@ VISIONS = {
     "coca": (dataclasses.replace(VIT, pooling="cross", pooling_width=128), HeadSpec("linear", 128)),
     "mobileclip": (dataclasses.replace(VIT, stem_width=768, pooling="attention", pooling_mlp_width=300), HeadSpec()),
     "convnext": (ConvNextSpec(64, (384, 384, 384, 384), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
+    "efficientnet": (
+        EfficientNetSpec(
+            image_size=64,
+            stem_width=64,
+            widths=(64, 96, 96),
+            stage_layers=(2, 2, 1),
+            kernel_sizes=(3, 5, 3),
+            strides=(1, 2, 2),
+            expansions=(1, 4, 6),
+            centred=(False, False, True),
+            squeeze=0.25,
+            activation="silu",
+            norm_eps=1e-3,
+            pooling="mean",
+        ),
+        HeadSpec(),
+    ),
     "resnet": (ResNetSpec(image_size=64, width=32, stage_layers=(2, 1, 3, 1), heads=16), HeadSpec("linear", 64, True)),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.checkpoints.families.align import ALIGN
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
@@ -18,7 +19,9 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 
 FAMILIES: dict[str, Family] = {
-    kind: family for family in (CLIP, SIGLIP, METACLIP2, DINOV2, BERT, ROBERTA, BLIP) for kind in family.model_types
+    kind: family
+    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, BERT, ROBERTA, BLIP, ALIGN)
+    for kind in family.model_types
 }
 
 

@@ -13,7 +13,7 @@ from rococo_jax.checkpoints.tensors import NameTable, Tensors, open_safetensors,
 from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import write_json
 
@@ -52,7 +52,8 @@ class Family:
         poolings: the choices of pooling, the default first; empty where the family fixes it.
         constants: parameters that no checkpoint of the family holds, by our dotted path.
         processor: the published image processor, for folders without a file for it.
-        interpolates_positions: `transformers` resizes the stored positions to the size of the image processor.
+        interpolates_positions: `transformers` resizes the stored positions, if any, to the size of the image processor,
+            and `image_size` in `config.json` does not count.
         lower_case: its text towers were trained on lower case alone.
         processor_classes: of an exported image processor, where images are cropped and where they are not.
         tokenizer_class, end_token: of an exported tokenizer: its class, and the name of the token that ends a text.
@@ -122,7 +123,7 @@ class Family:
         """The tokenizer of a folder or hub name; `config` is the model's, for its lengths."""
         return read_huggingface_tokenizer(source, config)
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         """Whether an exported tower of this kind is one of this family."""
         return False
 

@@ -24,7 +24,7 @@ from rococo_jax.checkpoints.tensors import (
 )
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import read_json, write_json
 
 SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
@@ -102,7 +102,7 @@ class Bert(Family):
         head, dense = _read_dense(folder, spec.text)
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         return isinstance(tower, TextSpec) and tower.attention == "masked"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Roberta(Bert):
         if section.values["pad_token_id"] != last:
             raise section.refuse("pad_token_id", f"{last}, after which RoBERTa counts its positions")
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         return False  # exported as a BERT, which is the same tower
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:

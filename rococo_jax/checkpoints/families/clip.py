@@ -14,7 +14,7 @@ from rococo_jax.checkpoints.families.base import (
     vision_config,
 )
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
-from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 # What distinguishes its image tower, whatever its sizes.
 CLIP_VISION = {
@@ -78,7 +78,7 @@ class Clip(Family):
             rows.append(Row("logit_scale", "logit_scale", leading_ones(0)))
         return NameTable(tuple(rows), IGNORED)
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         if isinstance(tower, TextSpec):
             return tower.attention == "causal"
         return isinstance(tower, VisionSpec) and tower.pooling != "attention" and not tower.layer_scale

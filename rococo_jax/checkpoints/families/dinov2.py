@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
-from rococo_jax.models import ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
 
 
 class Dinov2(Family):
@@ -66,7 +66,7 @@ class Dinov2(Family):
         )
         return NameTable(rows, IGNORED)
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         return isinstance(tower, VisionSpec) and tower.layer_scale and tower.pooling != "attention"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:

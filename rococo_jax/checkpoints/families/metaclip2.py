@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from rococo_jax.checkpoints.families.bert import ROBERTA
 from rococo_jax.checkpoints.families.clip import Clip
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.models import ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ConvolutionalSpec, TextSpec, VisionSpec
 
 
 class MetaClip2(Clip):
@@ -22,7 +22,7 @@ class MetaClip2(Clip):
     highest_id_of_eos: ClassVar = None
     lower_case = False
 
-    def has_tower(self, tower: VisionSpec | ResNetSpec | TextSpec) -> bool:
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
         return False
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:

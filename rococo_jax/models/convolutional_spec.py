@@ -1,0 +1,183 @@
+"""Specs of image towers made of convolutions; what the field names share with `VisionSpec` means the same."""
+
+import dataclasses
+import math
+from typing import ClassVar, Literal
+
+from rococo_jax.errors import InputError
+from rococo_jax.models.checked_spec import Activation, CheckedSpec, check_heads
+
+
+class ConvolutionalSpec(CheckedSpec):
+    """The base of image towers made of stages of convolutions, whose blocks do not form one stack.
+
+    One cell of the last map stands for 32 x 32 pixels, EfficientNet's aside.
+    """
+
+    what: ClassVar[str] = "vision"
+    architecture: ClassVar[str] = "ResNet"
+    patch_size: ClassVar[int] = 32
+
+    def __post_init__(self):
+        if min(self.stage_layers) < 1:
+            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map, rounded down."""
+        return self.image_size // self.patch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetSpec(ConvolutionalSpec):
+    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
+    `VisionSpec` means the same."""
+
+    image_size: int
+    width: int
+    stage_layers: tuple[int, int, int, int]
+    heads: int
+    position_grid: int | None = None
+    pooling: Literal["attention"] = "attention"
+
+    # The mean of the last map is a token before the others, as a class token is.
+    class_token: ClassVar[bool] = True
+
+    def __post_init__(self):
+        check_heads("vision spec", self.features, self.heads)
+        super().__post_init__()
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector, channels of the last stage."""
+        return 32 * self.width
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvNextSpec(ConvolutionalSpec):
+    """ConvNeXt (arXiv 2201.03545); what the field names share with `VisionSpec` means the same."""
+
+    image_size: int
+    widths: tuple[int, int, int, int]
+    stage_layers: tuple[int, int, int, int]
+    norm_eps: float
+    pooling: Literal["mean"] = "mean"
+
+    architecture: ClassVar[str] = "ConvNeXt"
+    # No positions are stored, so any size will do.
+    class_token: ClassVar[bool] = False
+    position_grid: ClassVar[None] = None
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector, channels of the last stage."""
+        return self.widths[3]
+
+
+@dataclasses.dataclass(frozen=True)
+class GridResNetSpec(ConvolutionalSpec):
+    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.grid_resnet`), for VSE-infinity.
+
+    `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
+    ResNeXt-101 32x8d.
+    """
+
+    image_size: int
+    width: int
+    stage_layers: tuple[int, int, int, int]
+    groups: int
+    group_width: int
+    caffe: bool
+    pooling_width: int
+    pooling: Literal["generalized"] = "generalized"
+
+    class_token: ClassVar[bool] = False
+    position_grid: ClassVar[None] = None
+
+    def inner_width(self, channels: int) -> int:
+        """Channels inside a block of a stage with `channels`."""
+        return channels * self.group_width // self.width * self.groups
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector."""
+        return self.pooling_width
+
+
+@dataclasses.dataclass(frozen=True)
+class EfficientNetSpec(ConvolutionalSpec):
+    """EfficientNet (`models.efficientnet`); the tuples have one entry a stage.
+
+    Attributes:
+        widths: channels of a stage's maps.
+        strides: of the first block; 2 halves the map.
+        expansions: channels inside a block over those it reads.
+        centred: whether a stride of 2 pads a map alike on all sides; else one cell less at the top and left.
+        squeeze: channels that a block's gates are computed from, over those that the block reads.
+    """
+
+    image_size: int
+    stem_width: int
+    widths: tuple[int, ...]
+    stage_layers: tuple[int, ...]
+    kernel_sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    expansions: tuple[int, ...]
+    centred: tuple[bool, ...]
+    squeeze: float
+    activation: Activation
+    norm_eps: float
+    pooling: Literal["mean", "max"]
+
+    architecture: ClassVar[str] = "EfficientNet"
+    class_token: ClassVar[bool] = False
+    position_grid: ClassVar[None] = None
+
+    def __post_init__(self):
+        of_stages = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
+        if len({len(values) for values in of_stages}) > 1 or not self.widths:
+            found = f"lists of {', '.join(str(len(values)) for values in of_stages)}"
+            raise InputError("vision spec", "stages", found, "one entry for each stage in every list")
+        super().__post_init__()
+        if not set(self.strides) <= {1, 2}:
+            raise InputError("vision spec", "strides", self.strides, "1 or 2 for each stage")
+        if not all(size % 2 and size > 1 for size in self.kernel_sizes):
+            raise InputError("vision spec", "kernel_sizes", self.kernel_sizes, "odd numbers, 3 or more")
+        if self.grid < 1:
+            raise InputError("vision spec", "image_size", self.image_size, "a size that leaves a cell of the last map")
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels along a side that one cell of the last map stands for."""
+        return 2 * math.prod(self.strides)
+
+    @property
+    def sides(self) -> list[int]:
+        """Cells along a side of the maps after the stem and after each stage."""
+        sides = [(self.image_size + 1 - 3) // 2 + 1]
+        for stage, (size, stride) in enumerate(zip(self.kernel_sizes, self.strides, strict=True)):
+            sides.append((sides[-1] + sum(self.padding(stage)) - size) // stride + 1)
+        return sides
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map."""
+        return self.sides[-1]
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector, channels of the last stage."""
+        return self.widths[-1]
+
+    def padding(self, stage: int) -> tuple[int, int]:
+        """Zeros before and after a line of the map, of the depthwise convolution of the first block of a stage."""
+        half = self.kernel_sizes[stage] // 2
+        return (half if self.strides[stage] == 1 or self.centred[stage] else half - 1), half
+
+    def inputs(self, stage: int) -> int:
+        """Channels that the first block of a stage reads."""
+        return self.widths[stage - 1] if stage else self.stem_width
+
+    def gate_width(self, inputs: int) -> int:
+        """Channels that the gates of a block are computed from, by the channels that it reads."""
+        return max(1, int(inputs * self.squeeze))

@@ -1,0 +1,97 @@
+"""EfficientNet (arXiv 1905.11946) without its head, as `transformers` has it in ALIGN, configured by
+`EfficientNetSpec`.
+
+    pixels -> 3 x 3 convolution, stride 2 -> stages of inverted bottlenecks -> mean or maximum of the last map
+    block:  [expand 1 x 1] -> depthwise -> times gates of its mean -> project 1 x 1 [+ x]
+
+The first block of a stage has no shortcut, even where its shapes would allow one. A convolution of stride 2 pads one
+zero less before a line than after it, which is TensorFlow's "SAME" for an even number of cells and not for an odd one.
+Batch norms are frozen (`layers.FrozenBatchNorm`). Channels last.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, Linear
+from rococo_jax.models.resnet import Convolution
+from rococo_jax.models.spec import EfficientNetSpec
+from rococo_jax.models.stack import Stack
+
+
+class InvertedBottleneck(nnx.Module):
+    """A depthwise convolution between two linear maps of channels, with squeeze and excitation (arXiv 1709.01507)."""
+
+    def __init__(self, spec: EfficientNetSpec, stage: int, first: bool, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        width, size, eps = spec.widths[stage], spec.kernel_sizes[stage], spec.norm_eps
+        inputs = spec.inputs(stage) if first else width
+        inner, gates = inputs * spec.expansions[stage], spec.gate_width(inputs)
+        stride, padding = (spec.strides[stage], spec.padding(stage)) if first else (1, None)
+        self.activation, self.shortcut, self.dtype = spec.activation, not first, dtype
+        expands = spec.expansions[stage] > 1
+        self.expand = Linear(inputs, inner, bias=False, dtype=dtype, rngs=rngs) if expands else None
+        self.expand_norm = FrozenBatchNorm(inner, eps) if expands else None
+        self.depthwise = Convolution(
+            size, inner, inner, stride=stride, groups=inner, padding=padding, dtype=dtype, rngs=rngs
+        )
+        self.depthwise_norm = FrozenBatchNorm(inner, eps)
+        self.squeeze = Linear(inner, gates, dtype=dtype, rngs=rngs)
+        self.excite = Linear(gates, inner, dtype=dtype, rngs=rngs)
+        self.project = Linear(inner, width, bias=False, dtype=dtype, rngs=rngs)
+        self.project_norm = FrozenBatchNorm(width, eps)
+
+    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 width"]:
+        act = ACTIVATIONS[self.activation]
+        y = x if self.expand is None else act(self.expand_norm(self.expand(x)))
+        y = act(self.depthwise_norm(self.depthwise(y)))
+        gates = jax.nn.sigmoid(self.excite(act(self.squeeze(y.mean((1, 2), keepdims=True)))))
+        y = self.project_norm(self.project(y * gates.astype(jnp.float32)))
+        return (y + x.astype(jnp.float32) if self.shortcut else y).astype(self.dtype)
+
+
+class EfficientNetStage(nnx.Module):
+    """Blocks of one width; the first may halve the map."""
+
+    def __init__(self, spec: EfficientNetSpec, stage: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.first = InvertedBottleneck(spec, stage, True, dtype=dtype, rngs=rngs)
+        layers = spec.stage_layers[stage] - 1
+
+        def make(rngs: nnx.Rngs) -> InvertedBottleneck:
+            return InvertedBottleneck(spec, stage, False, dtype=dtype, rngs=rngs)
+
+        self.blocks = Stack(layers, make, rngs=rngs) if layers else None
+
+    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 width"]:
+        x = self.first(x)
+        return x if self.blocks is None else self.blocks(x)
+
+
+class EfficientNetTower(nnx.Module):
+    """An image tower with the interface of `VisionTower`; tokens are the cells of the last map, row by row."""
+
+    def __init__(self, spec: EfficientNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+        self.spec, self.dtype, self.pooling = spec, dtype, None
+        self.stem = Convolution(3, 3, spec.stem_width, stride=2, padding=(0, 1), dtype=dtype, rngs=rngs)
+        self.stem_norm = FrozenBatchNorm(spec.stem_width, spec.norm_eps)
+        for stage in range(len(spec.widths)):
+            setattr(self, f"stage{stage + 1}", EfficientNetStage(spec, stage, dtype=dtype, rngs=rngs))
+
+    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
+        """Pooled features, float32, from normalised pixels of the size in the spec."""
+        return self.pool(self.tokens(pixels))
+
+    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b cells features"]:
+        """The cells of the last map, float32. Raises ValueError for pixels of another size than the tower's."""
+        size = self.spec.image_size
+        if pixels.shape[1:3] != (size, size):
+            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+        x = ACTIVATIONS[self.spec.activation](self.stem_norm(self.stem(pixels))).astype(self.dtype)
+        for stage in range(len(self.spec.widths)):
+            x = getattr(self, f"stage{stage + 1}")(x)
+        return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+
+    def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
+        """One vector an image, float32."""
+        return tokens.mean(1) if self.spec.pooling == "mean" else tokens.max(1)

@@ -1,0 +1,260 @@
+"""ALIGN beside `transformers`: vectors, logits, preprocessing, the commands, and configurations that are refused."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
+
+from rococo_jax.checkpoints import export_huggingface, save_model
+from rococo_jax.checkpoints.families import spec_from_config
+from rococo_jax.checkpoints.families.align import ALIGN
+from rococo_jax.cli.main import main
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders import load_model
+from rococo_jax.encoders.inspection import inspect_model
+from rococo_jax.errors import InputError
+from rococo_jax.models import parameter_counts
+from rococo_jax.runtime import make_mesh
+from tests.support.random_inputs import random_pixels, random_texts
+from tests.support.reference_models import (
+    TEXT,
+    assert_same_vectors,
+    perturbed,
+    saved,
+    torch,
+    torch_ids,
+    torch_pixels,
+    transformers,
+)
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+MESH = make_mesh(jax.devices()[:1])
+images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
+texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
+# 9 blocks on maps of 30, 30, 15, 7, 4, 2 and 2 cells: strides of 2 on odd and even maps, with kernels of both sizes,
+# the last two padded alike on all sides. Channels are rounded up, down, and not down by more than a tenth.
+VISION = {
+    "image_size": 61, "width_coefficient": 0.3, "depth_coefficient": 0.6, "depth_divisor": 4,
+    "in_channels": [32, 16, 24, 40, 20, 24], "out_channels": [16, 24, 40, 20, 24, 30], "strides": [1, 2, 2, 2, 2, 1],
+    "num_block_repeats": [2, 4, 1, 1, 1, 1], "kernel_sizes": [3, 5, 3, 5, 3, 5], "expand_ratios": [1, 2, 3, 2, 1, 2],
+    "depthwise_padding": [3, 6, 7], "hidden_dim": 4,
+}  # fmt: skip
+# What its processor makes is smaller than `image_size`, as that of kakaobrain/align-base may be.
+SMALL = {
+    "image_size": 40, "width_coefficient": 1.0, "depth_coefficient": 1.0, "in_channels": [32, 8], "strides": [2, 2],
+    "out_channels": [8, 8], "num_block_repeats": [1, 2], "kernel_sizes": [5, 3], "expand_ratios": [1, 4],
+    "pooling_type": "max", "batch_norm_eps": 0.1, "hidden_act": "gelu", "squeeze_expansion_ratio": 0.6,
+}  # fmt: skip
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "on", "the", "grass", "red", "##s", "."]
+
+
+def align(vision, dim, seed=0, **text):
+    """A random ALIGN with batch norms whose means and variances differ, and are far from 0 and 1; its convolutions keep
+    the spread of what they read, so that images still differ at the end.
+    """
+    sizes = {key: value for key, value in TEXT.items() if key not in ("bos_token_id", "eos_token_id")}
+    config = transformers.AlignConfig(text_config={**sizes, **text}, vision_config=vision, projection_dim=dim)
+    reference = perturbed(transformers.AlignModel(config), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for name, buffer in reference.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.copy_(0.5 * torch.randn(buffer.shape, generator=generator))
+            elif name.endswith("running_var"):
+                buffer.copy_(0.02 + 0.5 * torch.rand(buffer.shape, generator=generator))
+        for parameter in reference.vision_model.parameters():
+            if parameter.ndim == 4:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+        reference.temperature.fill_(0.31)
+    return reference
+
+
+def processor(**settings):
+    """As kakaobrain/align-base has it, but for the sizes."""
+    sizes = {"size": {"height": 30, "width": 30}, "crop_size": {"height": 25, "width": 25}, "do_center_crop": True}
+    values = {"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False, "include_top": False}
+    return EfficientNetImageProcessorPil(**{**sizes, **values, "resample": 2, **settings})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The reference, its processor, the folder of both as `transformers` writes it, and the folder as we read it."""
+    folder = tmp_path_factory.mktemp("align") / "theirs"
+    reference = align(SMALL, 8, vocab_size=len(WORDS), max_position_embeddings=70)
+    saved(reference, folder)
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = transformers.BertTokenizerFast(vocab=vocabulary, model_max_length=512)
+    both = transformers.AlignProcessor(image_processor=processor(), tokenizer=tokenizer)
+    both.save_pretrained(folder)
+    return reference, both, folder, load_model(folder, mesh=MESH)
+
+
+@pytest.mark.parametrize("case", ["strides, kernels and rounding", "maximum, large eps, gelu"])
+def test_align_gives_the_reference_vectors_and_logits(case, tmp_path):
+    vision, dim = (VISION, 12) if case.startswith("strides") else (SMALL, 8)
+    reference = align(vision, dim, seed=3)
+    model = load_model(saved(reference, tmp_path / "theirs"), mesh=MESH).model
+    ids, mask = random_texts(13, 99, 7)
+    colours = np.random.default_rng(1).normal(0, 2, (3, 1, 1, 3)).astype(np.float32)
+    pixels = random_pixels(vision["image_size"]) + colours
+    with torch.no_grad():
+        output = reference(torch_ids(ids), torch_pixels(pixels), torch.from_numpy(mask).long())
+    ours = np.asarray(images(model, pixels)), np.asarray(texts(model, ids, mask))
+    assert_same_vectors(ours[0], output.image_embeds)
+    assert_same_vectors(ours[1], output.text_embeds)
+    assert (ours[0] @ ours[0].T).min() < 0.98  # images differ, so that equal vectors say something
+    logits = np.exp(float(model.logit_scale[...])) * ours[0] @ ours[1].T
+    np.testing.assert_allclose(logits, output.logits_per_image.numpy(), rtol=0, atol=4e-4)
+
+
+def test_pictures_and_captions_give_the_reference_vectors_through_a_model_directory(world, tmp_path):
+    reference, both, _, encoder = world
+    save_model(tmp_path / "ours", encoder)
+    back = load_model(tmp_path / "ours", mesh=MESH)
+    assert (back.spec, back.preprocessing) == (encoder.spec, encoder.preprocessing)
+    assert back.tokenizer.hash() == encoder.tokenizer.hash()
+    assert back.provenance["weights_sha256"] == encoder.provenance["weights_sha256"]
+    colours = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8).repeat(9, 0).repeat(11, 1)
+    pictures = [Image.fromarray(colours), Image.fromarray(colours[:, ::-2])]
+    captions = ["A dog on the grass.", "the red cat", "cats and dogs"]
+    inputs = both(text=captions, return_tensors="pt")
+    assert inputs["input_ids"].shape == (3, 64)  # its padding, of which ours needs none
+    pixels = both.image_processor(pictures, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        output = reference(**inputs, pixel_values=pixels)
+    assert_same_vectors(back.encode_image(pictures), output.image_embeds)
+    assert_same_vectors(back.encode_text(captions), output.text_embeds)
+    assert back.tokenizer.spec.context_length == 64 and len(back.tokenizer.encode(["cat " * 80])[0]) == 64
+    assert "cut at 64" in back.provenance["text_length"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"do_center_crop": False, "resample": 3},
+        {"rescale_offset": False, "rescale_factor": 1 / 255, "do_normalize": True, "include_top": True},
+        {"do_normalize": True, "include_top": True, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]},
+        {"include_top": True, "image_std": [0.4, 0.5, 0.6]},
+        {"do_rescale": False},
+    ],
+)
+def test_pixels_equal_those_of_the_reference_processor(settings):
+    made = processor(**settings)
+    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (97, 131, 3), np.uint8))
+    preprocessing = Preprocessing.from_huggingface(made.to_dict())
+    ours = np.asarray(preprocessing.normalise(jnp.asarray(preprocessing.resize(picture))[None]))
+    theirs = made(picture, return_tensors="np")["pixel_values"].transpose(0, 2, 3, 1)
+    # float32 rounding of numbers as large as these
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * max(1.0, np.abs(theirs).max()))
+
+
+def test_the_default_processors_of_the_reference_and_of_the_family():
+    """Without a file, images are made as for kakaobrain/align-base; what a file leaves out is the reference's."""
+    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (97, 131, 3), np.uint8))
+    bare = Preprocessing.from_huggingface({"image_processor_type": "EfficientNetImageProcessor"})
+    assert bare == Preprocessing.from_huggingface(EfficientNetImageProcessorPil().to_dict())
+    published = Preprocessing.from_huggingface(ALIGN.processor)
+    assert (published.image_size, published.limits) == ((289, 289), (-1.0, 1.0))
+    made = processor(size={"height": 346, "width": 346}, crop_size={"height": 289, "width": 289})
+    ours = np.asarray(published.normalise(jnp.asarray(published.resize(picture))[None]))
+    theirs = made(picture, return_tensors="np")["pixel_values"].transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_the_published_sizes_are_those_of_efficientnet_b7(tmp_path):
+    """55 blocks to 640 channels: 63.8 million parameters without its last 1 x 1 convolution and classifier."""
+    spec = spec_from_config({"model_type": "align", "vision_config": {"image_size": 289}}, tmp_path, ())
+    assert (sum(spec.vision.stage_layers), spec.vision.widths[-1], spec.vision.grid) == (55, 640, 9)
+    with torch.device("meta"):
+        theirs = transformers.AlignVisionModel(transformers.AlignVisionConfig())
+    assert parameter_counts(spec)["vision"] == sum(each.numel() for each in theirs.parameters())
+
+
+def test_the_commands_convert_evaluate_embed_and_inspect(world, tmp_path, capsys):
+    _, _, folder, encoder = world
+    ours = str(tmp_path / "ours")
+    assert main(["convert", str(folder), ours]) == 0
+    (tmp_path / "images").mkdir()
+    (tmp_path / "annotations").mkdir()
+    rng, items = np.random.default_rng(2), []
+    for number in range(4):
+        Image.fromarray(rng.integers(0, 256, (70, 90, 3), np.uint8)).save(tmp_path / "images" / f"{number}.png")
+        captions = [" ".join(rng.choice(WORDS[5:12], 6)) for _ in range(5)]
+        items.append({"image": f"{number}.png", "caption": [*captions, *(f"{caption} dogs" for caption in captions)]})
+    (tmp_path / "annotations" / "danger.json").write_text(json.dumps(items))
+    data = ["--images", str(tmp_path / "images")]
+    asked = [*data, "--annotations", str(tmp_path / "annotations"), "--tasks", "image_to_text", "--no-report"]
+    assert main(["evaluate", ours, *asked, "--out", str(tmp_path / "out")]) == 0
+    captions = str(tmp_path / "annotations" / "danger.json")
+    assert main(["embed", ours, *data, "--captions", captions, "--out", str(tmp_path / "E.npz"), "--no-cache"]) == 0
+    with np.load(tmp_path / "E.npz") as stored:
+        vectors = {name: stored[name] for name in ("image_embeddings", "text_embeddings", "caption_image")}
+    direct = encoder.encode_image([Image.open(tmp_path / "images" / f"{number}.png") for number in range(4)])
+    np.testing.assert_allclose(vectors["image_embeddings"], direct, rtol=0, atol=1e-5)
+    scores = vectors["image_embeddings"] @ vectors["text_embeddings"].T
+    first = vectors["caption_image"][scores.argmax(1)] == np.arange(4)
+    altered = scores.argmax(1) % 10 >= 5
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]["image_to_text"]["danger"]
+    assert found["fr1"] == pytest.approx(100 * altered.mean())
+    assert found["r1"] == pytest.approx(100 * (first & ~altered).mean())
+    capsys.readouterr()
+    assert main(["inspect", ours]) == 0
+    page = capsys.readouterr().out
+    assert "an EfficientNet of 1-2 blocks, 8-8 wide" in page and "GFLOP an image" in page
+    assert "squashed to 30 x 30" in page and "trained on -1 to 1" not in page
+
+
+def test_inspect_warns_of_images_that_are_made_otherwise_than_in_training(world, tmp_path):
+    """The processor's own defaults divide by the std twice."""
+    *_, folder, _ = world
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "processor_config.json").write_text(json.dumps({"image_processor": processor(include_top=True).to_dict()}))
+    warnings = inspect_model(load_model(copy, mesh=MESH))["warnings"]
+    assert any("numbers from -2 to 2" in warning and "trained on -1 to 1" in warning for warning in warnings)
+
+
+REFUSED = {
+    "strides": ({"strides": [1, 2, 3, 2, 2, 1]}, "strides"),
+    "even kernel": ({"kernel_sizes": [3, 4, 3, 5, 3, 5]}, "kernel_sizes"),
+    "lists of other lengths": ({"expand_ratios": [1, 2]}, "expand_ratios"),
+    "maps that do not meet": ({"in_channels": [64, 16, 24, 40, 20, 24]}, "in_channels"),
+    "another embedding": ({"out_channels": [16, 24, 40, 20, 24, 99]}, "projection_dim"),
+    "pooling": ({"pooling_type": "gem"}, "pooling_type"),
+    "channels": ({"num_channels": 1}, "num_channels"),
+    "squeeze": ({"squeeze_expansion_ratio": 1.5}, "squeeze_expansion_ratio"),
+    "depth": ({"depth_coefficient": "deep"}, "depth_coefficient"),
+    "too small": ({"image_size": 0}, "image_size"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_followed_is_refused_by_the_name_of_the_field(case, tmp_path):
+    changes, field = REFUSED[case]
+    config = {"model_type": "align", "projection_dim": 12, "vision_config": {**VISION, **changes}}
+    with pytest.raises(InputError) as caught:
+        spec_from_config(config, tmp_path / "config.json", ())
+    assert caught.value.field.endswith(field) and "\n" not in str(caught.value)
+
+
+def test_a_temperature_of_zero_missing_tensors_and_exports_are_refused(world, tmp_path, capsys):
+    *_, folder, encoder = world
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    tensors = safetensors_torch.load_file(folder / "model.safetensors")
+    safetensors_torch.save_file({**tensors, "temperature": torch.tensor(0.0)}, copy / "model.safetensors")
+    with pytest.raises(InputError, match=r"temperature: found 0\.0; wanted a number above 0"):
+        load_model(copy, mesh=MESH)
+    gone = "vision_model.encoder.blocks.2.depthwise_conv.depthwise_norm.running_var"
+    safetensors_torch.save_file({k: v for k, v in tensors.items() if k != gone}, copy / "model.safetensors")
+    assert main(["convert", str(copy), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert gone in error and "\n" not in error and not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="towers of one family"):
+        export_huggingface(encoder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
