@@ -109,11 +109,16 @@ def coverage_alerts(group: Group) -> list[Alert]:
 
 
 def notes(group: Group) -> Notes | None:
-    """What the results themselves say a reader must know, each sentence once."""
-    said = [note for run in group.runs for note in run.results.get("notes") or [] if isinstance(note, str)]
+    """What the results themselves say a reader must know, each sentence once, with the models that it is of."""
+    said: dict[str, list[str]] = {}
+    for run in group.runs:
+        for note in dict.fromkeys(run.results.get("notes") or []):
+            if isinstance(note, str):
+                said.setdefault(note, []).append(run.label)
     if any(map(coverage, group.runs[0].data.values())):  # the warning above has said it already
-        said = [note for note in said if "images were present" not in note]
-    return Notes(list(dict.fromkeys(said))) if said else None
+        said = {note: labels for note, labels in said.items() if "images were present" not in note}
+    told = [note if len(of) == len(group.runs) else f"{', '.join(of)}: {note}" for note, of in said.items()]
+    return Notes(told) if told else None
 
 
 def sizes(runs: Sequence[Run], task: str) -> Note | None:

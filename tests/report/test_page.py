@@ -22,7 +22,8 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import Example, Side, collect_examples, write_examples
 from rococo_jax.evaluation.results import make_fingerprint, make_results, per_query_table, write_per_query
-from rococo_jax.report import write_report
+from rococo_jax.report import page, write_report
+from rococo_jax.report.collection import Group, Run
 from rococo_jax.storage import write_json
 from tests.support.made_runs import unit
 
@@ -435,3 +436,12 @@ def test_results_as_the_evaluation_writes_them_make_a_page(tmp_path):
     assert "a weapon number" in page.text("article")
     pictures = page.all("img")
     assert pictures and all(max(int(each["width"]), int(each["height"])) <= 320 for each in pictures)
+
+
+def test_notes_of_some_models_name_them():
+    def run(label, *notes):
+        return Run(label, Path(label), {"notes": [*notes], "data": {}})
+
+    of_all = Group((run("a", "one", "two", "two"), run("b", "two"), run("c", "one", "two")), ())
+    assert page.notes(of_all).lines == ["a, c: one", "two"]
+    assert page.notes(Group((run("a", "one"),), ())).lines == ["one"] and page.notes(Group((run("a"),), ())) is None
