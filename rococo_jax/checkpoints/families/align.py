@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults
+from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, part_section
 from rococo_jax.checkpoints.families.bert import BERT
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
@@ -61,8 +61,8 @@ class Align(Family):
     }
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
-        vision = _vision(_section(path, "vision_config", config, "AlignVisionConfig"))
-        text = _section(path, "text_config", config, "AlignTextConfig")
+        vision = _vision(part_section(path, "vision_config", config, "AlignVisionConfig"))
+        text = part_section(path, "text_config", config, "AlignTextConfig")
         whole = Section(path, "", config, library_defaults("AlignConfig"))
         dim = whole.integer("projection_dim")
         if dim != vision.features:
@@ -88,16 +88,12 @@ class Align(Family):
         return {"text_length": f"texts are cut at {_LONGEST_TEXT} tokens, as the model was trained"}
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
-        text = _section(Path(source), "text_config", config, "AlignTextConfig")
+        text = part_section(Path(source), "text_config", config, "AlignTextConfig")
         limit = {"max_position_embeddings": min(_LONGEST_TEXT, text.integer("max_position_embeddings"))}
         return BERT.read_tokenizer(source, {"model_type": BERT.name, "text_config": limit})
 
 
 ALIGN = Align()
-
-
-def _section(path: Path, part: str, config: Mapping[str, Any], config_class: str) -> Section:
-    return Section(path, part, config.get(part) or {}, library_defaults(config_class))
 
 
 def _vision(section: Section) -> EfficientNetSpec:

@@ -265,6 +265,11 @@ class Section:
         }
 
 
+def part_section(path: Path, part: str, config: Mapping[str, Any], config_class: str) -> Section:
+    """A part of a configuration that always has it, such as `vision_config`; empty where it is left out."""
+    return Section(path, part, config.get(part) or {}, library_defaults(config_class))
+
+
 def tower_section(config: Mapping[str, Any], path: Path, part: str, config_class: str) -> Section | None:
     """The section of the `vision` or `text` tower, or None where the checkpoint holds the other tower alone."""
     kind, defaults = config["model_type"], library_defaults(config_class)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rococo_jax.checkpoints.families.base import Family, Section, library_defaults
+from rococo_jax.checkpoints.families.base import Family, Section, library_defaults, part_section
 from rococo_jax.checkpoints.families.bert import BERT
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
@@ -49,8 +49,8 @@ class Blip(Family):
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         if "text_proj.weight" not in names or "vision_proj.weight" not in names:
             raise InputError(path, "tensors", "no vision_proj and text_proj", "a BLIP for image-text retrieval")
-        vision = _section(path, "vision_config", config, "BlipVisionConfig")
-        text = _section(path, "text_config", config, "BlipTextConfig")
+        vision = part_section(path, "vision_config", config, "BlipVisionConfig")
+        text = part_section(path, "text_config", config, "BlipTextConfig")
         dim = Section(path, "", config, library_defaults("BlipConfig")).integer("image_text_hidden_size")
         head = HeadSpec("linear", dim, bias=True)
         image_tower = VisionSpec(
@@ -103,10 +103,6 @@ class Blip(Family):
 
 
 BLIP = Blip()
-
-
-def _section(path: Path, part: str, config: Mapping[str, Any], config_class: str) -> Section:
-    return Section(path, part, config.get(part) or {}, library_defaults(config_class))
 
 
 def _encoder_token(text: Section) -> int | None:
