@@ -79,21 +79,21 @@ _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 
 
 @contextlib.contextmanager
-def hold(path: str | os.PathLike, beside: bool = False) -> Iterator[None]:
+def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> Iterator[None]:
     """Keeps a folder, or a file that is yet to be written, for this process while the block runs.
 
     The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file; `beside` it for a folder too, which may not be
     there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
-    Where the file system has no locks there is none.
+    Where the file system has no locks there is none. With `wait`, until another command that holds it ends.
 
     Raises:
-        InputError: another command holds it.
+        InputError: another command holds it, without `wait`, or this process does.
     """
     path = Path(path).absolute()
     lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
     if lock in _held:
         raise _in_use(path, "this process")
-    file = _lock_file(path, lock)
+    file = _lock_file(path, lock, wait)
     _held.add(lock)
     with contextlib.suppress(OSError):
         _remove_left_over(path, deep=lock.parent != path)
@@ -105,13 +105,13 @@ def hold(path: str | os.PathLike, beside: bool = False) -> Iterator[None]:
         os.close(file)
 
 
-def _lock_file(path: Path, lock: Path) -> int:
+def _lock_file(path: Path, lock: Path, wait: bool) -> int:
     """Opens and locks `lock`. A POSIX lock: children of the process do not inherit it, and NFS has it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(file, lock):  # the holder before may have removed it between the two calls
                 os.ftruncate(file, 0)
                 os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kin
     assert not re.search("lock", " ".join(found.name for found in tmp_path.rglob("*")))
     with hold(path):
         pass
+
+
+def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
+    pipe = subprocess.PIPE
+    other = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT)
+    assert other.stdout.readline() == "held\n"
+    order = []
+    ending = threading.Timer(0.3, lambda: (order.append("ends"), other.communicate("\n")))
+    ending.start()
+    with hold(tmp_path, wait=True):
+        order.append("held")
+    ending.join()
+    assert order == ["ends", "held"] and not list(tmp_path.iterdir())
 
 
 def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_path):

@@ -138,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(plan, workdir, failed, evaluated: bool) -> int:
     import sys
 
+    from rococo_jax.storage import hold
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line
@@ -145,8 +146,9 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
     if rows:
-        write_tables(plan, rows, workdir, failed, states)
-        page = write_figures(plan, rows, workdir, failed)
+        with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
+            write_tables(plan, rows, workdir, failed, states)
+            page = write_figures(plan, rows, workdir, failed)
         print("\n".join(markdown_lines(plan, rows, {})))
         print(f"\ntable: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
     waiting = waiting_line(states, failed)

@@ -126,9 +126,11 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
     before = {
         path: path.read_bytes() for path in swept.rglob("*") if path.suffix in (".csv", ".json", ".jsonl", ".svg")
     }
+    (swept / ".sweep.md.0123abcd.part").write_text("| half a li")  # of one that was killed while it wrote the table
     assert main(command_of(data, swept)) == 0
     assert "4 done" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
+    assert not [path for path in swept.iterdir() if path.name.startswith(".sweep")]
 
 
 def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(swept):
