@@ -19,7 +19,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.inspection import inspect_model
 from rococo_jax.errors import InputError
-from rococo_jax.models import parameter_counts
+from rococo_jax.models import EfficientNetSpec, parameter_counts
 from rococo_jax.runtime import make_mesh
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
@@ -241,7 +241,23 @@ def test_what_cannot_be_followed_is_refused_by_the_name_of_the_field(case, tmp_p
     config = {"model_type": "align", "projection_dim": 8, "vision_config": {**VISION, **changes}}
     with pytest.raises(InputError) as caught:
         spec_from_config(config, tmp_path / "config.json", ())
-    assert caught.value.field.endswith(field) and "\n" not in str(caught.value)
+    assert caught.value.field.endswith(field) and caught.value.source == str(tmp_path / "config.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("stages", None), ("strides", [1, 3]), ("kernel_sizes", [3, 1]), ("image_size", 1), ("centred", [0])],
+)
+def test_a_changed_description_of_a_tower_is_refused(field, value, tmp_path):
+    config = {"model_type": "align", "projection_dim": 8, "vision_config": SMALL}
+    spec = spec_from_config(config, tmp_path, ()).vision
+    written = json.loads(json.dumps(spec.to_json()))
+    assert EfficientNetSpec.from_json(written) == spec
+    changed = {"centred": [True]} if field == "stages" else {field: value}
+    with pytest.raises(InputError) as caught:
+        EfficientNetSpec.from_json({**written, **changed})
+    assert caught.value.field.endswith(field)
 
 
 def test_a_temperature_of_zero_missing_tensors_and_exports_are_refused(world, tmp_path, capsys):
