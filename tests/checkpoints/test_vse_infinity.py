@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_text
@@ -174,3 +175,50 @@ def test_regions_of_a_file_are_embedded_for_scores(tmp_path, capsys):
     assert main([*command, "--out", str(tmp_path / "w.npz")]) == 2
     assert "regions: found 7 channels; wanted 12" in capsys.readouterr().err
     assert not (tmp_path / "w.npz").exists()
+
+
+@pytest.mark.thorough
+def test_from_a_benchmark_over_its_regions_to_its_figures(tmp_path):
+    """`export-inputs`, a detector's part, `embed-regions`, `score`: every variant, R@1 as torch's vectors give it."""
+    image, text = perturb(Aggregator(12, 8, regions=True), 5), perturb(TextEncoder(8, **SIZES), 6)
+    path = save(tmp_path / "regions.pth", image, text, precomp_enc_type="basic")
+    rng, (tokenizer, images) = np.random.default_rng(1), (tmp_path / "tokenizer", tmp_path / "images")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "##s", "on", "grass", "two"]
+    for folder in (tokenizer, images, tmp_path / "annotations"):
+        folder.mkdir()
+    (tokenizer / "vocab.txt").write_text("\n".join(words))
+    items = []
+    for number in range(6):
+        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(images / f"{number}.png")
+        captions = [" ".join(rng.choice(words[4:], 3 + place)) for place in range(5)]
+        items.append({"image": f"{number}.png", "caption": captions + [f"{caption} two" for caption in captions]})
+    (tmp_path / "annotations" / "danger.json").write_text(json.dumps(items))
+    data = ["--images", str(images), "--annotations", str(tmp_path / "annotations")]
+    data += ["--seeds", "1", "--mixed-galleries", "mix_0.9"]
+    assert main(["export-inputs", *data, "--out", str(tmp_path / "inputs")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "inputs" / "images.jsonl").read_text().splitlines()]
+
+    def regions_of(line):
+        picture = Image.open(tmp_path / "inputs" / line["file"]).convert("RGB").resize((10, 2))
+        return np.asarray(picture, np.float32).reshape(5, 12) / 64 - 2
+
+    regions = np.stack([regions_of(line) for line in lines])
+    np.savez(tmp_path / "regions.npz", image_names=[line["image"] for line in lines], regions=regions)
+    command = ["embed-regions", str(path), "--regions", str(tmp_path / "regions.npz"), "--tokenizer", str(tokenizer)]
+    command += ["--captions", str(tmp_path / "inputs" / "captions.jsonl"), "--out", str(tmp_path / "v.npz"), "--quiet"]
+    assert main(command) == 0
+    assert main(["score", "--embeddings", str(tmp_path / "v.npz"), *data, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert set(found["image_to_text"]) == {"clean", "danger"} and {"clean", "mix_0.9"} <= set(found["text_to_image"])
+    clean = [caption for item in items for caption in item["caption"][:5]]
+    originals = [number for number, line in enumerate(lines) if line["set"] == "originals"]
+    place = {word: number for number, word in enumerate(words)}
+    ids = [[2, *(place[word] for word in caption.split()), 3] for caption in clean]
+    with torch.no_grad():
+        vectors = torch.stack([image(torch.tensor(regions[number])) for number in originals]).numpy(), text(ids).numpy()
+    scores = vectors[0] @ vectors[1].T
+    names = [lines[number]["image"].rpartition("/")[2] for number in originals]
+    owner = np.repeat([names.index(item["image"]) for item in items], 5)
+    right = owner[scores.argmax(axis=1)] == np.arange(6)
+    assert found["image_to_text"]["clean"]["r1"] == pytest.approx(100 * right.mean())
+    assert found["text_to_image"]["clean"]["r1"] == pytest.approx(100 * (scores.argmax(axis=0) == owner).mean())
