@@ -176,4 +176,5 @@ def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> tuple[float, floa
 def _head_flops(head, features: int) -> float:
     if head.hidden is None:
         return 2.0 * features * (head.dim or 0)
-    return 2.0 * (features * head.dim + features * head.hidden + head.hidden * head.dim)
+    beside = features * head.dim if head.kind == "linear" else 0  # the affine map that a residual MLP is added to
+    return 2.0 * (beside + features * head.hidden + head.hidden * head.dim)

@@ -3,6 +3,7 @@
 Where a loss is checked, its first value is recomputed by NumPy from the embeddings of the starting model.
 """
 
+import dataclasses
 import importlib.machinery
 import importlib.util
 import json
@@ -13,8 +14,10 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
 from rococo_jax.checkpoints import save_model
@@ -23,7 +26,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec
+from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.runtime import enable_compilation_cache, make_mesh
 from rococo_jax.training import run, throughput
@@ -157,6 +160,21 @@ def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tm
     with pytest.raises(InputError, match=r"config.log.wandb: found 'robust'.*rococo-jax\[wandb\]"):
         run.train(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_on_cached_features_costs_what_xla_counts_of_the_heads():
+    heads = {"vision_head": HeadSpec("linear", 256, hidden=400), "text_head": HeadSpec("mlp", 256, hidden=100)}
+    spec = dataclasses.replace(tiny_spec(256), **heads)
+    model = DualEncoder(spec, rngs=nnx.Rngs(0))
+    counted = 0.0
+    for side in ("vision", "text"):
+        head, features = getattr(model, f"{side}_head"), jnp.zeros((1, getattr(spec, side).features))
+        counted += jax.jit(head.__call__).lower(features).compile().cost_analysis()["flops"]
+    config = default_config()
+    config.batch_size, config.data.cached_features = 8, True
+    config.train.vision = config.train.text = "none"
+    # Forward and twice as much backward; XLA counts the activation and the sums, too.
+    assert step_flops(config, spec, 10) == pytest.approx((8 * 3 * counted,) * 2, rel=0.08)
 
 
 def test_model_and_hardware_use_of_a_step(monkeypatch):
