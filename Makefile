@@ -2,7 +2,7 @@
 #   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
 #   make test                      install with the test tools, lint, run the tests
 #   make test-thorough          those that take minutes too
-#   make fuzz EXAMPLES=20000       readers on random damage, about an hour each
+#   make fuzz MINUTES=60           every reader of files on random damage, so many minutes each; the same command goes on
 #   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
 #   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
@@ -31,9 +31,9 @@ test-thorough:
 test-quick: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not real_data" $(TESTS)
 
-EXAMPLES ?= 20000
+MINUTES ?= 60
 fuzz: $(VENV)/.installed-dev
-	ROCOCO_FUZZ=$(EXAMPLES) $(VENV)/bin/python -m pytest -n $(WORKERS) tests/faults/test_fuzz.py
+	$(VENV)/bin/python tools/fuzz.py --minutes $(MINUTES)
 
 KILLS ?= 20
 kills: $(VENV)/.installed-dev

@@ -39,6 +39,7 @@ from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.scoring import read_array, read_score_annotation
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import read_lexicon
+from tests.support import fuzz
 from tests.support.faults import World
 from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
 
@@ -146,7 +147,7 @@ def test_changed_values(name, samples):
         read_damaged(path, json.dumps(changed).encode(), lambda: reader.read(path))
 
     reader.read(samples / reader.file)
-    check()
+    fuzz.run(check)
 
 
 @pytest.mark.parametrize("name", LINE_READERS)
@@ -162,7 +163,7 @@ def test_changed_lines(name, samples):
         read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
 
     reader.read(samples / reader.file)
-    check()
+    fuzz.run(check)
 
 
 @pytest.mark.parametrize("name", BYTE_READERS)
@@ -177,16 +178,20 @@ def test_changed_bytes(name, samples):
         read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
 
     reader.read(samples / reader.file)
-    check()
+    fuzz.run(check)
 
 
-@FUZZ
-@given(st.binary(max_size=300))
-def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("pt") / "a.pt"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("a/data.pkl", content)
-    refuses(lambda: _open_pt(path))
+def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path):
+    path = tmp_path / "a.pt"
+
+    @FUZZ
+    @given(st.binary(max_size=300))
+    def check(content):
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("a/data.pkl", content)
+        refuses(lambda: _open_pt(path))
+
+    fuzz.run(check)
 
 
 def test_a_pickle_that_calls_functions_is_refused(tmp_path):

@@ -35,6 +35,7 @@ from rococo_jax.evaluation.user_logits import read_labels
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.judged_forms import write_judged
 from tests.benchmarks.published_forms import FORMS, write
+from tests.support import fuzz
 from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
 from tests.support.tar_pairs import write_tar
 
@@ -68,7 +69,7 @@ def test_changed_values_of_a_benchmark(name, tmp_path_factory):
             return  # no table can hold it
         refuses(lambda: _open_choices(name, folder))
 
-    check()
+    fuzz.run(check)
 
 
 @pytest.mark.parametrize("name", ["crepe", "winoground", "cola", "imagecode"])
@@ -82,7 +83,7 @@ def test_changed_bytes_of_a_benchmark(name, tmp_path_factory):
     def check(content):
         read_damaged(path, content, lambda: _open_choices(name, folder))
 
-    check()
+    fuzz.run(check)
 
 
 def _encoded(kind: str) -> bytes:
@@ -230,7 +231,7 @@ def test_changed_bytes(name, tmp_path_factory):
         read_damaged(path, content, lambda: kind.read(path))
 
     kind.read(path)
-    check()
+    fuzz.run(check)
 
 
 def test_a_reader_that_raises_another_error_is_found():

@@ -1,11 +1,18 @@
 """Damage at random: strategies that change JSON values, lines and bytes, and what a reader may do with them.
 
-`ROCOCO_FUZZ=N` sets how many examples each reader gets (default 10, for seconds; 20000 takes about an hour a reader).
+`ROCOCO_FUZZ=N` sets how many examples a case gets (default 10, for seconds). `ROCOCO_FUZZ_SECONDS=S` repeats them,
+drawn anew, until S seconds are over, and refuses memory above 2 GB; `ROCOCO_FUZZ_LOG=FILE` gets a line a case.
+`tools/fuzz.py` sets them for an hour a reader.
 """
 
+import contextlib
 import copy
 import functools
+import json
 import os
+import resource
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +23,13 @@ from hypothesis import strategies as st
 from rococo_jax.errors import as_input_error
 
 EXAMPLES = int(os.environ.get("ROCOCO_FUZZ", "10"))
-QUICK = EXAMPLES < 1000
+QUICK = EXAMPLES < 100
+# A reader that takes longer, for files of some kilobytes, hangs. The process and its libraries take up to 0.9 GB.
+MOST_SECONDS, MOST_MEMORY = 10, 2 * 10**9
 FUZZ = settings(
     max_examples=EXAMPLES,
     phases=[Phase.generate] if QUICK else list(Phase),
-    deadline=None if QUICK else 10_000,
+    deadline=None,
     derandomize=QUICK,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -70,10 +79,45 @@ def changed_bytes(draw, content: bytes) -> bytes:
     return bytes(content)
 
 
-def refuses(read: Callable[[], object]) -> None:
-    """`read` returns, or raises what the command line prints as one line."""
+def run(check: Callable[[], None]) -> None:
+    """A property once, or for `ROCOCO_FUZZ_SECONDS`, within the bound on memory."""
+    start, rounds = time.monotonic(), 0
+    while True:
+        check()
+        rounds += 1
+        seconds = time.monotonic() - start
+        if seconds >= float(os.environ.get("ROCOCO_FUZZ_SECONDS", "0")):
+            break
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if log := os.environ.get("ROCOCO_FUZZ_LOG"):
+        case = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
+        line = {"case": case, "seconds": round(seconds), "examples": rounds * EXAMPLES, "peak_megabytes": peak // 10**6}
+        with Path(log).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    assert QUICK or peak < MOST_MEMORY, f"{peak} bytes"
+
+
+@contextlib.contextmanager
+def _without_a_hang():
+    """A failure where the work takes more than `MOST_SECONDS`; an error that no reader takes for a damaged file."""
+
+    def stop(*_):
+        raise AssertionError(f"a reader took more than {MOST_SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MOST_SECONDS)
     try:
-        read()
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def refuses(read: Callable[[], object]) -> None:
+    """`read` returns, or raises what the command line prints as one line, before long."""
+    try:
+        with _without_a_hang():
+            read()
     except Exception as error:
         assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
         assert len(str(error)) < 20_000

@@ -1,0 +1,106 @@
+"""Damage files at random for as long as wanted, a reader after the other, and see that each answers.
+
+    python tools/fuzz.py                                 an hour a reader
+    python tools/fuzz.py --minutes 5 shards images       five minutes of two of them
+    python tools/fuzz.py --table                         what was done so far
+
+A case is a test of `tests/faults/test_fuzz*.py`: it damages one kind of file and reads it as a command would. The
+minutes of a reader are shared by its cases. A case fails by an error that is no refusal in one line, by a read of more
+than ten seconds, or by memory above 2 GB. Every case adds a line to --out; the same command goes on where it was
+stopped, with other damage. Exit code 1 if a case failed.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+TESTS = ("tests/faults/test_fuzz.py", "tests/faults/test_fuzz_data.py")
+# What the cases of a reader are called; the first that fits.
+READERS = {
+    "lines": r"changed_lines|\[(hard positives|NegCLIP's table|texts|labels as a table|training images)\]",
+    "arrays": r"\[(\.npy|\.npz|logits|logits as \.npy|labels|embeddings|regions)\]",
+    "safetensors": r"\[safetensors\]",
+    "torch archives": r"\[\.pt\]|pickle_of_any_bytes",
+    "models": r"\[(model\.json|config\.json|preprocessor_config\.json|tokenizer_config\.json|tokenizer\.json)\]",
+    "shards": r"\[(tar|ArrayRecord|manifest of shards)\]",
+    "tables": r"\[(rows of a run|rows of pairs|examples|embeddings as a table)\]",
+    "images": r"\[(PNG|JPEG)\]",
+    "annotations": r"test_changed_",
+}
+
+
+def cases_of_readers() -> dict[str, list[str]]:
+    """The tests of each reader; every one that damages files belongs to one."""
+    listed = _pytest(["--collect-only", "-q", *TESTS], capture_output=True, text=True, check=True).stdout
+    cases: dict[str, list[str]] = {name: [] for name in READERS}
+    for case in re.findall(r"^tests/\S+::.*$", listed, re.MULTILINE):
+        reader = next((name for name, pattern in READERS.items() if re.search(pattern, case)), None)
+        if reader is not None:
+            cases[reader].append(case)
+    return cases
+
+
+def done(path: Path) -> dict[str, dict[str, int]]:
+    """Seconds, examples and peak megabytes by case, over all runs that wrote to the file."""
+    total: dict[str, dict[str, int]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(line)
+        before = total.setdefault(row["case"], {"seconds": 0, "examples": 0, "peak_megabytes": 0})
+        for key in ("seconds", "examples"):
+            before[key] += row[key]
+        before["peak_megabytes"] = max(before["peak_megabytes"], row["peak_megabytes"])
+    return total
+
+
+def fuzz(cases: list[str], minutes: float, out: Path) -> bool:
+    """Runs each case for its share of what is left of the minutes; whether all passed."""
+    passed, before = True, done(out)
+    for case in cases:
+        left = minutes * 60 / len(cases) - before.get(case, {"seconds": 0})["seconds"]
+        if left > 1:
+            settings = {"ROCOCO_FUZZ": "100", "ROCOCO_FUZZ_SECONDS": str(left), "ROCOCO_FUZZ_LOG": str(out)}
+            passed &= _pytest(["-q", "--no-header", case], env={**os.environ, **settings}).returncode == 0
+    return passed
+
+
+def print_table(out: Path, cases: dict[str, list[str]]) -> None:
+    """Minutes, examples and peak memory of every reader."""
+    total = done(out)
+    print(f"{'reader':16}{'cases':>6}{'minutes':>9}{'examples':>10}{'peak MB':>9}")
+    for reader, names in cases.items():
+        rows = [total[name] for name in names if name in total]
+        minutes, examples = (sum(row[key] for row in rows) for key in ("seconds", "examples"))
+        peak = max((row["peak_megabytes"] for row in rows), default=0)
+        print(f"{reader:16}{len(rows):>6}{minutes / 60:>9.1f}{examples:>10,}{peak:>9,}")
+
+
+def _pytest(arguments: list[str], **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=CHECKOUT, **options)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("readers", nargs="*", metavar="READER", help=f"{', '.join(READERS)} (default: all)")
+    parser.add_argument("--minutes", type=float, default=60, help="for each reader")
+    parser.add_argument("--out", type=Path, default=CHECKOUT / "build" / "fuzz.jsonl")
+    parser.add_argument("--table", action="store_true", help="print what was done, run nothing")
+    options = parser.parse_args()
+    if wrong := set(options.readers) - set(READERS):
+        parser.error(f"no reader {sorted(wrong)}: {', '.join(READERS)}")
+    cases, out = cases_of_readers(), options.out.resolve()
+    passed = True
+    if not options.table:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for reader in options.readers or READERS:
+            passed &= fuzz(cases[reader], options.minutes, out)
+    print_table(out, cases)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
