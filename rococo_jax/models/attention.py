@@ -100,9 +100,7 @@ class FusedAttention:
     ) -> Float[Array, "b t h d"]:
         """The mixed values, in the dtype of `query`. Rows without a visible key are undefined."""
         if self.kind == "cudnn":
-            if mask is not None:  # it takes a mask whose last two axes are whole
-                mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-            return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+            return _cudnn(query, key, value, mask)
         rows = PartitionSpec(self.mesh.axis_names)
         splash = functools.partial(_splash, interpret=self.interpret)
         # XLA cannot split a Pallas kernel: each device runs its own rows, which inside `shard_map` it has.
@@ -124,6 +122,27 @@ def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
             module.fused = fused
+
+
+def _cudnn(query: Array, key: Array, value: Array, mask: AttentionMask | None) -> Array:
+    """Pads an odd number of tokens (197, 257, 577, 77) by one that no query sees: JAX refuses to train with them.
+
+    (Its check of 0.10 takes every call in a backward pass for one with a bias, for which cuDNN wants an even number.)
+    """
+    tokens = query.shape[1]
+    padded, lengths = tokens % 2, None
+    if padded:
+        query, key, value = (jnp.pad(each, ((0, 0), (0, 1), (0, 0), (0, 0))) for each in (query, key, value))
+    if mask is not None:  # it takes a mask whose last two axes are whole
+        mask = jnp.broadcast_to(mask, (*mask.shape[:2], tokens, tokens))
+        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, padded)))
+        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, padded), (0, 0)), mode="edge")
+    elif padded:
+        lengths = jnp.full(len(query), tokens, jnp.int32)
+    mixed = jax.nn.dot_product_attention(
+        query, key, value, mask=mask, query_seq_lengths=lengths, key_value_seq_lengths=lengths, implementation="cudnn"
+    )
+    return mixed[:, :tokens]
 
 
 def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array:

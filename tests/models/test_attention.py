@@ -83,6 +83,27 @@ def test_the_kernel_of_tpus_is_attention(tokens):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("tokens", [8, 9])
+def test_what_cudnn_is_asked_for_is_attention(mask, tokens, monkeypatch):
+    """Computed by XLA here: every mask, and an odd number of tokens, which JAX refuses to train with on cuDNN."""
+    attention, lengths = jax.nn.dot_product_attention, set()
+
+    def by_xla(*operands, implementation, **options):
+        assert implementation == "cudnn"
+        lengths.add(operands[0].shape[1])
+        in_float32 = (operand.astype(jnp.float32) for operand in operands)
+        return attention(*in_float32, implementation="xla", **options).astype(operands[0].dtype)
+
+    mask, operands = MASKS[mask](tokens), inputs(tokens, "bfloat16")
+    wanted = reference(mask, *operands)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    fused = FusedAttention("cudnn", make_mesh(jax.devices()[:1]))
+    for mine, theirs in zip(value_and_gradients(lambda *qkv: fused(*qkv, mask), *operands), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
+    assert lengths == {tokens + tokens % 2}
+
+
 def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
     mesh = make_mesh(jax.devices()[:2])
     fused = FusedAttention("splash", mesh, interpret=True)
