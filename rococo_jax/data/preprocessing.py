@@ -137,7 +137,10 @@ class Preprocessing:
             found = sorted(set(value) - names) if isinstance(value, Mapping) else type(value).__name__
             raise InputError(source, "preprocessing", found, f"only the keys {sorted(names)}")
         values = {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
-        _check({field.name: field.default for field in dataclasses.fields(cls)} | values, source)
+        values = {field.name: field.default for field in dataclasses.fields(cls)} | values
+        _check(values, source)
+        values["rescale_factor"] = float(values["rescale_factor"])
+        values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}
         return cls(**values)
 
     @classmethod
@@ -188,7 +191,7 @@ def _check(values: Mapping[str, Any], source: object) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and math.isfinite(value)
+    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_colour(value: Any) -> bool:

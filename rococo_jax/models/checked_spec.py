@@ -8,8 +8,9 @@ from rococo_jax.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
 
-# Of channels, tokens or pixels; a spec beyond it describes no model, and no array could have its shapes.
-_LARGEST = 10**6
+# Of channels, tokens or pixels, and of layers; a spec beyond it describes no model: no array could have its shapes, and
+# what is done for each layer would not end.
+_LARGEST, _MOST_LAYERS = 10**6, 1000
 
 
 class CheckedSpec:
@@ -52,6 +53,11 @@ class CheckedSpec:
         return cls(**{name: _checked(source, f"{cls.what}.{name}", types[name], item) for name, item in value.items()})
 
 
+def largest(field: str) -> int:
+    """The largest whole number that a field of this name may have in a model's description."""
+    return _MOST_LAYERS if field.rpartition(".")[2].endswith(("layers", "depth", "depths")) else _LARGEST
+
+
 def check_heads(what: str, width: int, heads: int) -> None:
     """Raises InputError where so many heads do not share the channels equally."""
     if width % heads:
@@ -89,8 +95,8 @@ def _checked(source: object, field: str, wanted: Any, value: Any) -> Any:
             return float(value)
         if isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
             least = 0 if field.endswith(("_id", ".token_types")) else 1
-            if choice is int and not least <= value <= _LARGEST:
-                raise InputError(source, field, value, f"a whole number from {least} to {_LARGEST:,}")
+            if choice is int and not least <= value <= largest(field):
+                raise InputError(source, field, value, f"a whole number from {least} to {largest(field):,}")
             return value
     names = " or ".join("null" if choice is type(None) else choice.__name__ for choice in choices)
     raise InputError(source, field, repr(value), names)

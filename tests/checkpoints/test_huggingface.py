@@ -138,6 +138,7 @@ def test_a_layer_too_many_is_unknown_not_ignored(clip_copy):
         (lambda c: c["vision_config"].update(image_size="big"), "vision_config.image_size"),
         (lambda c: c["vision_config"].update(image_size=[30, 40]), "vision_config.image_size"),
         (lambda c: c["text_config"].update(num_hidden_layers=0), "text_config.num_hidden_layers"),
+        (lambda c: c["text_config"].update(num_hidden_layers=1001), "text_config.num_hidden_layers"),
         (lambda c: c["text_config"].update(layer_norm_eps=-1), "text_config.layer_norm_eps"),
         (lambda c: c.update(vision_config=3), "vision_config"),
     ],

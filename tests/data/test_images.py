@@ -192,7 +192,20 @@ def test_the_hash_tells_preprocessings_apart():
     assert len(hashes) == len(PROCESSORS)
 
 
-@pytest.mark.parametrize("value", [{"exact_size": 3}, {"exact_size": [3, 3], "mean": 0.5}, {"exact_size": [3.0, 3]}])
+def test_whole_numbers_are_read_as_numbers():
+    read = Preprocessing.from_json({"exact_size": [3, 3], "rescale_factor": 1, "mean": [0, 0, 0], "std": [1, 2, 1.5]})
+    assert [type(each) for each in (read.rescale_factor, *read.mean, *read.std)] == [float] * 7
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"exact_size": 3},
+        {"exact_size": [3, 3], "mean": 0.5},
+        {"exact_size": [3.0, 3]},
+        {"exact_size": [3, 3], "rescale_factor": True},
+    ],
+)
 def test_values_of_another_kind_are_refused(value):
     with pytest.raises(InputError, match=r"model\.json"):
         Preprocessing.from_json(value, "model.json")

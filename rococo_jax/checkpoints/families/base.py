@@ -14,11 +14,10 @@ from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models.checked_spec import largest
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import write_json
 
-# Larger numbers of channels, tokens or pixels are no model's; arrays of them could not be described.
-_LARGEST = 10**6
 # How configurations spell activations, the spelling of an export first. "gelu" is the exact one.
 _SPELLINGS: dict[Activation, tuple[str, ...]] = {
     "quick_gelu": ("quick_gelu",),
@@ -211,8 +210,8 @@ class Section:
 
     def integer(self, key: str) -> int:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise self.refuse(key, f"a whole number, 1 to {_LARGEST:,}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest(key):
+            raise self.refuse(key, f"a whole number, 1 to {largest(key):,}")
         return value
 
     def side(self, key: str) -> int:
