@@ -91,16 +91,33 @@ class FusedAttention:
         """Whether it is used for sequences of this many tokens."""
         return self.kind == "cudnn" or (mask is None and tokens >= _SHORTEST_FOR_SPLASH)
 
+    def padding(self, tokens: int) -> int:
+        """Tokens to add to so many: cuDNN's takes an even number (not 197, 257, 577 or 77) in a backward pass.
+
+        JAX's check (0.10) holds every call there for one with a bias, for which cuDNN wants that.
+        """
+        return tokens % 2 if self.kind == "cudnn" else 0
+
     def __call__(
         self,
         query: Float[Array, "b t h d"],
         key: Float[Array, "b t h d"],
         value: Float[Array, "b t h d"],
         mask: AttentionMask | None,
+        visible: int | None = None,
     ) -> Float[Array, "b t h d"]:
-        """The mixed values, in the dtype of `query`. Rows without a visible key are undefined."""
+        """The mixed values, in the dtype of `query`. Rows without a visible key are undefined.
+
+        `visible` (all): tokens from this one on are padding, which no other attends to; where there is no mask.
+        """
         if self.kind == "cudnn":
-            return _cudnn(query, key, value, mask)
+            if mask is not None:  # it takes a mask whose last two axes are whole
+                mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+            lengths = None if visible is None else jnp.full(len(query), visible, jnp.int32)
+            return jax.nn.dot_product_attention(
+                query, key, value, mask=mask, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
+                implementation="cudnn",
+            )  # fmt: skip
         rows = PartitionSpec(self.mesh.axis_names)
         splash = functools.partial(_splash, interpret=self.interpret)
         # XLA cannot split a Pallas kernel: each device runs its own rows, which inside `shard_map` it has.
@@ -122,27 +139,6 @@ def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
             module.fused = fused
-
-
-def _cudnn(query: Array, key: Array, value: Array, mask: AttentionMask | None) -> Array:
-    """Pads an odd number of tokens (197, 257, 577, 77) by one that no query sees: JAX refuses to train with them.
-
-    (Its check of 0.10 takes every call in a backward pass for one with a bias, for which cuDNN wants an even number.)
-    """
-    tokens = query.shape[1]
-    padded, lengths = tokens % 2, None
-    if padded:
-        query, key, value = (jnp.pad(each, ((0, 0), (0, 1), (0, 0), (0, 0))) for each in (query, key, value))
-    if mask is not None:  # it takes a mask whose last two axes are whole
-        mask = jnp.broadcast_to(mask, (*mask.shape[:2], tokens, tokens))
-        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, padded)))
-        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, padded), (0, 0)), mode="edge")
-    elif padded:
-        lengths = jnp.full(len(query), tokens, jnp.int32)
-    mixed = jax.nn.dot_product_attention(
-        query, key, value, mask=mask, query_seq_lengths=lengths, key_value_seq_lengths=lengths, implementation="cudnn"
-    )
-    return mixed[:, :tokens]
 
 
 def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array:
@@ -194,13 +190,14 @@ class SelfAttention(nnx.Module):
         self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
-        """The new tokens."""
-        query, key, value = self._project(x)
+    def __call__(
+        self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
+    ) -> Float[Array, "b t width"]:
+        """The new tokens. `visible`: as `FusedAttention` has it; only where `fused` is used."""
         if self.fused is not None and self.fused.takes(x.shape[1], mask):
-            mixed = self.fused(query, key, value, mask)
+            mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), mask, visible)
         else:
-            mixed, _ = attend(query, key, value, mask)
+            mixed, _ = attend(*self._project(x), mask)
         return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
     def with_weights(
@@ -213,8 +210,15 @@ class SelfAttention(nnx.Module):
     def _finish(self, mixed: Float[Array, "b t width"]) -> Float[Array, "b t width"]:
         return self.out(mixed if self.norm is None else self.norm(mixed))
 
-    def _project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
+    def _project(self, x: Float[Array, "b t width"], *, together: bool = True) -> list[Float[Array, "b t h d"]]:
+        """By one product, or by three: a kernel that XLA does not fuse into takes whole arrays, not parts of one."""
         batch, tokens, width = x.shape
-        qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
-        query, key, value = (qkv[:, :, part] for part in range(3))
+        if together:
+            qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
+            query, key, value = (qkv[:, :, part] for part in range(3))
+        else:
+            query, key, value = (
+                checkpoint_name(self.qkv.columns(start, start + width)(x), "qkv").reshape(batch, tokens, self.heads, -1)
+                for start in range(0, 3 * width, width)
+            )
         return [query, key, value] if self.rotary is None else [self.rotary(query), self.rotary(key), value]

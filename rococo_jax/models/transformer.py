@@ -76,9 +76,11 @@ class Block(nnx.Module):
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
 
-    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
-        """The new tokens, in the dtype of `x`."""
-        return self._change(x, self.attention(self._attended(x), mask))
+    def __call__(
+        self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
+    ) -> Float[Array, "b t width"]:
+        """The new tokens, in the dtype of `x`. `visible`: as `FusedAttention` has it."""
+        return self._change(x, self.attention(self._attended(x), mask, visible))
 
     def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
@@ -151,10 +153,24 @@ class Blocks(nnx.Module):
         return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x, mask)
 
     def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
+        fused, tokens, visible = self.block.attention.fused, x.shape[1], None
+        if more := 0 if fused is None else fused.padding(tokens):
+            # Once for all blocks: a padded token costs less than a copy of queries, keys and values in each.
+            x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
+            if mask is None:
+                visible = tokens
+            else:
+                mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, more)))
+                mask = mask if mask.shape[2] == 1 else jnp.pad(mask, ((0, 0), (0, 0), (0, more), (0, 0)), mode="edge")
+        return self._scan_padded(graph, parameters, x, mask, visible)[:, :tokens]
+
+    def _scan_padded(
+        self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None, visible: int | None
+    ) -> Array:
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, mask), None
+            return nnx.merge(graph, layer)(x, mask, visible), None
 
         if frozen := self.frozen_layers:
             x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]

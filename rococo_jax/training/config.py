@@ -28,7 +28,7 @@ from rococo_jax.training.config_renames import current_key, current_leaves, curr
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
 MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch",
-              "data.text_padding", "fsdp", "micro_batches",
+              "data.text_padding", "fsdp", "micro_batches", "kept_micro_batches",
               "remat", "logits.", "optimizer.skip_nonfinite")  # fmt: skip
 
 
@@ -41,6 +41,8 @@ def default_config() -> ConfigDict:
             "batch_size": 256,
             # The contrastive batch goes through the towers in so many parts (gradient cache).
             "micro_batches": 1,
+            # Parts whose activations are kept until the loss is known; the others are embedded again.
+            "kept_micro_batches": 1,
             "dtype": "float32",
             # What the backward pass of a block computes again instead of keeping it: "none", "dots" (all but products
             # with parameters) or "full". Takes the former True and False, too.

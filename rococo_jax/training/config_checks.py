@@ -38,6 +38,7 @@ _CHECKS = {
     "steps": POSITIVE,
     "batch_size": at_least(2),
     "micro_batches": POSITIVE,
+    "kept_micro_batches": POSITIVE,
     "dtype": one_of("float32", "bfloat16"),
     "remat": one_of("none", "dots", "full"),
     "fsdp": POSITIVE,
@@ -118,6 +119,9 @@ def check_values(config: ConfigDict, leaves: Mapping[str, Any], source: object) 
     if config.batch_size % config.micro_batches:
         found = f"{config.batch_size} in {config.micro_batches} parts"
         raise InputError(source, "config.micro_batches", found, "a divisor of batch_size")
+    if config.kept_micro_batches > config.micro_batches:
+        wanted = f"at most the {config.micro_batches} of micro_batches"
+        raise InputError(source, "config.kept_micro_batches", config.kept_micro_batches, wanted)
     if config.eval.every and not (config.eval.images and config.eval.annotations):
         raise InputError(source, "config.eval.every", config.eval.every, "0 without eval.images and eval.annotations")
     if config.optimizer.cooldown_fraction and config.optimizer.schedule not in ("constant", "rsqrt"):

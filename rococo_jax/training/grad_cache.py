@@ -2,12 +2,14 @@
 
 In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one part are held at a time:
 
-    1. embed every part, keep the embeddings only
+    1. embed the parts, keep the embeddings only; of K of them, keep the activations as well
     2. the loss of all embeddings, and its gradient with respect to them
-    3. embed every part again, and pull the gradient of its embeddings back to the parameters; sum
+    3. pull the gradient of the embeddings of those K back to the parameters through the activations that were kept
+    4. embed every other part again, and pull the gradient of its embeddings back; sum
 
-The gradients are those of the whole batch, since an embedding depends on its own row only. It costs one more forward
-pass.
+The gradients are those of the whole batch, since an embedding depends on its own row only. It costs 1 - K / P of a
+forward pass. The paper has K = 0; K = 1 needs no more memory, as one part is held at a time anyway; with K = P only what
+a block computes is held for one part at a time, and nothing is embedded again.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +33,8 @@ _SCALES = ("logit_scale", "logit_bias")
 
 
 def loss_and_gradients(
-    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows, *, parts: int = 1, mesh: Mesh | None = None
+    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows, *, parts: int = 1, kept: int = 1,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     """The loss, its parts, and the gradient with respect to `parameters`.
 
@@ -41,6 +44,7 @@ def loss_and_gradients(
         parameters: the trained ones by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
         rows: what the towers read of the global batch, a pytree.
         parts: micro-batches that go through the towers one after the other; each has rows of every device.
+        kept: K above, 1 to `parts`.
         mesh: the devices that the rows are split over.
     """
     if parts == 1:
@@ -51,8 +55,20 @@ def loss_and_gradients(
         (value, pieces), gradients = jax.value_and_grad(whole, has_aux=True)(parameters)
         return value, pieces, gradients
 
-    chunks = jax.tree.map(lambda array: _into_parts(array, parts, mesh), rows)
-    embedded = jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
+    def split(tree: Any) -> tuple[Any, Any]:
+        parted = jax.tree.map(lambda array: _into_parts(array, parts, mesh), tree)
+        return jax.tree.map(lambda array: array[:kept], parted), jax.tree.map(lambda array: array[kept:], parted)
+
+    def embed_each(parameters: Parameters, chunks: Rows) -> Embedded:
+        return jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
+
+    held, others = split(rows)
+    of_others = embed_each(parameters, others) if kept < parts else None
+    # Activations are not held while the others are embedded, nor while they are embedded again.
+    held, of_others = jax.lax.optimization_barrier((held, of_others))
+    embedded, pull_held = jax.vjp(lambda parameters: embed_each(parameters, held), parameters)
+    if kept < parts:
+        embedded = jax.tree.map(lambda *both: jnp.concatenate(both), embedded, of_others)
     embedded = jax.tree.map(lambda array: _from_parts(array, mesh), embedded)
     of_loss = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     (value, pieces), (of_embedded, of_scales) = of_loss(embedded, _scales(parameters))
@@ -62,9 +78,11 @@ def loss_and_gradients(
         _, pull = jax.vjp(lambda parameters: embed(parameters, rows_of_part), parameters)
         return jax.tree.map(jnp.add, total, pull(cotangent)[0]), None
 
-    cotangents = jax.tree.map(lambda array: _into_parts(array, parts, mesh), of_embedded)
-    start = jax.tree.map(jnp.zeros_like, dict(parameters))
-    gradients, _ = jax.lax.scan(pull_back, start, (chunks, cotangents))
+    of_held, cotangents = split(of_embedded)
+    gradients = pull_held(of_held)[0]
+    if kept < parts:
+        start, others = jax.lax.optimization_barrier((dict(gradients), others))
+        gradients, _ = jax.lax.scan(pull_back, start, (others, cotangents))
     return value, pieces, {**gradients, **{name: gradients[name] + of_scales[name] for name in of_scales}}
 
 

@@ -80,7 +80,8 @@ class Estimate:
 
     def __call__(self, parts: int) -> int:
         """Bytes with so many micro-batches."""
-        return self.state + self.batch + self.rows // parts * self.of_pair
+        kept = min(parts, self.config.kept_micro_batches)
+        return self.state + self.batch + kept * (self.rows // parts) * self.of_pair
 
 
 def memory_of(device: jax.Device) -> int | None:

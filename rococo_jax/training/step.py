@@ -84,8 +84,9 @@ def make_step(
             return total_loss(vectors, scales, batch, config.losses, logits, teacher)
 
         value, parts, gradients = loss_and_gradients(
-            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches, mesh=mesh
-        )
+            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
+            kept=config.kept_micro_batches, mesh=mesh,
+        )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
         average = moving_average(state.average, parameters, config.ema) if state.average else {}

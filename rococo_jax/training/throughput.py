@@ -169,7 +169,8 @@ def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> tuple[float, floa
     share = float(what == "all")
     if what.startswith("last:") and not isinstance(tower, ConvolutionalSpec):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
-    again = float(config.micro_batches > 1) + share * (config.remat == "full")
+    # `grad_cache`
+    again = 1 - config.kept_micro_batches / config.micro_batches + share * (config.remat == "full")
     return 1 + 2 * share, 1 + 2 * share + again
 
 

@@ -94,7 +94,8 @@ CASES = {
     ),
     "parts and rematerialised blocks": _case(
         {
-            "seed": 1, "steps": 20, "train.text": "last:1", "micro_batches": 2, "remat": "full",
+            "seed": 1, "steps": 20, "train.text": "last:1", "micro_batches": 4, "kept_micro_batches": 2,
+            "remat": "full",
             "losses.sc.weight": 1.5, "losses.sc.count": 2,
             "losses.vc.weight": 2.0, "losses.vc.scope": "local", "losses.vc.methods": "cutmix", "losses.vc.ratio": 0.4,
             "losses.vc.views": "resize", "losses.vc.partner_group": 2,

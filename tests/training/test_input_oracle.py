@@ -37,7 +37,8 @@ from tests.support.tiny import tiny_spec
 
 # The result is the same for all values, which other tests show.
 SAME_RESULT = {
-    "micro_batches": "the same gradients in parts: test_step_oracle, whose case has 2; test_step",
+    "micro_batches": "the same gradients in parts: test_step_oracle, whose case has 4; test_step",
+    "kept_micro_batches": "the same gradients, embedded once: test_step_oracle, whose case has 2; test_grad_cache",
     "remat": "the same gradients, computed again: test_step_oracle, whose case has it; test_step",
     "fsdp": "the same losses on parts of the parameters: test_step",
     "logits.strategy": "the same logits: similarity/test_sharded_logits",

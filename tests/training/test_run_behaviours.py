@@ -178,7 +178,8 @@ def test_a_step_on_cached_features_costs_what_xla_counts_of_the_heads():
 
 
 def test_model_and_hardware_use_of_a_step(monkeypatch):
-    """By hand: a tower trained whole needs three passes a row; full rematerialisation and parts make one more each."""
+    """By hand: a tower trained whole needs three passes a row; full rematerialisation makes one more,
+    two parts half of one, as the activations of the first are kept."""
     config = default_config()
     config.batch_size = 8
     spec = tiny_spec(16)
@@ -186,7 +187,7 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
     assert step_flops(config, spec, 10) == pytest.approx((3 * (images + texts),) * 2)
     config.train.text = "none"
     config.remat, config.micro_batches = "full", 2
-    assert step_flops(config, spec, 10) == pytest.approx((3 * images + texts, 5 * images + 2 * texts))
+    assert step_flops(config, spec, 10) == pytest.approx((3 * images + texts, 4.5 * images + 1.5 * texts))
     monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
     meter = Meter(8)
     meter.hold(4)

@@ -77,7 +77,7 @@ def make_batch(seed: int = 0) -> Batch:
     return batch_from_arrays(batch, (ALTERED, POSITIVES, NEGATIVES))
 
 
-def gradients_on(devices: int, parts: int = 1, train=None, remat: str = "none", config=None):
+def gradients_on(devices: int, parts: int = 1, train=None, remat: str = "none", config=None, kept: int = 1):
     """Loss, its parts and gradients, as NumPy arrays by path."""
     config = config or make_config()
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:devices])
@@ -98,7 +98,7 @@ def gradients_on(devices: int, parts: int = 1, train=None, remat: str = "none", 
         def loss(vectors, scales):
             return total_loss(vectors, scales, batch, config.losses, logits)
 
-        return loss_and_gradients(embed, loss, trained, batch.for_towers(fields), parts=parts, mesh=mesh)
+        return loss_and_gradients(embed, loss, trained, batch.for_towers(fields), parts=parts, kept=kept, mesh=mesh)
 
     return jax.device_get(compute(trained, place_batch(make_batch(), mesh)))
 
@@ -123,9 +123,9 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(devices, expec
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("devices", "parts"), [(1, 4), (4, 2)])
-def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(devices, parts, expected):
-    assert_same(gradients_on(devices, parts), expected)
+@pytest.mark.parametrize(("devices", "parts", "kept"), [(1, 4, 1), (4, 2, 1), (1, 4, 3), (2, 4, 4)])
+def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(devices, parts, kept, expected):
+    assert_same(gradients_on(devices, parts, kept=kept), expected)
 
 
 @pytest.mark.thorough  # test_step_oracle tries it against torch
@@ -273,9 +273,10 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     # Residuals of a block in bfloat16: its input alone, and its products with parameters (3 + 1 + 4 widths).
     block = 2 * tokens * width * layers
     rest = kept["full"] - block
-    assert 0 < rest < 2 * block  # before and after the blocks, and the small text tower
+    assert 0 < rest < 0.5 * block  # before and after the blocks, and the small text tower
     assert kept["dots"] - rest == pytest.approx(9 * block, rel=0.02)  # 33 MB
-    assert kept["none"] > 150e6
+    # 157 MB by the backward passes that JAX derives of norms and activations.
+    assert 80e6 < kept["none"] < 95e6
 
 
 def test_an_update_that_is_not_finite_is_left_out_whole():

@@ -19,6 +19,7 @@ from tests.support.step_cases import (
     CASES,
     LOW,
     PREPROCESSING,
+    SIDE,
     STEP_KEYS,
     TOKENS,
     Case,
@@ -82,12 +83,14 @@ def programs() -> tuple[str, str, str]:
         mesh = make_mesh(jax.devices()[:1])
         return lower_step(case.config(), spec_of(case), PREPROCESSING, mesh, TOKENS).as_text()
 
-    return program(), program(("micro_batches", 2), ("dtype", "bfloat16")), program(("remat", "full"))
+    parts = (("micro_batches", 4), ("kept_micro_batches", 2), ("dtype", "bfloat16"))
+    return program(), program(*parts), program(("remat", "full"))
 
 
 def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
     plain, other, computed_again = programs
-    for sign in ("tensor<2x4x", "xbf16>"):
+    # All parts, those whose activations are kept, and those that are embedded again.
+    for sign in ("tensor<4x2x", f"tensor<2x2x{SIDE}x{SIDE}x3xui8>", "xbf16>"):
         assert sign in other and sign not in plain
     # The products of a block's forward pass stand in the backward pass once more.
     assert computed_again.count("dot_general") > plain.count("dot_general")

@@ -1,0 +1,106 @@
+"""The gradient cache: gradients of the whole batch, and what it computes and holds for them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.training.grad_cache import loss_and_gradients
+
+ROWS, WIDTH, LAYERS = 64, 32, 3
+PLANS = [(1, 1), (2, 1), (4, 1), (4, 3), (4, 4)]
+# Two products of a layer and row in the forward pass, and twice as many in the backward pass.
+FORWARD = 2 * ROWS * WIDTH * WIDTH * 2 * LAYERS
+
+
+def embed(parameters, rows):
+    """A tower of blocks that keep their inputs alone, each wide inside."""
+
+    @jax.checkpoint
+    def block(x, layer):
+        return x + jnp.tanh(x @ layer["up"]) @ layer["down"]
+
+    layers = {name: parameters[name] for name in ("up", "down")}
+    return {"image": jax.lax.scan(lambda x, layer: (block(x, layer), None), rows["x"], layers)[0]}
+
+
+def loss(embedded, scales):
+    """One that compares all rows with all."""
+    logits = jnp.exp(scales["logit_scale"]) * embedded["image"] @ embedded["image"].T / ROWS
+    return jax.nn.logsumexp(logits), {"part": logits.mean()}
+
+
+def tower(width: int = WIDTH, rows: int = ROWS):
+    rng = np.random.default_rng(0)
+    shapes = {"up": (LAYERS, WIDTH, width), "down": (LAYERS, width, WIDTH)}
+    parameters = {name: jnp.asarray(rng.normal(size=shape) * 0.1, jnp.float32) for name, shape in shapes.items()}
+    return parameters | {"logit_scale": jnp.float32(0.5)}, {
+        "x": jnp.asarray(rng.normal(size=(rows, WIDTH)), jnp.float32)
+    }
+
+
+def program(parts, kept, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
+    parameters, read = tower(width, rows)
+
+    def compute(parameters, read):
+        return loss_and_gradients(embed, loss, parameters, read, parts=parts, kept=kept)
+
+    return jax.jit(compute), parameters, read
+
+
+@pytest.mark.parametrize(("parts", "kept"), PLANS)
+def test_gradients_are_those_of_the_whole_batch(parts, kept):
+    compute, parameters, read = program(parts, kept)
+    value, pieces, gradients = compute(parameters, read)
+    whole = jax.value_and_grad(lambda parameters: loss(embed(parameters, read), parameters)[0])
+    wanted_value, wanted = whole(parameters)
+    np.testing.assert_allclose(value, wanted_value, rtol=1e-6)
+    assert pieces.keys() == {"part"}
+    for found, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("parts", "kept"), PLANS)
+def test_what_is_not_kept_is_embedded_again(parts, kept):
+    """Blocks computed again are one forward pass less the last product, which no gradient needs."""
+    compute, parameters, read = program(parts, kept)
+    jaxpr = jax.make_jaxpr(compute)(parameters, read)
+    rematerialised = FORWARD / 2
+    again = (1 - kept / parts) * FORWARD if parts > 1 else 0
+    assert _products(jaxpr.jaxpr) - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
+
+
+def _products(jaxpr) -> int:
+    """Operations of the matrix products, those in loops once an iteration."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            depth = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * depth * math.prod(equation.outvars[0].aval.shape)
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += times * _products(inner)
+    return total
+
+
+def test_one_kept_part_takes_no_more_memory_than_none_and_all_take_the_blocks_inputs():
+    """Temporary bytes of wide blocks: what a block computes for one part, and the inputs of blocks that are kept."""
+    rows, width = 4096, 512
+
+    def small(embedded, scales):
+        return jnp.square(embedded["image"]).sum() * scales["logit_scale"], {}
+
+    def taken(parts, kept):
+        compute, parameters, read = program(parts, kept, loss=small, width=width, rows=rows)
+        return compute.lower(parameters, read).compile().memory_analysis().temp_size_in_bytes
+
+    inside, inputs = 4 * rows * width, 4 * rows * WIDTH * LAYERS
+    whole, one, every = taken(1, 1), taken(8, 1), taken(8, 8)
+    assert one < every < whole
+    assert every - one < 1.5 * inputs
+    assert whole - every > inside
