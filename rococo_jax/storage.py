@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +245,15 @@ def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | No
     with whole_file(path, wanted):
         table = pyarrow.parquet.read_table(path, columns=columns)
         table.validate(full=True)  # texts that are no UTF-8 are found here, and not in what reads them later
-        table.column_names  # noqa: B018  as are names
+        _read_names(table.schema)  # as are names
     return table
+
+
+def _read_names(fields: Iterable[Any]) -> None:
+    """Decodes the names of Arrow's fields and of those within them."""
+    for field in fields:
+        field.name  # noqa: B018
+        _read_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     counted = counted_columns(path)
     if not counted:
         return {}
-    table = read_table(path, _WANTED, [*_ALWAYS, *dict.fromkeys(counted.values())])
+    table = _named(path, read_table(path, _WANTED, [*_ALWAYS, *dict.fromkeys(counted.values())]))
     hits = {
         "r1": lambda column: compute.less_equal(column, 1),
         "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
@@ -120,7 +120,7 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         return {}
     shares = ("preference", "blind", "grounding")
     wanted = "the table of pairs that `rococo evaluate` writes"
-    table = read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"])
+    table = _named(path, read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"]))
     with whole_file(path, wanted):
         table = table.filter(compute.greater(table["wrong_queries"], 0))
         columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
@@ -145,6 +145,14 @@ def counted_columns(path: Path) -> dict[str, str]:
     if missing:
         raise InputError(path, "columns", f"no {', '.join(missing)}", _WANTED)
     return counted
+
+
+def _named(path: Path, table: Any) -> Any:
+    """The table, in which every row has a task and a variant."""
+    for name in ("task", "variant"):
+        if missing := table[name].null_count:
+            raise InputError(path, name, f"{missing} rows without one", "a name in every row")
+    return table
 
 
 def _sums_by_image(columns: Mapping[str, Any]) -> dict[tuple[str, str], ImageHits]:

@@ -172,7 +172,8 @@ def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
     if len(sides) != 1 or "embedding" not in table.column_names:
         raise InputError(file, "columns", ", ".join(table.column_names), "image or caption, and embedding")
     try:
-        vectors = np.array(table["embedding"].to_pylist(), np.float32)
+        with np.errstate(over="ignore"):  # infinite then, and refused as such
+            vectors = np.array(table["embedding"].to_pylist(), np.float32)
     except (ValueError, TypeError):
         raise InputError(
             file, "embedding", "lists of different lengths, or no numbers", "lists of one length"

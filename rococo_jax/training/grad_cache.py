@@ -8,8 +8,8 @@ In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one p
     4. embed every other part again, and pull the gradient of its embeddings back; sum
 
 The gradients are those of the whole batch, since an embedding depends on its own row only. It costs 1 - K / P of a
-forward pass. The paper has K = 0; K = 1 needs no more memory, as one part is held at a time anyway; with K = P only what
-a block computes is held for one part at a time, and nothing is embedded again.
+forward pass. The paper has K = 0; K = 1 needs no more memory, as one part is held at a time anyway; with K = P only
+what a block computes is held for one part at a time, and nothing is embedded again.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,13 @@ _SCALES = ("logit_scale", "logit_bias")
 
 
 def loss_and_gradients(
-    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows, *, parts: int = 1, kept: int = 1,
+    embed: Embed,
+    loss: Loss,
+    parameters: Parameters,
+    rows: Rows,
+    *,
+    parts: int = 1,
+    kept: int = 1,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     """The loss, its parts, and the gradient with respect to `parameters`.

@@ -166,6 +166,18 @@ def test_changed_lines(name, samples):
     fuzz.run(check)
 
 
+# Found by `tools/fuzz.py`.
+INFLUENCES = [None, [[], None], [1e39, None], [float("inf"), 0.1], [0.1, "0.1"], [True, 0.1], {"A": 1, "dog": 2}]
+
+
+@pytest.mark.parametrize("influence", INFLUENCES, ids=repr)
+def test_an_influence_that_is_no_number_is_refused(tmp_path, influence):
+    row = {"image": "a.jpg", "caption": "A dog.", "words": ["A", "dog"], "influence": influence}
+    (tmp_path / "influence.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match="words of line 1: found the influence"):
+        read_influence_table(tmp_path / "influence.jsonl")
+
+
 @pytest.mark.parametrize("name", BYTE_READERS)
 def test_changed_bytes(name, samples):
     reader = BYTE_READERS[name]

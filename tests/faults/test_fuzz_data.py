@@ -27,8 +27,9 @@ from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.images import decode_image
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.across_seeds import read_image_hits, read_pair_hits
-from rococo_jax.evaluation.examples import Example, Side, read_examples, write_examples
+from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples
 from rococo_jax.evaluation.logits_file import open_logits
 from rococo_jax.evaluation.stored import StoredEmbeddings
 from rococo_jax.evaluation.user_logits import read_labels
@@ -232,6 +233,39 @@ def test_changed_bytes(name, tmp_path_factory):
 
     kind.read(path)
     fuzz.run(check)
+
+
+# Found by `tools/fuzz.py`.
+@pytest.mark.parametrize("name", ["task", "variant"])
+@pytest.mark.parametrize("read", [read_image_hits, read_pair_hits])
+def test_a_row_of_a_run_without_a_name_is_refused(name, read, tmp_path):
+    path = tmp_path / "rows.parquet"
+    _rows_of_a_run(path)
+    columns = pq.read_table(path).to_pydict()
+    _table(path, columns | {name: [None, columns[name][0]]})
+    with pytest.raises(InputError, match=f"{name}: found 1 rows without one"):
+        read(path)
+
+
+def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
+    _examples(tmp_path / EXAMPLES)
+    path = tmp_path / EXAMPLES
+    # Arrow's schema is kept in base64 as well, and Parquet's own names are read without it.
+    table = pq.read_table(path).replace_schema_metadata(None)
+    pq.write_table(table, path, store_schema=False)
+    content = path.read_bytes()
+    name = dataclasses.fields(Side)[0].name.encode()
+    assert name in content
+    path.write_bytes(content.replace(name, b"\xee" + name[1:]))
+    with pytest.raises(InputError, match="contents"):
+        read_examples(tmp_path)
+
+
+def test_stored_vectors_beyond_float32_are_refused(tmp_path):
+    for side in ("image", "caption"):
+        _table(tmp_path / f"{side}.parquet", {side: ["a", "b"], "embedding": [[1.0, 1e300], [2.0, 1.0]]})
+    with pytest.raises(InputError, match="row 0: found NaN or infinite"):
+        StoredEmbeddings(tmp_path)
 
 
 def test_a_reader_that_raises_another_error_is_found():

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,6 +31,7 @@ from rococo_jax.processes import gather, run_on_all_processes
 from rococo_jax.storage import hash_json, read_json, write_json
 
 _DECIMALS = 7
+_LARGEST = float(np.finfo(np.float32).max)
 _CAPTIONS_AT_ONCE = 512
 
 
@@ -133,10 +135,17 @@ def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.n
         if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
             raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
         words = [word.text for word in split_words(str(entry["caption"]))]
-        if entry["words"] != words or len(entry["influence"]) != len(words):
-            raise InputError(path, f"words of line {number}", entry["words"], f"{words}, and a number for each")
-        values = [math.nan if value is None else value for value in entry["influence"]]
-        yield entry["caption"], np.array(values, np.float32)
+        values = entry["influence"]
+        are_numbers = isinstance(values, list) and all(value is None or _is_influence(value) for value in values)
+        if entry["words"] != words or not are_numbers or len(values) != len(words):
+            found = entry["words"] if are_numbers else f"the influence {values!r}"[:200]
+            raise InputError(path, f"words of line {number}", found, f"{words}, and a number or null for each")
+        yield str(entry["caption"]), np.array([math.nan if value is None else value for value in values], np.float32)
+
+
+def _is_influence(value: Any) -> bool:
+    """A number that float32 holds."""
+    return type(value) in (int, float) and abs(value) <= _LARGEST
 
 
 def influences_from_table(
