@@ -36,6 +36,11 @@ def bytes_sent(hlo: str, devices: int) -> dict[str, float]:
     return {kind: sent[kind] for kind in _KINDS if sent[kind]}
 
 
+def bytes_sent_by(kind: str, shape: str, rest: str, devices: int, *, started: bool) -> float:
+    """Bytes that leave one device in one collective, from the type of its result and the rest of its line."""
+    return _share(kind, _group(rest, devices)) * _result_bytes(shape, started=started, kind=kind)
+
+
 class Collective(NamedTuple):
     """A collective operation of a program.
 

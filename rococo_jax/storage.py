@@ -268,8 +268,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(path, "file", "nothing there", wanted) from None
     except Exception as error:
-        if isinstance(error, InputError) or getattr(error, "filename", None) is not None:
-            raise  # a folder, or one that may not be read
+        if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
+            raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
         found = "Python objects" if "pickle" in str(error) else first_line(error) or type(error).__name__
         raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
 

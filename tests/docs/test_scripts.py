@@ -70,6 +70,57 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
     assert bytes_sent(_PROGRAM, 4) == {"all-gather": 24, "all-reduce": 6 * 64}
 
 
+_KERNELS = """
+%fused (p0: f32[6,4,4], p1: s32[], p2: f32[4,4]) -> f32[4,4] {
+  %p0 = f32[6,4,4]{2,1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %p2 = f32[4,4]{1,0} parameter(2)
+  %layer = f32[1,4,4]{2,1,0} dynamic-slice(%p0, %p1), dynamic_slice_sizes={1,4,4}
+  %flat = f32[4,4]{1,0} bitcast(%layer)
+  ROOT %sum = f32[4,4]{1,0} add(%flat, %p2)
+}
+%stack (q0: f32[6,4,4], q1: f32[4,4], q2: s32[]) -> f32[6,4,4] {
+  %q0 = f32[6,4,4]{2,1,0} parameter(0)
+  %q1 = f32[4,4]{1,0} parameter(1)
+  %q2 = s32[] parameter(2)
+  %row = f32[1,4,4]{2,1,0} bitcast(%q1)
+  ROOT %put = f32[6,4,4]{2,1,0} dynamic-update-slice(%q0, %row, %q2)
+}
+%body (p: (s32[], f32[6,4,4], f32[4,4])) -> (s32[], f32[6,4,4], f32[4,4]) {
+  %p = (s32[], f32[6,4,4]{2,1,0}, f32[4,4]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %layers = f32[6,4,4]{2,1,0} get-tuple-element(%p), index=1
+  %x = f32[4,4]{1,0} get-tuple-element(%p), index=2
+  %y = f32[4,4]{1,0} fusion(%layers, %i, %x), kind=kLoop, calls=%fused, metadata={op_name="jit(f)/add"}
+  %z = f32[6,4,4]{2,1,0} fusion(%layers, %y, %i), kind=kLoop, calls=%stack
+}
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %a = bf16[8,16]{1,0} parameter(0)
+  %b = bf16[16,32]{1,0} parameter(1)
+  %w = (s32[], f32[6,4,4]{2,1,0}, f32[4,4]{1,0}) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"6"}}
+  %g = (bf16[8,32]{1,0}, s8[64]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  %q = bf16[2,8,4,16]{3,2,1,0} parameter(2)
+  %s = (bf16[2,4,8,16]{3,1,2,0}, f32[2,4,8]{2,1,0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"intermediate_tensor_shape": {"dimensions": ["2", "4", "8", "8"]}}
+  %r = f32[16]{0} all-reduce(%v), replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""  # noqa: E501
+
+
+def test_kernels_of_a_program_for_gpus(monkeypatch):
+    """By hand: layers are read and written one at a time, loops count six times."""
+    monkeypatch.syspath_prepend(str(CHECKOUT / "experiments"))
+    from gpu_kernels import Kernel, kernels
+
+    add, put, product, attention, sums = kernels(_KERNELS, 4)
+    assert add == Kernel("y", "jit(f)/add", "other", 6, 0.0, 64 + 4 + 64 + 64, "")
+    assert put == Kernel("z", "", "other", 6, 0.0, 64 + 4 + 64, "")
+    assert (product.kind, product.runs, product.dtype) == ("product", 1, "bf16")
+    assert (product.flops, product.bytes) == (2 * 8 * 16 * 32, 2 * (8 * 16 + 16 * 32 + 8 * 32) + 64)
+    assert (attention.kind, attention.flops) == ("attention", 2 * 2 * (2 * 4 * 8 * 8) * 16)
+    assert attention.bytes == 2 * 4 * 2 * 8 * 4 * 16 + 4 * 2 * 4 * 8
+    assert (sums.kind, sums.bytes) == ("collective", 2 * 3 / 4 * 64)
+
+
 @pytest.mark.thorough
 def test_gradients_leave_a_device_once_a_step(monkeypatch, capsys):
     run(monkeypatch, CHECKOUT / "experiments" / "collectives.py", "--layers", 2, "--pairs", 16, "--parts", "1")

@@ -33,6 +33,7 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_example
 from rococo_jax.evaluation.logits_file import open_logits
 from rococo_jax.evaluation.stored import StoredEmbeddings
 from rococo_jax.evaluation.user_logits import read_labels
+from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.judged_forms import write_judged
 from tests.benchmarks.published_forms import FORMS, write
@@ -259,6 +260,15 @@ def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
     path.write_bytes(content.replace(name, b"\xee" + name[1:]))
     with pytest.raises(InputError, match="contents"):
         read_examples(tmp_path)
+
+
+def test_a_header_that_is_no_python_is_refused(tmp_path):
+    path = tmp_path / "logits.npy"
+    np.save(path, np.eye(3))
+    path.write_bytes(path.read_bytes().replace(b"<f8", b"<,8"))
+    for read in (_read_logits, lambda path: read_labels(path, "classes"), lambda path: load_arrays(path, "an array")):
+        with pytest.raises(InputError, match=r"logits\.npy: contents"):
+            read(path)
 
 
 def test_stored_vectors_beyond_float32_are_refused(tmp_path):
