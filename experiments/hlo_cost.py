@@ -106,14 +106,17 @@ def _trips(computations: dict[str, list[str]], condition: str) -> int:
 
 
 def _result_bytes(shapes: str, *, started: bool, kind: str) -> int:
-    sizes = [
-        _BYTES[dtype] * math.prod(int(length) for length in lengths.split(",") if length)
-        for dtype, lengths in _SHAPE.findall(shapes)
-    ]
-    if not started:
-        return sum(sizes)
-    # A -start operation returns (operand, result, context).
-    return sizes[1] if kind in ("all-gather", "collective-permute") else sizes[0]
+    def sizes(shapes: str) -> list[int]:
+        return [
+            _BYTES[dtype] * math.prod(int(length) for length in lengths.split(",") if length)
+            for dtype, lengths in _SHAPE.findall(shapes)
+        ]
+
+    if not started or kind == "all-reduce":
+        return sum(sizes(shapes))
+    # Another -start returns (operand, result, context), or ((operands), (results), context) of several in one.
+    nested = re.findall(r"\(([^()]*)\)", shapes.removeprefix("("))
+    return sum(sizes(nested[1])) if shapes.startswith("((") else sizes(shapes)[1]
 
 
 def _group(line: str, devices: int) -> int:

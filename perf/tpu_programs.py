@@ -94,7 +94,7 @@ def compiled(name: str, what: str, kind: str, rows: int, topology: str) -> dict:
     if work == "encoder":
         lowered = lowered_encoder(name, rows, mesh)
     else:
-        lowered = lowered_step(name, rows, mesh, {"": False, "true": True}.get(remat, remat))
+        lowered = lowered_step(name, rows, mesh, remat or "none")
     program = lowered.compile()
     memory, costs, text = program.memory_analysis(), program.cost_analysis(), program.as_text()
     tokens = spec_of(name).vision.grid ** 2 + spec_of(name).vision.class_token

@@ -29,6 +29,10 @@ AttentionMask = Bool[Array, "#b #h #q k"]
 # kernel's padding (lengths to multiples of 128, heads to 128) costs more than it saves.
 _SHORTEST_FOR_SPLASH = 512
 _LANES = 128
+# Channels of a head on every GPU that it runs on (256 from the H100 on).
+_LARGEST_FOR_CUDNN = 128
+# The compute capability from which cuDNN's runs; a T4 has 7.5.
+_AMPERE = 8.0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -87,9 +91,11 @@ class FusedAttention:
     mesh: Mesh
     interpret: bool = False
 
-    def takes(self, tokens: int, mask: AttentionMask | None) -> bool:
-        """Whether it is used for sequences of this many tokens."""
-        return self.kind == "cudnn" or (mask is None and tokens >= _SHORTEST_FOR_SPLASH)
+    def takes(self, tokens: int, mask: AttentionMask | None, size: int) -> bool:
+        """Whether it is used for sequences of this many tokens, with heads of so many channels."""
+        if self.kind == "cudnn":
+            return size % 8 == 0 and size <= _LARGEST_FOR_CUDNN
+        return mask is None and tokens >= _SHORTEST_FOR_SPLASH
 
     def padding(self, tokens: int) -> int:
         """Tokens to add to so many: cuDNN's takes an even number (not 197, 257, 577 or 77) in a backward pass.
@@ -128,9 +134,13 @@ class FusedAttention:
 
 def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
     """What computes attention on the devices of `mesh` in `dtype`; None for the einsum."""
-    platform = mesh.devices.flat[0].platform
-    kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(platform)
-    return FusedAttention(kind, mesh) if kind and jnp.dtype(dtype) == jnp.bfloat16 else None
+    device = mesh.devices.flat[0]
+    kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(device.platform)
+    if kind is None or jnp.dtype(dtype) != jnp.bfloat16:
+        return None
+    if kind == "cudnn" and float(getattr(device, "compute_capability", _AMPERE)) < _AMPERE:
+        return None
+    return FusedAttention(kind, mesh)
 
 
 def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:
@@ -194,7 +204,7 @@ class SelfAttention(nnx.Module):
         self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
     ) -> Float[Array, "b t width"]:
         """The new tokens. `visible`: as `FusedAttention` has it; only where `fused` is used."""
-        if self.fused is not None and self.fused.takes(x.shape[1], mask):
+        if self.fused is not None and self.fused.takes(x.shape[1], mask, x.shape[2] // self.heads):
             mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), mask, visible)
         else:
             mixed, _ = attend(*self._project(x), mask)

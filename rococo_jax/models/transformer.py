@@ -154,7 +154,8 @@ class Blocks(nnx.Module):
 
     def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
         fused, tokens, visible = self.block.attention.fused, x.shape[1], None
-        if more := 0 if fused is None else fused.padding(tokens):
+        used = fused is not None and fused.takes(tokens, mask, x.shape[2] // self.block.attention.heads)
+        if more := fused.padding(tokens) if used else 0:
             # Once for all blocks: a padded token costs less than a copy of queries, keys and values in each.
             x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
             if mask is None:

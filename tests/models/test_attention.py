@@ -144,17 +144,21 @@ def test_the_implementation_follows_device_precision_length_and_mask():
     @dataclasses.dataclass(frozen=True)
     class Device:
         platform: str
+        compute_capability: str = "9.0"
 
-    def chosen(platform: str, dtype: str) -> str | None:
-        fused = fused_attention(jax.sharding.Mesh(np.array([[Device(platform)]]), AXES), dtype)
+    def chosen(platform: str, dtype: str, *of_device: str) -> str | None:
+        fused = fused_attention(jax.sharding.Mesh(np.array([[Device(platform, *of_device)]]), AXES), dtype)
         return None if fused is None else fused.kind
+
+    assert [chosen("gpu", "bfloat16", each) for each in ("7.5", "8.0", "10.3")] == [None, "cudnn", "cudnn"]
 
     assert chosen("cpu", "bfloat16") is None and chosen("gpu", "float32") is None and chosen("tpu", "float32") is None
     assert chosen("gpu", "bfloat16") == "cudnn" and chosen("tpu", "bfloat16") == "splash"
     splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
     mask = MASKS["causal"](4)
-    assert splash.takes(729, None) and not splash.takes(257, None) and not splash.takes(729, mask)
-    assert cudnn.takes(50, None) and cudnn.takes(77, mask)
+    assert splash.takes(729, None, 72) and not splash.takes(257, None, 64) and not splash.takes(729, mask, 64)
+    assert cudnn.takes(50, None, 64) and cudnn.takes(77, mask, 128)
+    assert not cudnn.takes(50, None, 20) and not cudnn.takes(50, None, 136)
 
 
 def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
