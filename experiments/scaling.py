@@ -101,8 +101,8 @@ def compile_step(model: str, batch: int, devices: list) -> dict:
     }
 
 
-def cost_model(model: str, batch: int, devices: int, parts: int | None = None) -> dict:
-    """A line from the analytic cost model; `docs/scaling.md` has the terms. `parts`: micro-batches other than usual."""
+def cost_model(model: str, batch: int, devices: int) -> dict:
+    """A line from the analytic cost model; `docs/scaling.md` has the terms."""
     import math
 
     from rococo_jax.checkpoints.parameters import parameter_shapes
@@ -110,7 +110,6 @@ def cost_model(model: str, batch: int, devices: int, parts: int | None = None) -
 
     spec, config = spec_of(model), config_of(batch, devices)
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spec).values())
-    config.micro_batches = config.micro_batches if parts is None else parts
     rows, parts, dim = batch // devices, config.micro_batches, spec.vision_head.dim
     others = (FSDP - 1) / FSDP
     return {
@@ -121,7 +120,7 @@ def cost_model(model: str, batch: int, devices: int, parts: int | None = None) -
         "arguments": 12 * parameters // FSDP + rows * (224 * 224 * 3 + 5 * 2 * TOKENS),
         "temporary": 0,
         "sent": {
-            "gathered": 2 * parameters * (3 * parts if parts > 1 else 2) * others,
+            "gathered": 2 * parameters * (3 * parts - 1) * others,
             "scattered": 4 * parameters * parts * others + 8 * parameters / FSDP * (devices > FSDP),
             "embeddings": 9 * 4 * dim * rows * (devices - 1),
         },
