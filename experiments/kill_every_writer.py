@@ -13,22 +13,29 @@ files that differ.
 
 import argparse
 import contextlib
+import dataclasses
 import hashlib
+import io
 import json
 import os
 import random
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from rococo_jax.benchmarks import benchmark as registry
 from rococo_jax.cli.main import main as rococo
+from rococo_jax.data.downloads import Download
+from tests.data.test_downloads import CONTENT, DIGEST, Server
 from tests.support.faults import World, make_world
 from tests.support.kills import sigkill_at, watched
 
@@ -51,6 +58,7 @@ def writers(world: World) -> dict[str, list]:
         "corrupt": world.corrupt(out="made"),
         "pack": world.pack(out="made"),
         "lexicon": ["lexicon", "--out", out],
+        "fetch": ["fetch", "rococo", "--data", out],
         "convert": ["convert", world / "hf", out],
         "export": ["export", world / "legacy", out],
         "join": ["join", world / "model", world / "model", out, *images, *captions, "--dim", "4", "--no-cache"],
@@ -73,6 +81,25 @@ def writers(world: World) -> dict[str, list]:
             "optimizer.learning_rate=0.001,0.002",
         ],
     }
+
+
+def serve_downloads() -> None:
+    """`rococo fetch rococo` gets a file and an archive from a slow server of this process."""
+    server = Server()
+    server.pause = 0.004
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for number in range(4):
+            file.writestr(f"val/{number}.bin", CONTENT[: 50_000 * (number + 1)])
+    server.files["/val.zip"] = archive.getvalue()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    downloads = (
+        Download(f"{address}/file.bin", "rococo/annotations/danger.json", "annotations", DIGEST, len(CONTENT)),
+        Download(f"{address}/val.zip", "coco/val", "images", unpack="val"),
+    )
+    made = dataclasses.replace(registry.find_benchmark("rococo"), downloads=downloads)
+    registry.find_benchmark = lambda name: made
 
 
 def forked(world: World, command: list, prepare: Callable[[Callable[[], None]], None], log: Path) -> tuple[int, float]:
@@ -214,6 +241,7 @@ def main() -> None:
         make_world(work / "pristine")
         os._exit(0)
     os.waitpid(made, 0)
+    serve_downloads()
     chosen = arguments.writers.split(",") if arguments.writers else list(writers(World(work)))
     for name in chosen:
         found = try_writer(name, work / "pristine", work, arguments.kills, random.Random(f"{arguments.seed} {name}"))

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
-    from rococo_jax.data.downloads import fetch
+    from rococo_jax.data.downloads import clear_leftovers, fetch
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
 
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         return
     for download in wanted.values():
-        if not download.is_there(data):
+        if download.is_there(data):
+            clear_leftovers(download, data)  # of a run that was killed at its end
+        else:
             with progress(f"getting {download.to}", download.size, "bytes") as advance:
                 fetch(download, data, advance)
     print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(arguments.names)} --out OUT")

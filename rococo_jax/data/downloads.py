@@ -6,7 +6,9 @@ its name when its length is what the server said and its SHA-256, where one is k
 unpacked into a hidden folder, whose contents get their names last.
 """
 
+import contextlib
 import dataclasses
+import glob
 import hashlib
 import http.client
 import json
@@ -71,10 +73,10 @@ def fetch(
             is not what was published. What came so far of a file that is not refused is kept for the next call.
     """
     data = Path(data)
+    part = _part_of(download, data)
     if download.is_there(data):
+        clear_leftovers(download, data)
         return False
-    name = hashlib.sha256(download.url.encode()).hexdigest()[:8] + "-" + download.url.rpartition("/")[2]
-    part = data / DOWNLOADS / f"{name}.part"
     part.parent.mkdir(parents=True, exist_ok=True)
     whole = part.with_suffix("")
     if not whole.exists():
@@ -90,9 +92,28 @@ def fetch(
         whole.replace(target)
     else:
         _unpack(download, whole, target)
-    if not any(part.parent.iterdir()):
-        part.parent.rmdir()
+    clear_leftovers(download, data)
     return True
+
+
+def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
+    """Removes what a download that is done, or was killed at its end, left beside the file itself."""
+    part = _part_of(download, Path(data))
+    whole, note = part.with_suffix(""), _note_of(part)
+    for left in (part, note, whole, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
+        left.unlink(missing_ok=True)
+    shutil.rmtree(_unpacked(whole), ignore_errors=True)
+    with contextlib.suppress(OSError):  # others are on their way, or it was never made
+        part.parent.rmdir()
+
+
+def _part_of(download: Download, data: Path) -> Path:
+    name = hashlib.sha256(download.url.encode()).hexdigest()[:8] + "-" + download.url.rpartition("/")[2]
+    return data / DOWNLOADS / f"{name}.part"
+
+
+def _unpacked(archive: Path) -> Path:
+    return archive.with_suffix(".unpacked")
 
 
 def _note_of(part: Path) -> Path:
@@ -181,7 +202,7 @@ def _check(download: Download, part: Path) -> None:
 
 def _unpack(download: Download, archive: Path, target: Path) -> None:
     """The archive's folder as `target`, which appears whole; the archive is removed."""
-    hidden = archive.with_suffix(".unpacked")
+    hidden = _unpacked(archive)
     shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
     try:
         with zipfile.ZipFile(archive) as file:

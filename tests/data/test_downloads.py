@@ -191,6 +191,21 @@ def test_killed_at_five_moments_it_goes_on_to_the_same_bytes(server, tmp_path):
     assert sum(asked is not None for asked in server.asked) >= 4
 
 
+def test_what_a_run_left_that_was_killed_at_its_end_is_removed(server, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for number, unpack in enumerate((None, "val")):
+        server.files["/file.bin"] = CONTENT if unpack is None else zipped()
+        about = {"to": f"folder/{number}", "sha256": None, "unpack": unpack}
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr("rococo_jax.data.downloads.clear_leftovers", killed)
+            get(server, tmp_path, **about)
+        assert (tmp_path / DOWNLOADS).is_dir() and (tmp_path / f"folder/{number}").exists()
+        assert not get(server, tmp_path, **about)[0]
+        assert not (tmp_path / DOWNLOADS).exists()
+
+
 def zipped(name="val/a.txt", text="a"):
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as file:
@@ -220,6 +235,12 @@ def test_the_command_says_the_licence_and_finds_what_it_got(server, tmp_path, ca
     assert main(["fetch", "rococo", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("rococo: annotations MIT; captions CC BY 4.0")
     assert files_of(tmp_path) == ["rococo/annotations/danger.json"]
+    (tmp_path / DOWNLOADS).mkdir()
+    name = hashlib.sha256(file_of(server).url.encode()).hexdigest()[:8] + "-file.bin"
+    for left in (name, f"{name}.json", f".{name}.json.1234abcd.part"):
+        (tmp_path / DOWNLOADS / left).write_text("of a run that was killed at its end")
+    assert main(["fetch", "rococo", "--data", str(tmp_path)]) == 0
+    assert files_of(tmp_path) == ["rococo/annotations/danger.json"] and not (tmp_path / DOWNLOADS).exists()
 
 
 def test_what_is_got_by_hand_is_one_line(tmp_path, capsys):
