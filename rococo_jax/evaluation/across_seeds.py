@@ -97,7 +97,7 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         "top1": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
     }
     with whole_file(path, _WANTED):
-        columns: dict[str, Any] = {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
+        columns = _names(table)
         for metric, column in counted.items():
             hit = hits.get(metric, lambda column: column)(table[column])
             hit = compute.if_else(compute.is_null(table[column]), None, hit)
@@ -123,7 +123,7 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     table = _named(path, read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"]))
     with whole_file(path, wanted):
         table = table.filter(compute.greater(table["wrong_queries"], 0))
-        columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
+        columns = _names(table) | {name: table[name] for name in shares}
         columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
     return _sums_by_image(columns)
 
@@ -145,6 +145,14 @@ def counted_columns(path: Path) -> dict[str, str]:
     if missing:
         raise InputError(path, "columns", f"no {', '.join(missing)}", _WANTED)
     return counted
+
+
+def _names(table: Any) -> dict[str, Any]:
+    """The columns that name a row's task, variant and image, as texts."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    return {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
 
 
 def _named(path: Path, table: Any) -> Any:

@@ -248,6 +248,15 @@ def test_a_row_of_a_run_without_a_name_is_refused(name, read, tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize("read", [read_image_hits, read_pair_hits])
+def test_names_stored_as_bytes_are_texts(read, tmp_path):
+    path = tmp_path / "rows.parquet"
+    _rows_of_a_run(path)
+    columns = pq.read_table(path).to_pydict()
+    _table(path, columns | {"variant": [b"danger"] * 2, "image": [b"a.jpg", b"b.jpg"]})
+    assert read(path).keys() == {("t2i", "danger")} and read(path)["t2i", "danger"].images == ("a.jpg", "b.jpg")
+
+
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
     _examples(tmp_path / EXAMPLES)
     path = tmp_path / EXAMPLES
