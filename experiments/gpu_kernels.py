@@ -14,16 +14,14 @@ import math
 import re
 from typing import NamedTuple
 
-from hlo_cost import bytes_sent_by
+from hlo_cost import KINDS, bytes_sent_by, split_computations
 
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "opaque": 0}
 _SHAPE = re.compile(r"\b(pred|token|opaque|bf16|[suf]\d+\w*)\[([\d,]*)\]")
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 # Nothing runs for these.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "after-all", "partition-id",
          "replica-id", "opt-barrier", "async-done", "async-update"}  # fmt: skip
-_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -75,7 +73,7 @@ def kernels(hlo: str, devices: int) -> list[Kernel]:
                 walk(_called(each, "body"), runs * int(trips[1]))
             elif opcode in ("call", "async"):
                 walk(_called(each, "to_apply" if opcode == "call" else "calls"), runs)
-            elif opcode in _COLLECTIVES:
+            elif opcode in KINDS:
                 sent = bytes_sent_by(opcode, each.shape, each.rest, devices, started=each.opcode != opcode)
                 found.append(Kernel(each.name, _source(each), "collective", runs, 0.0, sent, ""))
             else:
@@ -162,21 +160,19 @@ def _product(each: _Instruction, by_name: dict) -> tuple[float, str]:
 
 
 def _parse(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
-    computations: dict[str, list[_Instruction]] = {}
-    current, entry = None, ""
-    for line in hlo.splitlines():
-        if head := _HEAD.match(line):
-            current = computations.setdefault(head[2], [])
-            entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
-            current = None
-        elif current is not None and (found := _LINE.match(line)):
-            shape, after = _balanced(line, found.end())
-            opcode, _, _ = line[after:].strip().partition("(")
-            operands, end = _balanced(line, line.index("(", after))
-            names = re.findall(r"%([\w.\-]+)", operands)
-            current.append(_Instruction(found[2], shape, opcode, names, line[end:], found[1] is not None))
-    return computations, entry
+    computations, entry = split_computations(hlo)
+    return {
+        name: [_instruction(line, found) for line in lines if (found := _LINE.match(line))]
+        for name, lines in computations.items()
+    }, entry
+
+
+def _instruction(line: str, found: re.Match) -> _Instruction:
+    shape, after = _balanced(line, found.end())
+    opcode, _, _ = line[after:].strip().partition("(")
+    operands, end = _balanced(line, line.index("(", after))
+    names = re.findall(r"%([\w.\-]+)", operands)
+    return _Instruction(found[2], shape, opcode, names, line[end:], found[1] is not None)
 
 
 def _balanced(line: str, start: int) -> tuple[str, int]:

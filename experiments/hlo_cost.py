@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
           "f64": 8, "s64": 8, "u64": 8}  # fmt: skip
-_KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
-_COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(_KINDS)})(-start)?\(")
+_COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
 _SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
 
@@ -33,7 +33,7 @@ def bytes_sent(hlo: str, devices: int) -> dict[str, float]:
     sent: Counter = Counter()
     for each in collectives(hlo, devices):
         sent[each.kind] += each.runs * _share(each.kind, each.group) * each.size
-    return {kind: sent[kind] for kind in _KINDS if sent[kind]}
+    return {kind: sent[kind] for kind in KINDS if sent[kind]}
 
 
 def bytes_sent_by(kind: str, shape: str, rest: str, devices: int, *, started: bool) -> float:
@@ -60,7 +60,7 @@ class Collective(NamedTuple):
 
 def collectives(hlo: str, devices: int) -> list[Collective]:
     """The collective operations of a program, as `bytes_sent` counts them."""
-    computations, entry = _computations(hlo)
+    computations, entry = split_computations(hlo)
     made = []
 
     def walk(name: str, times: int) -> None:
@@ -80,7 +80,8 @@ def collectives(hlo: str, devices: int) -> list[Collective]:
     return made
 
 
-def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
+def split_computations(hlo: str) -> tuple[dict[str, list[str]], str]:
+    """The lines of every computation of a program by name, and the name of the one that it enters."""
     computations: dict[str, list[str]] = {}
     current, entry = None, ""
     for line in hlo.splitlines():

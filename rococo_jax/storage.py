@@ -252,7 +252,7 @@ def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | No
 def _read_names(fields: Iterable[Any]) -> None:
     """Decodes the names of Arrow's fields and of those within them."""
     for field in fields:
-        field.name  # noqa: B018
+        field.name  # noqa: B018  reading it decodes it
         _read_names(field.type.field(number) for number in range(field.type.num_fields))
 
 

@@ -6,7 +6,7 @@ spread over runs what other seeds would have.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     counted = counted_columns(path)
     if not counted:
         return {}
-    table = _named(path, read_table(path, _WANTED, [*_ALWAYS, *dict.fromkeys(counted.values())]))
+    table = _read_rows(path, _WANTED, dict.fromkeys(counted.values()))
     hits = {
         "r1": lambda column: compute.less_equal(column, 1),
         "fr1": lambda column: compute.is_in(compute.cast(column, pyarrow.string()), pyarrow.array(_ALTERED)),
@@ -97,7 +97,7 @@ def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         "top1": lambda column: compute.equal(compute.cast(column, pyarrow.string()), "right"),
     }
     with whole_file(path, _WANTED):
-        columns = _names(table)
+        columns: dict[str, Any] = {name: table[name] for name in _ALWAYS}
         for metric, column in counted.items():
             hit = hits.get(metric, lambda column: column)(table[column])
             hit = compute.if_else(compute.is_null(table[column]), None, hit)
@@ -120,10 +120,10 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
         return {}
     shares = ("preference", "blind", "grounding")
     wanted = "the table of pairs that `rococo evaluate` writes"
-    table = _named(path, read_table(path, wanted, [*_ALWAYS, *shares, "rank", "wrong_queries"]))
+    table = _read_rows(path, wanted, [*shares, "rank", "wrong_queries"])
     with whole_file(path, wanted):
         table = table.filter(compute.greater(table["wrong_queries"], 0))
-        columns = _names(table) | {name: table[name] for name in shares}
+        columns: dict[str, Any] = {name: table[name] for name in (*_ALWAYS, *shares)}
         columns["difference_r1"] = compute.cast(compute.equal(table["rank"], 1), pyarrow.float64())
     return _sums_by_image(columns)
 
@@ -147,19 +147,19 @@ def counted_columns(path: Path) -> dict[str, str]:
     return counted
 
 
-def _names(table: Any) -> dict[str, Any]:
-    """The columns that name a row's task, variant and image, as texts."""
+def _read_rows(path: Path, wanted: str, columns: Iterable[str]) -> Any:
+    """A run's table with these columns and those of `_ALWAYS`, as texts; every row has a task and a variant."""
     import pyarrow
     import pyarrow.compute as compute
 
-    return {name: compute.cast(table[name], pyarrow.string()) for name in _ALWAYS}
-
-
-def _named(path: Path, table: Any) -> Any:
-    """The table, in which every row has a task and a variant."""
+    table = read_table(path, wanted, [*_ALWAYS, *columns])
     for name in ("task", "variant"):
         if missing := table[name].null_count:
             raise InputError(path, name, f"{missing} rows without one", "a name in every row")
+    with whole_file(path, wanted):
+        for name in _ALWAYS:
+            texts = compute.cast(table[name], pyarrow.string())
+            table = table.set_column(table.column_names.index(name), name, texts)
     return table
 
 

@@ -114,7 +114,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   %s = (bf16[2,4,8,16]{3,1,2,0}, f32[2,4,8]{2,1,0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"intermediate_tensor_shape": {"dimensions": ["2", "4", "8", "8"]}}
   %r = f32[16]{0} all-reduce(%v), replica_groups={{0,1,2,3}}, to_apply=%add
 }
-"""  # noqa: E501
+"""  # noqa: E501  an instruction is one line
 
 
 def test_kernels_of_a_program_for_gpus(monkeypatch):
