@@ -138,7 +138,9 @@ def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
     kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(device.platform)
     if kind is None or jnp.dtype(dtype) != jnp.bfloat16:
         return None
-    if kind == "cudnn" and float(getattr(device, "compute_capability", _AMPERE)) < _AMPERE:
+    # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
+    capability = str(getattr(device, "compute_capability", _AMPERE))
+    if kind == "cudnn" and (not capability[:1].isdigit() or float(capability) < _AMPERE):
         return None
     return FusedAttention(kind, mesh)
 

@@ -151,7 +151,7 @@ def test_the_implementation_follows_device_precision_length_and_mask():
         return None if fused is None else fused.kind
 
     assert [chosen("gpu", "bfloat16", each) for each in ("7.5", "8.0", "10.3")] == [None, "cudnn", "cudnn"]
-
+    assert chosen("gpu", "bfloat16", "gfx90a") is None, "an AMD GPU has no cuDNN"
     assert chosen("cpu", "bfloat16") is None and chosen("gpu", "float32") is None and chosen("tpu", "float32") is None
     assert chosen("gpu", "bfloat16") == "cudnn" and chosen("tpu", "bfloat16") == "splash"
     splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
