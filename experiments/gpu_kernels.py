@@ -14,10 +14,8 @@ import math
 import re
 from typing import NamedTuple
 
-from hlo_cost import KINDS, bytes_sent_by, split_computations
+from hlo_cost import KINDS, bytes_sent_by, dimensions, dtype_of, sizes, split_computations
 
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "opaque": 0}
-_SHAPE = re.compile(r"\b(pred|token|opaque|bf16|[suf]\d+\w*)\[([\d,]*)\]")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 # Nothing runs for these.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "after-all", "partition-id",
@@ -96,7 +94,7 @@ def _kernel(each: _Instruction, by_name: dict, computations: dict, runs: int) ->
         batch, heads, *sides = map(
             int, re.findall(r'"dimensions": ?\[(.*?)\]', each.rest)[0].replace('"', "").split(",")
         )
-        size = _dimensions(by_name[each.operands[0]].shape)[-1]
+        size = dimensions(by_name[each.operands[0]].shape)[-1]
         flops = (5 if "Backward" in each.rest else 2) * 2.0 * batch * heads * math.prod(sides) * size
     elif each.opcode in _SLICES or each.opcode == "dynamic-update-slice":
         changed = each.shape if each.opcode in _SLICES else by_name[each.operands[1]].shape
@@ -155,8 +153,8 @@ def _products(inner: list[_Instruction], computations: dict) -> tuple[float, str
 def _product(each: _Instruction, by_name: dict) -> tuple[float, str]:
     left = by_name[each.operands[0]].shape
     contracted = re.search(r'lhs_contracting_dim(?:ension)?s"?[=:] ?[\[{]([\d",]*)', each.rest)[1].replace('"', "")
-    depth = math.prod(_dimensions(left)[int(axis)] for axis in contracted.split(",") if axis)
-    return 2.0 * math.prod(_dimensions(each.shape)) * depth, _SHAPE.search(left)[1]
+    depth = math.prod(dimensions(left)[int(axis)] for axis in contracted.split(",") if axis)
+    return 2.0 * math.prod(dimensions(each.shape)) * depth, dtype_of(left)
 
 
 def _parse(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
@@ -197,13 +195,5 @@ def _source(each: _Instruction) -> str:
     return found[1] if found else ""
 
 
-def _dimensions(shape: str) -> list[int]:
-    return [int(length) for length in _SHAPE.search(shape)[2].split(",") if length]
-
-
-def _bytes(shapes: str) -> float:
-    return sum(
-        _BITS.get(dtype, int(re.sub(r"\D", "", dtype[1:3]) or 8)) / 8
-        * math.prod(int(length) for length in lengths.split(",") if length)
-        for dtype, lengths in _SHAPE.findall(shapes)
-    )  # fmt: skip
+def _bytes(shapes: str) -> int:
+    return sum(sizes(shapes))

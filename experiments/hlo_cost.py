@@ -14,12 +14,11 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
-          "f64": 8, "s64": 8, "u64": 8}  # fmt: skip
+_BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # others have them in their names: u8, s4, f8e4m3fn, f32
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
-_SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16)\[([\d,]*)\]")
+_SHAPE = re.compile(r"\b(pred|token|opaque|bf16|[suf]\d+\w*)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
 
 
@@ -95,6 +94,25 @@ def split_computations(hlo: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
+def dimensions(shape: str) -> list[int]:
+    """The lengths of the axes of the first array in a type."""
+    return [int(length) for length in _SHAPE.search(shape)[2].split(",") if length]
+
+
+def dtype_of(shape: str) -> str:
+    """The dtype of the first array in a type, as HLO writes it."""
+    return _SHAPE.search(shape)[1]
+
+
+def sizes(shapes: str) -> list[int]:
+    """Bytes of every array in a type; sub-byte numbers are packed."""
+    return [
+        -(-(_BITS[dtype] if dtype in _BITS else int(re.search(r"\d+", dtype)[0]))
+          * math.prod(int(length) for length in lengths.split(",") if length) // 8)
+        for dtype, lengths in _SHAPE.findall(shapes)
+    ]  # fmt: skip
+
+
 def _trips(computations: dict[str, list[str]], condition: str) -> int:
     lines = list(computations[condition])
     for line in computations[condition]:
@@ -107,12 +125,6 @@ def _trips(computations: dict[str, list[str]], condition: str) -> int:
 
 
 def _result_bytes(shapes: str, *, started: bool, kind: str) -> int:
-    def sizes(shapes: str) -> list[int]:
-        return [
-            _BYTES[dtype] * math.prod(int(length) for length in lengths.split(",") if length)
-            for dtype, lengths in _SHAPE.findall(shapes)
-        ]
-
     if not started or kind == "all-reduce":
         return sum(sizes(shapes))
     # Another -start returns (operand, result, context), or ((operands), (results), context) of several in one.
