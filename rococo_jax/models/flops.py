@@ -37,9 +37,7 @@ def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
     """
     if spec.text is None:
         raise ValueError("this model has no text tower")
-    count = spec.text.context_length if tokens is None else tokens
-    if spec.text.pooling == "appended":  # at least one token of padding, and its own
-        count = min(count + 1, spec.text.context_length) + 1
+    count = _text_tokens(spec.text, tokens)
     pooled = _linear(count, spec.text.width, spec.text.pooling_width) if spec.text.pooling_width else 0
     return pooled + _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
 
@@ -54,6 +52,31 @@ def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
     of_image = _linear(image_tokens, spec.vision.width, 2 * width)
     of_text = _linear(tokens, width, 2 * width) + _attention(tokens, image_tokens, width)
     return spec.text.layers * (of_image + texts * of_text) + texts * (_blocks(spec.text, tokens) + _linear(1, width, 2))
+
+
+def rematerialised_flops(spec: VisionSpec | TextSpec, length: int | None = None) -> int:
+    """Operations of the blocks that a backward pass with full rematerialisation makes again, for one image or text.
+
+    Those of the forward pass, without each block's last product where only the residual sum takes what it gives: no
+    gradient needs it. A norm or a scale of it does.
+
+    Args:
+        length: patches, or tokens as for `text_flops`; by default all.
+    """
+    if isinstance(spec, VisionSpec):
+        tokens = (spec.grid**2 if length is None else length) + spec.class_token
+        needed = spec.norm_changes or spec.layer_scale
+    else:
+        tokens, needed = _text_tokens(spec, length), spec.norm_after_blocks
+    last = 0 if needed else spec.layers * _linear(tokens, spec.mlp_width, spec.width)
+    return _blocks(spec, tokens) - last
+
+
+def _text_tokens(spec: TextSpec, tokens: int | None) -> int:
+    count = spec.context_length if tokens is None else tokens
+    if spec.pooling == "appended":  # at least one token of padding, and its own
+        return min(count + 1, spec.context_length) + 1
+    return count
 
 
 def _linear(tokens: int, inputs: int, outputs: int) -> int:

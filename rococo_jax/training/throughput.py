@@ -12,7 +12,8 @@ where a batch has more pairs than a tower has parameters. For each row of a towe
 
 and of the hardware alone:
 
-    remat "full"          one pass forward more through what is trained ("dots": some percent, not counted)
+    remat "full"          the blocks of what is trained forward once more, but for each block's last product where
+                          nothing but the sum takes it ("dots": some percent, not counted)
     in parts              one pass forward more through everything (gradient cache)
 
 Peaks are the vendors' dense bfloat16 figures.
@@ -27,7 +28,7 @@ import jax
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ConvolutionalSpec, ModelSpec
-from rococo_jax.models.flops import image_flops, text_flops
+from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
 from rococo_jax.training.patch_dropout import kept_patches
@@ -145,33 +146,29 @@ def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> StepFlo
     passes = {"vision": 1, "text": 1}
     for field, items in items_per_pair(config).items():
         passes[field.tower] += math.prod(items)
-    images, texts = passes["vision"], passes["text"]
-    cached = cached_sides(config)
-    # Where features are cached, all that a pass costs is the head's products.
-    of_vision, of_text = ((3.0, 3.0) if side in cached else _passes(config, spec, side) for side in SIDES)
-    if "vision" in cached:
-        of_images = images * _head_flops(spec.vision_head, spec.vision.features)
-    else:
-        of_images = images * image_flops(spec, kept_patches(config, spec))
-    if "text" in cached:
-        of_texts = texts * _head_flops(spec.text_head, spec.text.features)
-    else:
-        of_texts = texts * text_flops(spec, text_length)
-    return StepFlops(
-        *(config.batch_size * (of_images * a + of_texts * b) for a, b in zip(of_vision, of_text, strict=True))
-    )
+    needed = made = 0.0
+    for side in SIDES:
+        of_one, rows = _of_one(config, spec, side, text_length), config.batch_size * passes[side]
+        needed, made = needed + rows * of_one.model, made + rows * of_one.hardware
+    return StepFlops(needed, made)
 
 
-def _passes(config: ConfigDict, spec: ModelSpec, side: str) -> tuple[float, float]:
-    """How many forward passes a row needs, and how many are made."""
-    what = config.train[side]
-    tower = getattr(spec, side)
+def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) -> StepFlops:
+    """Operations of one image or text."""
+    tower, what = getattr(spec, side), config.train[side]
+    if side in cached_sides(config):  # all that it costs is the head's products
+        needed = 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
+        return StepFlops(needed, needed)
+    length = kept_patches(config, spec) if side == "vision" else text_length
+    forward = (image_flops if side == "vision" else text_flops)(spec, length)
     share = float(what == "all")
     if what.startswith("last:") and not isinstance(tower, ConvolutionalSpec):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
-    # `grad_cache`
-    again = 1 - config.kept_micro_batches / config.micro_batches + share * (config.remat == "full")
-    return 1 + 2 * share, 1 + 2 * share + again
+    again = (1 - config.kept_micro_batches / config.micro_batches) * forward  # `grad_cache`
+    if config.remat == "full" and not isinstance(tower, ConvolutionalSpec):
+        again += share * rematerialised_flops(tower, length)
+    needed = (1 + 2 * share) * forward
+    return StepFlops(needed, needed + again)
 
 
 def _head_flops(head, features: int) -> float:
