@@ -1,10 +1,14 @@
 """`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported."""
 
 import errno
+import os
+import re
 import sys
 
 _LONGEST_LINE = 2000
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# TensorStore's errors are ValueErrors with the system's error in their text.
+_OF_TENSORSTORE = re.compile(r"\"(?P<path>[^\"]+)\"[^\"]*\[os_error_code='(?P<number>\d+)'")
 _UNUSABLE_PATH = {
     errno.EACCES,
     errno.EEXIST,
@@ -54,6 +58,9 @@ def as_input_error(error: BaseException) -> InputError | None:
     """
     if isinstance(error, InputError):
         return error
+    if isinstance(error, ValueError) and (found := _OF_TENSORSTORE.search(str(error))):
+        number = int(found["number"])
+        error = OSError(number, os.strerror(number), found["path"])
     if not isinstance(error, OSError) or error.errno not in _NO_SPACE | _UNUSABLE_PATH:
         return None
     # `os.replace` names the temporary file first, and then the path that the user gave.

@@ -138,12 +138,12 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
 
 
 class quiet_orbax:
-    """Hide what Orbax logs of its steps; errors still show."""
+    """Hide what Orbax logs of its steps, and of its errors, which it raises, too."""
 
     def __enter__(self) -> None:
         self.logger = logging.getLogger("absl")
         self.level = self.logger.level
-        self.logger.setLevel(logging.ERROR)
+        self.logger.setLevel(logging.CRITICAL)
 
     def __exit__(self, *_) -> None:
         self.logger.setLevel(self.level)

@@ -193,9 +193,7 @@ class _Settler:
             print(told, file=sys.stderr, flush=True)
             return
         self.checkpoints.wait()
-        good = self.checkpoints.latest()
-        where = f"the checkpoint of step {good} is good" if good is not None else "no checkpoint was written before"
-        raise Diverged(f"step {done}: {found}; {where}")
+        raise Diverged(f"step {done}: {found}; {self.checkpoints.last_good()}")
 
 
 def _evaluated(evaluate: Evaluate, state: TrainState, done: int, log: RunLog) -> float | None:

@@ -10,8 +10,11 @@ Checkpoints are written while training goes on, and appear whole or not at all; 
 state is restored to the sharding of the asking state, so the number of devices and of processes may change.
 """
 
+import contextlib
+import logging
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +26,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
 from rococo_jax.checkpoints.model_directory import quiet_orbax
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError, as_input_error, first_line
 from rococo_jax.models.fsdp import partition_of, place_parameters
+from rococo_jax.processes import broadcast_from_process_0
+from rococo_jax.storage import check_free_space
+
+# At most what Orbax writes of a checkpoint beside its arrays.
+_DESCRIPTION_BYTES = 1_000_000
 
 
 class TrainState(NamedTuple):
@@ -119,12 +127,19 @@ class TrainingCheckpoints:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy, best_fn=_score, enable_async_checkpointing=True
         )
-        with quiet_orbax():
-            self.manager = ocp.CheckpointManager(self.folder, options=options)
+        self._remove_unfinished()
+        self._quiet = contextlib.ExitStack()  # until it is closed, as it writes in the background
+        self._quiet.enter_context(quiet_orbax())
+        self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def latest(self) -> int | None:
         """The step of the last complete checkpoint."""
         return self.manager.latest_step()
+
+    def last_good(self) -> str:
+        """From where a run can go on, in words."""
+        latest = self.latest()
+        return "no checkpoint was written before" if latest is None else f"the checkpoint of step {latest} is good"
 
     def save(
         self,
@@ -134,15 +149,23 @@ class TrainingCheckpoints:
         skipped_updates: int = 0,
         score: float | None = None,
     ) -> None:
-        """Starts writing in the background. A step that is there already is not written again."""
+        """Starts writing in the background. A step that is there already is not written again.
+
+        Raises:
+            InputError: the disk has no room for it, or the one before could not be written.
+        """
         if step == self.manager.latest_step():
             return
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES
+        with self._writing():
+            self.manager.wait_until_finished()  # as Orbax does, so that the one before has its room
+            broadcast_from_process_0("room on the disk", lambda: check_free_space(self.folder / str(step), size))
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
             "run": ocp.args.JsonSave({**self.run, "skipped_updates": skipped_updates}),
         }
-        with quiet_orbax():
+        with self._writing():
             metrics = None if score is None else {"score": score}
             self.manager.save(step, args=ocp.args.Composite(**items), metrics=metrics)
 
@@ -153,21 +176,20 @@ class TrainingCheckpoints:
             InputError: it belongs to another model, or its parameters differ in name or shape.
         """
         path = self.folder / str(step)
-        with quiet_orbax():
-            small = {"input": ocp.args.JsonRestore(), "run": ocp.args.JsonRestore()}
-            try:
-                read = self.manager.restore(step, args=ocp.args.Composite(**small))
-            except (ValueError, KeyError, FileNotFoundError) as error:
-                raise InputError(path, "checkpoint", first_line(error), "a whole checkpoint of a run") from None
-            for name, value in self.run.items():
-                # Checkpoints of early releases have fewer of these.
-                if name in read["run"] and read["run"][name] != value:
-                    raise InputError(path, name, read["run"].get(name), f"{value}, which this run starts from")
-            try:
-                args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
-                state = self.manager.restore(step, args=args)["state"]
-            except (ValueError, KeyError, FileNotFoundError) as error:
-                raise InputError(path, "state", first_line(error), "the state of this model") from None
+        small = {"input": ocp.args.JsonRestore(), "run": ocp.args.JsonRestore()}
+        try:
+            read = self.manager.restore(step, args=ocp.args.Composite(**small))
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise InputError(path, "checkpoint", first_line(error), "a whole checkpoint of a run") from None
+        for name, value in self.run.items():
+            # Checkpoints of early releases have fewer of these.
+            if name in read["run"] and read["run"][name] != value:
+                raise InputError(path, name, read["run"].get(name), f"{value}, which this run starts from")
+        try:
+            args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
+            state = self.manager.restore(step, args=args)["state"]
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise InputError(path, "state", first_line(error), "the state of this model") from None
         for name, found in (("step", int(state["step"])), ("input", read["input"].get("next_step", step))):
             if found != step:
                 raise InputError(path, name, f"step {found}", f"step {step}, as the folder is named")
@@ -175,9 +197,31 @@ class TrainingCheckpoints:
         return TrainState(**state), read["input"]
 
     def wait(self) -> None:
-        """Waits until everything is written."""
-        self.manager.wait_until_finished()
+        """Waits until everything is written. Raises InputError where it cannot be."""
+        with self._writing():
+            self.manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits until everything is written, and closes the folder."""
-        self.manager.close()
+        """Waits until everything is written, and closes the folder. Raises InputError where it cannot be."""
+        with self._quiet, self._writing():
+            self.manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (InputError, OSError, ValueError) as error:
+            refused = as_input_error(error)
+            if refused is None:
+                raise
+            # The tasks that failed beside the first one would each be logged when the process ends.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            self._remove_unfinished()
+            wanted = f"{refused.wanted}; {self.last_good()}"
+            raise InputError(refused.source, refused.field, refused.found, wanted) from None
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a run left that was killed, or had no room, while it wrote a checkpoint."""
+        if jax.process_index() == 0:
+            for folder in self.folder.glob("*.orbax-checkpoint-tmp"):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -2,13 +2,21 @@
 
 import errno
 import os
+import re
+import resource
 import tempfile
+import types
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from rococo_jax import storage
 from rococo_jax.cli.main import main
 from rococo_jax.data import array_record
 from rococo_jax.encoders import cache
+from rococo_jax.errors import InputError
+from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.faults import Table, World
 
 OUTPUTS = Table()
@@ -120,6 +128,44 @@ def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world,
     assert main([str(word) for word in world.pack()]) == 2
     assert "packed: shard: found " in capsys.readouterr().err
     assert not [path for path in (world / "packed").rglob("*") if path.name != ".packing.json"]
+
+
+def test_training_without_room_for_a_checkpoint_stops_in_one_line_and_goes_on_later(world, monkeypatch, capsys):
+    free = iter([10**9, 10])
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=next(free)))
+        world.run(world.train(), code=2)
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.search(
+        r"checkpoints/2: disk: found 10 bytes free .* wanted [\d,]+ bytes; the checkpoint of step 1 ", line
+    )
+    assert [path.name for path in (world / "workdir/checkpoints").iterdir()] == ["1"]
+    world.run(world.train())
+    assert (world / "workdir/model").is_dir()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog):
+    """A real error of the file system, in the thread that writes: no file may have more bytes."""
+    (tmp_path / "run/7.orbax-checkpoint-tmp/state").mkdir(parents=True)
+    noise = jax.random.normal(jax.random.key(0), (100, 1000))
+    state = TrainState(jnp.zeros((), jnp.int32), {"weights": noise}, {}, {})
+    checkpoints = TrainingCheckpoints(tmp_path / "run", 2, {})
+    assert not list((tmp_path / "run").iterdir()), "what a killed run left"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(InputError) as refused:
+            checkpoints.save(1, state, {})
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.value.source.startswith(f"{tmp_path}/run/1.")
+    assert (refused.value.field, refused.value.found) == ("file system", "File too large")
+    assert refused.value.wanted == "room for the output; no checkpoint was written before"
+    assert not list((tmp_path / "run").iterdir()) and not caplog.records
+    checkpoints.save(2, state, {})
+    checkpoints.close()
+    assert TrainingCheckpoints(tmp_path / "run", 2, {}).latest() == 2
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, None])
