@@ -1,6 +1,26 @@
-"""`python -m rococo_jax ...` is the command `rococo ...`."""
+"""The command `rococo ...`, or `python -m rococo_jax ...`."""
 
-from rococo_jax.cli.main import main
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Runs the command of the command line, and answers Ctrl-C while it is imported. Returns its exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    from rococo_jax.cli.main import main as run_command
+
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run_command()
+
+
+def _interrupt(*_: object) -> None:
+    """As `rococo_jax.errors` has it, of which nothing may be there yet."""
+    print("rococo: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+    os._exit(130)
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

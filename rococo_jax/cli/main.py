@@ -74,12 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0 done, 2 bad input, 130 interrupted."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     only = words[:1] if words and words[0] in COMMANDS else []
-    for name in only:
-        words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
-    parser = build_parser(*only)
     parsed = None
     with _interrupts() as interrupted:
         try:
+            for name in only:
+                words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
+            parser = build_parser(*only)
             parsed, parsed.overrides = parser.parse_known_args(words)
             if parsed.overrides and not parsed.takes_overrides:
                 parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
