@@ -27,6 +27,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     Attributes:
         cuts: after how many bytes of an answer the connection is cut, one entry an answer.
+        shrinks: to how many bytes the file shrinks after the first answer, under the same tag.
+        shift: by how many bytes the next ranges begin too early.
+        lengths: whether the length is said.
         ranges: whether ranges are answered.
         tag: the version of all files.
         pause: seconds between blocks of 20,000 bytes.
@@ -37,6 +40,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.asked = {"/file.bin": CONTENT}, []
+        self.shrinks, self.shift, self.lengths = None, [], True
         self.cuts, self.ranges, self.tag, self.pause, self.errors, self.sent = [], True, '"one"', 0.0, [], 0
 
 
@@ -56,15 +60,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         start = 0
         if asked and server.ranges and self.headers.get("If-Range") == server.tag:
-            start = int(asked.removeprefix("bytes=").rstrip("-"))
+            start = int(asked.removeprefix("bytes=").rstrip("-")) - (server.shift.pop(0) if server.shift else 0)
+            if start >= len(content):
+                self.send_error(416)
+                return
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         else:
             self.send_response(200)
-        self.send_header("Content-Length", str(len(content) - start))
+        if server.lengths:
+            self.send_header("Content-Length", str(len(content) - start))
         self.send_header("ETag", server.tag)
         self.end_headers()
         left = server.cuts.pop(0) if server.cuts else len(content)
+        server.files[self.path] = content[: server.shrinks]
         for begin in range(start, len(content), 20_000):
             block = content[begin : begin + min(20_000, left)]
             try:
@@ -138,6 +147,23 @@ def test_what_cannot_be_resumed_begins_anew(server, tmp_path, change):
         server.files["/file.bin"] = changed
     assert get(server, tmp_path, sha256=hashlib.sha256(changed).hexdigest())[0]
     assert (tmp_path / "folder/file.bin").read_bytes() == changed
+
+
+def test_a_file_that_shrank_below_what_is_there_begins_anew_and_counts_anew(server, tmp_path):
+    server.cuts, server.shrinks = [150_000], 100_000
+    assert get(server, tmp_path, sha256=None) == (True, 100_000)
+    assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT[:100_000]
+
+
+def test_another_range_than_was_asked_for_is_not_taken(server, tmp_path):
+    server.cuts, server.shift = [150_000], [10]
+    assert get(server, tmp_path, sha256=None) == (True, len(CONTENT))
+    assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT
+
+
+def test_an_answer_without_a_length_ends_where_the_connection_does(server, tmp_path):
+    server.lengths = False
+    assert get(server, tmp_path) == (True, len(CONTENT)) and len(server.asked) == 1
 
 
 def test_a_wrong_sum_leaves_nothing_that_looks_right(server, tmp_path):

@@ -3,6 +3,8 @@
 from statistics import mean, stdev
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import scipy.stats
 
@@ -145,3 +147,28 @@ def test_the_interval_of_several_runs_is_that_of_their_mean_on_the_same_draws():
 def test_the_spread_over_seeds_of_training_is_the_sample_standard_deviation():
     assert across_seeds.spread(np.array([1.0, 2.0, 4.0])) == pytest.approx(stdev([1, 2, 4]))
     assert across_seeds.spread(np.array([3.0])) is None
+
+
+def test_draws_of_a_task_are_over_the_images_that_it_asks_about(tmp_path):
+    """From the table of a run, against plain loops: one task asks about half of the images, some twice."""
+    generator = np.random.default_rng(5)
+    images = [f"{number:02}.jpg" for number in range(20)]
+    rows = [
+        ("whole", "clean", name, int(rank)) for name, rank in zip(images, generator.integers(1, 4, 20), strict=True)
+    ]
+    some = [name for number, name in enumerate(images) if number % 2] + images[1:6:2]
+    rows += [("half", "clean", name, int(rank)) for name, rank in zip(some, generator.integers(1, 3, 13), strict=True)]
+    columns = dict(zip(("task", "variant", "image", "rank"), map(list, zip(*rows, strict=True)), strict=True))
+    columns["top1_kind"] = ["own"] * len(rows)
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "per_query.parquet")
+    run = across_seeds.read_per_image(tmp_path)
+    question = ("half", "clean")
+    draws = across_seeds.draws_of([run, run], question)
+    found, drawn = across_seeds.over_draws([run, run], question, "r1", draws)
+    ranks = {name: [rank for task, _, image, rank in rows if (task, image) == ("half", name)] for name in images}
+    asked = [name for name in images if ranks[name]]
+    every = [rank == 1 for name in asked for rank in ranks[name]]
+    assert found == pytest.approx([100 * mean(every)] * 2)
+    for number, times in enumerate(image_draws(len(asked))[:50]):
+        hits = [rank == 1 for name, count in zip(asked, times, strict=True) for rank in ranks[name] * int(count)]
+        assert drawn[number] == pytest.approx([100 * mean(hits)] * 2)
