@@ -156,15 +156,15 @@ def _in_use(path: Path, holder: str) -> InputError:
     return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
 
 
-def check_free_space(path: str | os.PathLike, size: int) -> None:
-    """Raises InputError where the disk of `path` has fewer than `size` bytes free."""
+def check_free_space(path: str | os.PathLike, size: int, otherwise: str = "") -> None:
+    """Raises InputError where the disk of `path` has fewer than `size` bytes free; `otherwise` ends its line."""
     folder = Path(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < size:
         found = f"{free:,} bytes free (no space left on device)"
-        raise InputError(path, "disk", found, f"{size:,} bytes")
+        raise InputError(path, "disk", found, f"{size:,} bytes" + (otherwise and f"; {otherwise}"))
 
 
 def _flush_to_disk(path: Path) -> None:

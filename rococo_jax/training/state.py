@@ -156,10 +156,9 @@ class TrainingCheckpoints:
         """
         if step == self.manager.latest_step():
             return
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES
-        with self._writing():
-            self.manager.wait_until_finished()  # as Orbax does, so that the one before has its room
-            broadcast_from_process_0("room on the disk", lambda: check_free_space(self.folder / str(step), size))
+        self.wait()  # as Orbax does, so that the one before has its room
+        size, good = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES, self.last_good()
+        broadcast_from_process_0("room on the disk", lambda: check_free_space(self.folder / str(step), size, good))
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
@@ -210,7 +209,7 @@ class TrainingCheckpoints:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except (InputError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             refused = as_input_error(error)
             if refused is None:
                 raise

@@ -83,9 +83,13 @@ def losses(workdir: Path) -> list[float]:
 
 
 SHARDED = """
+import types
+
 import numpy as np
+from rococo_jax import storage
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
+from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.models import fsdp
 from rococo_jax.training.config import default_config
@@ -124,10 +128,19 @@ assert not head.is_fully_addressable and not head.is_fully_replicated
 for path, array in trained.items():
     for shard in array.addressable_shards:
         np.testing.assert_array_equal(shard.data, written[path][shard.index], err_msg=path)
+
+if me == 0:
+    storage.shutil.disk_usage = lambda folder: types.SimpleNamespace(free=10)
+config.steps = 1
+try:
+    train(config, folder + "/full")
+    raise AssertionError("a checkpoint without room")
+except InputError as error:
+    assert error.is_on_all_processes and "/full/checkpoints/1: disk: found 10 bytes free" in str(error), error
 """
 
 
-def test_parameters_sharded_over_two_processes_stop_together_resume_and_end_in_a_model(data):
+def test_parameters_sharded_over_two_processes_stop_together_resume_and_end_in_a_model_or_without_room(data):
     for code, said in run_lines(SHARDED.format(folder=str(data)), 2, timeout=60):
         assert code == 0, said
     started, trained = (parameters_of(load_model(data / name).model) for name in ("start", "sharded/model"))
