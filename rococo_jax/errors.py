@@ -42,6 +42,10 @@ class InputError(Exception):
         return type(self), (self.source, self.field, self.found, self.wanted)
 
 
+class DiskFull(InputError):
+    """An output that has no room."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error of another library, or its class where it has no text."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__
@@ -49,7 +53,8 @@ def first_line(error: BaseException) -> str:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether nothing more can be written, so that going on with other work is of no use."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    return full or isinstance(error, DiskFull)
 
 
 def as_input_error(error: BaseException) -> InputError | None:
@@ -65,8 +70,9 @@ def as_input_error(error: BaseException) -> InputError | None:
         return None
     # `os.replace` names the temporary file first, and then the path that the user gave.
     path = error.filename2 or error.filename or "disk"
-    wanted = "room for the output" if error.errno in _NO_SPACE else "a path that can be used"
-    return InputError(path, "file system", error.strerror, wanted)
+    if error.errno in _NO_SPACE:
+        return DiskFull(path, "file system", error.strerror, "room for the output")
+    return InputError(path, "file system", error.strerror, "a path that can be used")
 
 
 def report_in_one_line(error: BaseException) -> int | None:

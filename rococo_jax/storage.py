@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import DiskFull, InputError, first_line
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 
@@ -157,14 +157,14 @@ def _in_use(path: Path, holder: str) -> InputError:
 
 
 def check_free_space(path: str | os.PathLike, size: int, otherwise: str = "") -> None:
-    """Raises InputError where the disk of `path` has fewer than `size` bytes free; `otherwise` ends its line."""
+    """Raises DiskFull where the disk of `path` has fewer than `size` bytes free; `otherwise` ends its line."""
     folder = Path(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < size:
         found = f"{free:,} bytes free (no space left on device)"
-        raise InputError(path, "disk", found, f"{size:,} bytes" + (otherwise and f"; {otherwise}"))
+        raise DiskFull(path, "disk", found, f"{size:,} bytes" + (otherwise and f"; {otherwise}"))
 
 
 def _flush_to_disk(path: Path) -> None:

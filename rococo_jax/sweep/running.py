@@ -181,7 +181,7 @@ def run_points(
 
     Raises:
         InputError: all points failed, and for the same reason.
-        OSError: the disk is full.
+        OSError, DiskFull: the disk is full.
         Stopped: a training was told to stop.
     """
     runs, failed, errors = plan.runs, {}, []

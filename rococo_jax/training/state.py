@@ -217,7 +217,7 @@ class TrainingCheckpoints:
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             self._remove_unfinished()
             wanted = f"{refused.wanted}; {self.last_good()}"
-            raise InputError(refused.source, refused.field, refused.found, wanted) from None
+            raise type(refused)(refused.source, refused.field, refused.found, wanted) from None
 
     def _remove_unfinished(self) -> None:
         """Removes what a run left that was killed, or had no room, while it wrote a checkpoint."""

@@ -1,6 +1,7 @@
 """`rococo sweep`: the right points, killed and resumed, one table whose means are those of the runs, and bad input."""
 
 import csv
+import errno
 import json
 import shlex
 import statistics
@@ -17,13 +18,14 @@ from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.errors import InputError
+from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.across_seeds import read_per_image
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import choose_arms, make_plan, parse_axes, parse_axis, parse_seeds
+from rococo_jax.sweep.running import run_points
 from rococo_jax.sweep.tables import csv_rows, markdown_lines
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
@@ -206,6 +208,19 @@ def test_a_failed_point_is_told_and_the_others_stay(data, swept, tmp_path, capsy
     with pytest.raises(SystemExit):
         main(command_of(data, swept, "--dry-run", "--collect"))
     assert "images" in refusal(capsys, command_of(data, tmp_path / "x", "--config.data.images=nowhere"))
+
+
+@pytest.mark.parametrize("error", [DiskFull("model", "disk", "1 byte", "2"), OSError(errno.ENOSPC, "full")])
+def test_a_full_disk_stops_the_sweep_at_once(error, tmp_path):
+    asked = []
+
+    def train_one(point):
+        asked.append(point)
+        raise error
+
+    with pytest.raises(type(error)):
+        run_points(make_plan(ABLATIONS / "weights.py"), tmp_path, None, train_one)
+    assert len(asked) == 1
 
 
 def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
