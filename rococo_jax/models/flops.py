@@ -146,7 +146,7 @@ def _resnet(spec: ResNetSpec) -> int:
 
 def _grid_resnet(spec: GridResNetSpec) -> int:
     side, inputs = (spec.image_size + 1) // 2, spec.width
-    total = _linear((7 * side) ** 2, 3, inputs)
+    total = _linear(_reach(spec.image_size, side, 7, 2) ** 2, 3, inputs)
     side = (side + 1) // 2
     for number, blocks in enumerate(spec.stage_layers):
         channels = spec.width << number
@@ -154,7 +154,8 @@ def _grid_resnet(spec: GridResNetSpec) -> int:
         after = (side + 1) // 2 if number else side
         for block in range(blocks):
             reduced = after if spec.caffe or block else side
-            total += _linear(reduced**2, inputs, inner) + _linear(9 * after**2, inner // spec.groups, inner)
+            taps = _reach(reduced, after, 3, 1 if reduced == after else 2) ** 2
+            total += _linear(reduced**2, inputs, inner) + _linear(taps, inner // spec.groups, inner)
             total += _linear(after**2, inner, 4 * channels)
             if block == 0:
                 total += _linear(after**2, inputs, 4 * channels)
