@@ -7,8 +7,9 @@ import sys
 
 _LONGEST_LINE = 2000
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# TensorStore's errors are ValueErrors with the system's error in their text.
+# TensorStore's errors are ValueErrors; like those of safetensors they have the system's error in their text.
 _OF_TENSORSTORE = re.compile(r"\"(?P<path>[^\"]+)\"[^\"]*\[os_error_code='(?P<number>\d+)'")
+_OF_SAFETENSORS = re.compile(r"\(os error (?P<number>\d+)\)")
 _UNUSABLE_PATH = {
     errno.EACCES,
     errno.EEXIST,
@@ -63,9 +64,7 @@ def as_input_error(error: BaseException) -> InputError | None:
     """
     if isinstance(error, InputError):
         return error
-    if isinstance(error, ValueError) and (found := _OF_TENSORSTORE.search(str(error))):
-        number = int(found["number"])
-        error = OSError(number, os.strerror(number), found["path"])
+    error = _system_error(error)
     if not isinstance(error, OSError) or error.errno not in _NO_SPACE | _UNUSABLE_PATH:
         return None
     # `os.replace` names the temporary file first, and then the path that the user gave.
@@ -73,6 +72,15 @@ def as_input_error(error: BaseException) -> InputError | None:
     if error.errno in _NO_SPACE:
         return DiskFull(path, "file system", error.strerror, "room for the output")
     return InputError(path, "file system", error.strerror, "a path that can be used")
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """The OSError that a library's error tells of in its text, or the error as it is."""
+    pattern = {"ValueError": _OF_TENSORSTORE, "SafetensorError": _OF_SAFETENSORS}.get(type(error).__name__)
+    if pattern is None or (found := pattern.search(str(error))) is None:
+        return error
+    number = int(found["number"])
+    return OSError(number, os.strerror(number), found.groupdict().get("path"))
 
 
 def report_in_one_line(error: BaseException) -> int | None:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -63,7 +64,16 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
             path.rmdir()
         temporary.replace(path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_folder(temporary)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder, if it can, also where threads of a write that failed still add to it for a moment."""
+    for _ in range(20):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.05)
 
 
 def refuse_existing_folder(path: str | os.PathLike) -> None:

@@ -1,14 +1,19 @@
 """Locks on folders and files that a command writes."""
 
 import re
+import resource
+import shutil
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from rococo_jax.errors import InputError
-from rococo_jax.storage import hold
+from rococo_jax import storage
+from rococo_jax.errors import DiskFull, InputError, as_input_error, is_disk_full
+from rococo_jax.storage import atomic_directory, hold
 from tests.support.paths import CHECKOUT
 
 HOLD = "import sys; from rococo_jax.storage import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
@@ -58,3 +63,31 @@ def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_pat
         assert set(run.rglob("*")) | set(tmp_path.glob(".*")) == {*kept, run / "other", run / ".lock"}
     with hold(run, beside=True):  # for a command that writes the whole folder
         assert not kept[-1].exists() and all(path.exists() for path in kept[:-1])
+
+
+def test_a_folder_that_threads_of_a_failed_write_still_fill_is_removed(tmp_path, monkeypatch):
+    late, remove = [1, 2], shutil.rmtree
+
+    def remove_before_a_thread_writes(path, ignore_errors):
+        remove(path, ignore_errors=ignore_errors)
+        if late:
+            (path / f"deep/{late.pop()}").mkdir(parents=True)
+
+    monkeypatch.setattr(storage.shutil, "rmtree", remove_before_a_thread_writes)
+    with pytest.raises(KeyError), atomic_directory(tmp_path / "out"):
+        raise KeyError
+    assert not list(tmp_path.iterdir()) and not late
+
+
+def test_safetensors_that_find_no_room_are_an_error_of_the_disk(tmp_path):
+    """A real one: no file may have more bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        with pytest.raises(Exception, match="os error") as failed:
+            save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused = as_input_error(failed.value)
+    assert isinstance(refused, DiskFull) and is_disk_full(refused)
+    assert str(refused) == "disk: file system: found File too large; wanted room for the output"

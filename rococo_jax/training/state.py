@@ -13,7 +13,6 @@ state is restored to the sharding of the asking state, so the number of devices 
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from rococo_jax.checkpoints.model_directory import quiet_orbax
 from rococo_jax.errors import InputError, as_input_error, first_line
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.storage import check_free_space
+from rococo_jax.storage import check_free_space, remove_folder
 
 # At most what Orbax writes of a checkpoint beside its arrays.
 _DESCRIPTION_BYTES = 1_000_000
@@ -223,4 +222,4 @@ class TrainingCheckpoints:
         """Removes what a run left that was killed, or had no room, while it wrote a checkpoint."""
         if jax.process_index() == 0:
             for folder in self.folder.glob("*.orbax-checkpoint-tmp"):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
