@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rococo_jax.training.grad_cache import loss_and_gradients
+from rococo_jax.training.grad_cache import check_parts, loss_and_gradients
 
 ROWS, WIDTH, LAYERS = 64, 32, 3
 PLANS = [(1, 1), (2, 1), (4, 1), (4, 3), (4, 4)]
@@ -104,3 +104,9 @@ def test_one_kept_part_takes_no_more_memory_than_none_and_all_take_the_blocks_in
     assert one < every < whole
     assert every - one < 1.5 * inputs
     assert whole - every > inside
+
+
+@pytest.mark.parametrize(("batch", "parts", "devices"), [(16, 8, 2), (12, 4, 3), (8, 8, 2), (12, 4, 2), (12, 2, 4)])
+def test_parts_fit_where_each_device_has_rows_for_all_of_them(batch, parts, devices):
+    rows, over = divmod(batch, devices)
+    assert check_parts(batch, parts, devices) == (over == 0 and rows % parts == 0)
