@@ -26,7 +26,8 @@ def items(record: Record) -> Iterator[Item]:
     if other is None or one.word("Type") != other.word("Type"):
         raise one.refuse("Type", "no second line of its type", "two lines in a row a pair")
     kind = one.word("Type")
-    images = [each.image("Question ID", kind.replace("{", "") + "/{}.jpg") for each in (one, other)]
+    folder = kind.replace("{", "{{").replace("}", "}}")
+    images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
     part = "_".join(kind.lower().replace("&", "and").split())
     yield choose_pairs(one.word("Question ID"), images, [one.text("Statement"), other.text("Statement")], part)
 

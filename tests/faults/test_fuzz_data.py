@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from PIL import Image
 
+from rococo_jax.benchmarks import mmvp
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
@@ -278,6 +279,13 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
     for read in (_read_logits, lambda path: read_labels(path, "classes"), lambda path: load_arrays(path, "an array")):
         with pytest.raises(InputError, match=r"logits\.npy: contents"):
             read(path)
+
+
+def test_braces_in_a_folder_of_images_are_its_name(tmp_path):
+    (tmp_path / "Questions.csv").write_text("Question ID,Type,Statement\n1,{a} b},one\n2,{a} b},two\n")
+    _, (record,) = mmvp.records(tmp_path / "Questions.csv")
+    (item,) = mmvp.items(record)
+    assert [image.file for image in item.images] == ["{a} b}/1.jpg", "{a} b}/2.jpg"]
 
 
 def test_stored_vectors_beyond_float32_are_refused(tmp_path):
