@@ -15,7 +15,7 @@ from rococo_jax import storage
 from rococo_jax.cli.main import main
 from rococo_jax.data import array_record
 from rococo_jax.encoders import cache
-from rococo_jax.errors import InputError
+from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.faults import Table, World
 
@@ -130,6 +130,7 @@ def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world,
     assert not [path for path in (world / "packed").rglob("*") if path.name != ".packing.json"]
 
 
+@pytest.mark.thorough
 def test_training_without_room_for_a_checkpoint_stops_in_one_line_and_goes_on_later(world, monkeypatch, capsys):
     free = iter([10**9, 10])
     with monkeypatch.context() as patched:
@@ -144,7 +145,7 @@ def test_training_without_room_for_a_checkpoint_stops_in_one_line_and_goes_on_la
     assert (world / "workdir/model").is_dir()
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog):
+def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog, monkeypatch):
     """A real error of the file system, in the thread that writes: no file may have more bytes."""
     (tmp_path / "run/7.orbax-checkpoint-tmp/state").mkdir(parents=True)
     noise = jax.random.normal(jax.random.key(0), (100, 1000))
@@ -164,6 +165,9 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
     assert refused.value.wanted == "room for the output; no checkpoint was written before"
     assert not list((tmp_path / "run").iterdir()) and not caplog.records
     checkpoints.save(2, state, {})
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=10))
+    with pytest.raises(DiskFull, match=r"3: disk: .* wanted 1,400,004 bytes; the checkpoint of step 2 is good"):
+        checkpoints.save(3, state, {})
     checkpoints.close()
     assert TrainingCheckpoints(tmp_path / "run", 2, {}).latest() == 2
 
