@@ -96,7 +96,7 @@ def split_computations(hlo: str) -> tuple[dict[str, list[str]], str]:
 
 def dimensions(shape: str) -> list[int]:
     """The lengths of the axes of the first array in a type."""
-    return [int(length) for length in _SHAPE.search(shape)[2].split(",") if length]
+    return _lengths(_SHAPE.search(shape)[2])
 
 
 def dtype_of(shape: str) -> str:
@@ -106,11 +106,15 @@ def dtype_of(shape: str) -> str:
 
 def sizes(shapes: str) -> list[int]:
     """Bytes of every array in a type; sub-byte numbers are packed."""
-    return [
-        -(-(_BITS[dtype] if dtype in _BITS else int(re.search(r"\d+", dtype)[0]))
-          * math.prod(int(length) for length in lengths.split(",") if length) // 8)
-        for dtype, lengths in _SHAPE.findall(shapes)
-    ]  # fmt: skip
+    return [math.ceil(_bits(dtype) * math.prod(_lengths(lengths)) / 8) for dtype, lengths in _SHAPE.findall(shapes)]
+
+
+def _bits(dtype: str) -> int:
+    return _BITS[dtype] if dtype in _BITS else int(re.search(r"\d+", dtype)[0])
+
+
+def _lengths(listed: str) -> list[int]:
+    return [int(length) for length in listed.split(",") if length]
 
 
 def _trips(computations: dict[str, list[str]], condition: str) -> int:

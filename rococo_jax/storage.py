@@ -166,15 +166,15 @@ def _in_use(path: Path, holder: str) -> InputError:
     return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
 
 
-def check_free_space(path: str | os.PathLike, size: int, otherwise: str = "") -> None:
-    """Raises DiskFull where the disk of `path` has fewer than `size` bytes free; `otherwise` ends its line."""
+def check_free_space(path: str | os.PathLike, size: int) -> None:
+    """Raises DiskFull where the disk of `path` has fewer than `size` bytes free."""
     folder = Path(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < size:
         found = f"{free:,} bytes free (no space left on device)"
-        raise DiskFull(path, "disk", found, f"{size:,} bytes" + (otherwise and f"; {otherwise}"))
+        raise DiskFull(path, "disk", found, f"{size:,} bytes")
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -255,15 +255,16 @@ def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | No
     with whole_file(path, wanted):
         table = pyarrow.parquet.read_table(path, columns=columns)
         table.validate(full=True)  # texts that are no UTF-8 are found here, and not in what reads them later
-        _read_names(table.schema)  # as are names
+        _names_of(table.schema)  # as are names, which are decoded when they are read
     return table
 
 
-def _read_names(fields: Iterable[Any]) -> None:
-    """Decodes the names of Arrow's fields and of those within them."""
+def _names_of(fields: Iterable[Any]) -> list[str]:
+    """The names of Arrow's fields and of those within them."""
+    names: list[str] = []
     for field in fields:
-        field.name  # noqa: B018  reading it decodes it
-        _read_names(field.type.field(number) for number in range(field.type.num_fields))
+        names += [field.name, *_names_of(field.type.field(number) for number in range(field.type.num_fields))]
+    return names
 
 
 @contextlib.contextmanager

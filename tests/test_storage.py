@@ -1,7 +1,6 @@
 """Locks on folders and files that a command writes."""
 
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from safetensors.numpy import save_file
 from rococo_jax import storage
 from rococo_jax.errors import DiskFull, InputError, as_input_error, is_disk_full
 from rococo_jax.storage import atomic_directory, hold
+from tests.support.faults import no_file_above
 from tests.support.paths import CHECKOUT
 
 HOLD = "import sys; from rococo_jax.storage import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
@@ -80,14 +80,8 @@ def test_a_folder_that_threads_of_a_failed_write_still_fill_is_removed(tmp_path,
 
 
 def test_safetensors_that_find_no_room_are_an_error_of_the_disk(tmp_path):
-    """A real one: no file may have more bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
-    try:
-        with pytest.raises(Exception, match="os error") as failed:
-            save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with no_file_above(1_000), pytest.raises(Exception, match="os error") as failed:
+        save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")
     refused = as_input_error(failed.value)
     assert isinstance(refused, DiskFull) and is_disk_full(refused)
     assert str(refused) == "disk: file system: found File too large; wanted room for the output"

@@ -156,8 +156,8 @@ class TrainingCheckpoints:
         if step == self.manager.latest_step():
             return
         self.wait()  # as Orbax does, so that the one before has its room
-        size, good = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES, self.last_good()
-        broadcast_from_process_0("room on the disk", lambda: check_free_space(self.folder / str(step), size, good))
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES
+        broadcast_from_process_0("room on the disk", lambda: self._check_room(step, size))
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
@@ -204,11 +204,16 @@ class TrainingCheckpoints:
         with self._quiet, self._writing():
             self.manager.close()
 
+    def _check_room(self, step: int, size: int) -> None:
+        with self._writing():
+            check_free_space(self.folder / str(step), size)
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        """Raises InputError for what the disk refuses, with the step from which the run can go on."""
         try:
             yield
-        except (OSError, ValueError) as error:
+        except (InputError, OSError, ValueError) as error:
             refused = as_input_error(error)
             if refused is None:
                 raise

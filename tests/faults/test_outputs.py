@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import resource
 import tempfile
 import types
 
@@ -17,7 +16,7 @@ from rococo_jax.data import array_record
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
-from tests.support.faults import Table, World
+from tests.support.faults import Table, World, no_file_above
 
 OUTPUTS = Table()
 FOLDERS = ("evaluate", "convert", "export", "mix", "corrupt", "pack", "train", "join")
@@ -146,20 +145,15 @@ def test_training_without_room_for_a_checkpoint_stops_in_one_line_and_goes_on_la
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog, monkeypatch):
-    """A real error of the file system, in the thread that writes: no file may have more bytes."""
+    """A real error of the file system, in the thread that writes."""
     (tmp_path / "run/7.orbax-checkpoint-tmp/state").mkdir(parents=True)
     noise = jax.random.normal(jax.random.key(0), (100, 1000))
     state = TrainState(jnp.zeros((), jnp.int32), {"weights": noise}, {}, {})
     checkpoints = TrainingCheckpoints(tmp_path / "run", 2, {})
     assert not list((tmp_path / "run").iterdir()), "what a killed run left"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(InputError) as refused:
-            checkpoints.save(1, state, {})
-            checkpoints.wait()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with no_file_above(100_000), pytest.raises(InputError) as refused:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
     assert refused.value.source.startswith(f"{tmp_path}/run/1.")
     assert (refused.value.field, refused.value.found) == ("file system", "File too large")
     assert refused.value.wanted == "room for the output; no checkpoint was written before"

@@ -8,8 +8,9 @@ import contextlib
 import dataclasses
 import json
 import re
+import resource
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,17 @@ class Table(list):
         return pytest.mark.parametrize(
             "fault", [pytest.param(fault, id=fault.name, marks=marks[fault.thorough]) for fault in self]
         )
+
+
+@contextlib.contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """The system refuses to write a file of more bytes: a real error, as of a full disk, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def make_world(root: Path) -> World:
