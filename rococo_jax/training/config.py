@@ -49,7 +49,8 @@ def default_config() -> ConfigDict:
             "remat": FieldReference("none", field_type=object),
             # Devices that share a copy of the parameters.
             "fsdp": 1,
-            # Decay of the moving average of parameters that is saved instead of them; 0 for none.
+            # Decay a step of the moving average of parameters that is saved instead of them; 0 for none. It is debiased:
+            # the starting parameters have no share in it.
             "ema": 0.0,
             "init": {
                 # A model directory, Hugging Face folder or hub name; or nothing, and the three below.

@@ -10,6 +10,17 @@
 `rate(step)` is in `schedule.py`; layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and
 scalars (norms, biases, logit scale) do not decay. After the update the logarithm of the logit scale is held at ln 100
 (CLIP, 2103.00020).
+
+The moving average of parameters p_1 ... p_t with decay d is debiased as Adam's moments are (1412.6980, section 3): each
+p_i has the share (1 - d) d^(t-i) / (1 - d^t), and the starting parameters p_0 have none. It is kept debiased, so that a
+checkpoint is the model:
+
+    a_t = a_(t-1) + w_t (p_t - a_(t-1)),    w_t = (1 - d) / (1 - d^t),    w_1 = 1
+
+Started at p_0 without this, it would hold d^t of them: 14 % after 2,000 updates at 0.999, 78 % after 250, so runs of
+different lengths would not compare. A decay that rises as min(d, (1 + t) / (10 + t)) (TensorFlow's
+`ExponentialMovingAverage`) drops p_0 too, but reaches 0.999 at update 8,990, and d would say nothing in a shorter run.
+Weights between the start and the end of fine-tuning are `rococo interpolate`'s, with a share that is chosen.
 """
 
 import math
@@ -18,7 +29,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ConvolutionalSpec, ModelSpec
@@ -121,6 +132,14 @@ def clamp_logit_scale(parameters: dict[str, Float[Array, "..."]]) -> dict[str, F
     return {**parameters, "logit_scale": jnp.minimum(parameters["logit_scale"], HIGHEST_LOG_SCALE)}
 
 
-def moving_average(average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], decay: float) -> dict:
-    """`decay * average + (1 - decay) * parameters`, by path."""
-    return {path: decay * average[path] + (1 - decay) * parameters[path] for path in parameters}
+def update_count(moments: tuple) -> Int[Array, ""]:
+    """The updates made so far, without those left out: the schedule of the rate, last in the chain, counts them."""
+    return moments[-1].count
+
+
+def moving_average(
+    average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], decay: float, count: Int[Array, ""]
+) -> dict[str, jax.Array]:
+    """The debiased average after update `count`, counted from 1, by path; formula at the top of the file."""
+    weight = (1 - decay) / -jnp.expm1(count.astype(jnp.float32) * math.log(decay))
+    return {path: average[path] + weight * (parameters[path] - average[path]) for path in parameters}

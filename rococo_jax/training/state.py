@@ -35,7 +35,8 @@ _DESCRIPTION_BYTES = 1_000_000
 
 
 class TrainState(NamedTuple):
-    """Attributes: steps done, int32 (); trained parameters by path; the optimizer's state; their average, or {}."""
+    """Attributes: steps done, int32 (); trained parameters by path; the optimizer's state; their average,
+    debiased, or {}. Before the first update it holds the starting parameters."""
 
     step: jax.Array
     parameters: dict[str, jax.Array]

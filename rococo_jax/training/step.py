@@ -39,7 +39,7 @@ from rococo_jax.training.freezing import (
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
-from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, moving_average
+from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, moving_average, update_count
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches
 from rococo_jax.training.schedule import make_schedule
 from rococo_jax.training.state import TrainState, sharding_of_tree
@@ -89,7 +89,7 @@ def make_step(
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
-        average = moving_average(state.average, parameters, config.ema) if state.average else {}
+        average = state.average and moving_average(state.average, parameters, config.ema, update_count(moments))
         norm = optax.global_norm(gradients)
         if config.optimizer.skip_nonfinite:
             before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)

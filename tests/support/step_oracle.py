@@ -50,7 +50,7 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
     """The states after each batch. A batch has the attributes of the package's typed batch, as NumPy arrays."""
     values = {path: torch.tensor(np.asarray(array), dtype=torch.float64) for path, array in parameters.items()}
     first = {path: torch.zeros_like(value) for path, value in values.items()}
-    second, average = dict(first), dict(values)
+    second, history = dict(first), []
     trained = {path: _trained(path, value, settings, model) for path, value in values.items()}
     done = []
     for number, batch in enumerate(batches):
@@ -77,8 +77,13 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
             moved[path] = value - rate * _rate(path, value, settings, model) * trained[path] * change
         moved["logit_scale"] = moved["logit_scale"].clamp(max=math.log(100))
         keep = settings["ema"]
-        average = {path: keep * average[path] + (1 - keep) * moved[path] for path in moved}
         values = moved
+        history.append(values)
+        shares = [keep**age for age in reversed(range(len(history)))]  # none of the starting parameters
+        average = {
+            path: sum(share * each[path] for share, each in zip(shares, history, strict=True)) / sum(shares)
+            for path in values
+        }
         metrics = {
             "loss": total.item(),
             **{name: part.item() for name, part in parts.items()},
