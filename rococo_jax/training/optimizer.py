@@ -142,4 +142,5 @@ def moving_average(
 ) -> dict[str, jax.Array]:
     """The debiased average after update `count`, counted from 1, by path; formula at the top of the file."""
     weight = (1 - decay) / -jnp.expm1(count.astype(jnp.float32) * math.log(decay))
+    weight = jnp.where(count == 1, 1.0, weight)  # and no rounding of it
     return {path: average[path] + weight * (parameters[path] - average[path]) for path in parameters}

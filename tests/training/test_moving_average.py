@@ -1,0 +1,133 @@
+"""The moving average of parameters against NumPy's and optax's: debiased, evaluated, saved, and resumed with its bits."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.encoders import load_model
+from rococo_jax.runtime import enable_compilation_cache, make_mesh
+from rococo_jax.training.config import default_config
+from rococo_jax.training.optimizer import moving_average
+from rococo_jax.training.run import train
+from tests.support.tiny import random_captions, tiny_encoder
+
+IMAGES, STEPS = 8, 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_programs(compiled_programs_are_kept):
+    """Compiled without what makes them fast, which takes half of the time, and once for all runs."""
+    enable_compilation_cache()
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+update = jax.jit(moving_average, static_argnums=2)
+
+
+def mean_of(history: list, decay: float) -> np.ndarray:
+    """The mean of the parameters after every update, the last weighted 1, those before by powers of the decay."""
+    shares = float(decay) ** np.arange(len(history))[::-1]
+    return np.tensordot(shares / shares.sum(), np.asarray(history, np.float64), axes=1)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.99, 0.9999])
+def test_the_average_is_the_mean_with_falling_weights_and_that_of_optax(decay):
+    random = np.random.default_rng(0)
+    start, history = random.normal(size=(3, 4)), np.cumsum(random.normal(size=(300, 3, 4)), axis=0, dtype=np.float32)
+    average, oracle = {"a": jnp.asarray(start, jnp.float32)}, optax.ema(decay, debias=True)
+    state = oracle.init(jnp.zeros((3, 4)))
+    for number, parameters in enumerate(history, 1):
+        average = update(average, {"a": jnp.asarray(parameters)}, decay, jnp.int32(number))
+        with jax.numpy_dtype_promotion("standard"):
+            expected, state = oracle.update(jnp.asarray(parameters), state)
+        if number in (1, 2, 10, 300):
+            # Roundings of float32: one an update, of values up to 50.
+            np.testing.assert_allclose(average["a"], mean_of(history[:number], decay), rtol=2e-5, atol=2e-5)
+            # optax subtracts a power of the decay from 1 in float32, and a hundredth of 1e-4 is lost.
+            np.testing.assert_allclose(average["a"], expected, rtol=2e-5 if decay < 0.999 else 2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("updates", [1, 250, 2000])
+def test_nothing_of_the_starting_parameters_stays(updates):
+    """A start of 1 and zeros after it leave the share of the start; 0.999 ** 250 is 78 %, 0.999 ** 2000 is 14 %."""
+
+    def after(start: float, then: float) -> float:
+        def step(average, count):
+            return moving_average(average, {"a": jnp.float32(then)}, 0.999, count), None
+
+        counts = jnp.arange(1, updates + 1, dtype=jnp.int32)
+        return float(jax.lax.scan(step, {"a": jnp.float32(start)}, counts)[0]["a"])
+
+    assert after(1.0, 0.0) == 0.0
+    assert after(0.0, 1.0) == 1.0
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """Heads on features of frozen towers, which take a second."""
+    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    (folder / "images").mkdir()
+    items = []
+    for number in range(IMAGES):
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / "images" / f"{number}.png")
+        items.append({"image": f"{number}.png", "caption": random_captions(3, seed=number, longest=6)})
+    (folder / "captions.json").write_text(json.dumps(items))
+    save_model(folder / "start", tiny_encoder(name="start"))
+    config = default_config()
+    config.steps, config.batch_size, config.ema = STEPS, IMAGES, 0.8
+    config.init.model, config.data.images = str(folder / "start"), str(folder / "images")
+    config.data.captions, config.data.cached_features = str(folder / "captions.json"), True
+    config.train.vision = config.train.text = "none"
+    config.optimizer.learning_rate, config.optimizer.warmup_fraction = 0.1, 0.0
+    config.log.tensorboard, config.log.every, config.eval.every = False, 1, 2
+    config.checkpoint.every, config.checkpoint.keep_every = 3, 3
+    return config
+
+
+def kernel_of(encoder) -> np.ndarray:
+    return np.asarray(parameters_of(encoder.model)["text_head.kernel"])
+
+
+class Cut(Exception):
+    """Ends a run as a machine that is lost does."""
+
+
+def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_its_bits(config, tmp_path):
+    evaluated, history, mesh = [], [], make_mesh(jax.devices()[:1])
+
+    def evaluate(encoder):
+        evaluated.append(kernel_of(encoder))
+        return {"score": 0.0}
+
+    def on_step(done, state):
+        history.append(np.asarray(state.parameters["text_head.kernel"]))
+
+    done = train(config, tmp_path / "run", mesh=mesh, evaluate=evaluate, on_step=on_step)
+    expected = [mean_of(history[:number], config.ema) for number in range(1, STEPS + 1)]
+    start = kernel_of(load_model(config.init.model))
+    # Far from the start and from the last parameters: neither passes for the average.
+    assert min(np.abs(expected[-1] - other).max() for other in (start, history[-1])) > 1e-2
+    found = [*evaluated, kernel_of(load_model(done.model)), kernel_of(load_model(f"{tmp_path / 'run'}@3"))]
+    for array, wanted in zip(found, (*(expected[step - 1] for step in (2, 4, 6)), *(expected[5], expected[2])),
+                             strict=True):  # fmt: skip
+        np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
+
+    def cut(done, state):
+        if done == 5:
+            raise Cut
+
+    with pytest.raises(Cut):
+        train(config, tmp_path / "cut", mesh=mesh, on_step=cut)
+    again = train(config, tmp_path / "cut", mesh=mesh)
+    assert again.resumed_from == 3
+    np.testing.assert_array_equal(kernel_of(load_model(again.model)), kernel_of(load_model(done.model)))
