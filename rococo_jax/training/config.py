@@ -49,7 +49,7 @@ def default_config() -> ConfigDict:
             "remat": FieldReference("none", field_type=object),
             # Devices that share a copy of the parameters.
             "fsdp": 1,
-            # Decay a step of the moving average of parameters that is saved instead of them; 0 for none. It is debiased:
+            # Decay a step of the debiased moving average of parameters that is saved instead of them; 0 for none:
             # the starting parameters have no share in it.
             "ema": 0.0,
             "init": {

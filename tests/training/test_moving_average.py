@@ -1,4 +1,4 @@
-"""The moving average of parameters against NumPy's and optax's: debiased, evaluated, saved, and resumed with its bits."""
+"""The moving average of parameters against those of NumPy and optax: debiased, evaluated, saved, resumed bit by bit."""
 
 import json
 
