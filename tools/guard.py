@@ -96,7 +96,7 @@ def demo(place: Place) -> Iterator[Step]:
 def real(place: Place) -> Iterator[Step]:
     """The joined model on the photographs that are there."""
     read = ["--images", place.data / PHOTOS, "--annotations", place.data / ANNOTATIONS, "--allow-missing-images"]
-    altered = ["--mixes", "mix_0.9,patch_0.9", "--seeds", "1", "--corruptions", KINDS, "--severities", "3"]
+    altered = ["--mixed-galleries", "mix_0.9,patch_0.9", "--seeds", "1", "--corruptions", KINDS, "--severities", "3"]
     for protocol in ("paper", "strict"):
         out = ["--protocol", protocol, "--out", place.folder / protocol]
         yield protocol, ["evaluate", place.model, *read, *altered, *out]
@@ -105,7 +105,7 @@ def real(place: Place) -> Iterator[Step]:
 def train(place: Place) -> Iterator[Step]:
     """Both towers from nothing, then heads on features that are kept; each with SC and VC."""
     short = {"steps": 20, "batch_size": 64, "log.every": 1, "losses.sc.weight": 1, "losses.vc.weight": 1}
-    lit = {"data.images": "scenes:256", "init.model": "demo:plain", "data.squash": 0.5}
+    lit = {"data.images": "scenes:256", "init.model": "demo:plain", "data.resize_prob": 0.5}
     for name, values in {"scenes_tiny": {"data.images": "scenes:512"}, "coco_lit": lit}.items():
         run = ["train", "--config", place.tree / f"configs/{name}.py", "--workdir", place.folder / name]
         yield name, [*run, *(f"--config.{key}={value}" for key, value in (short | values).items())]

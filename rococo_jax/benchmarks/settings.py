@@ -2,9 +2,7 @@
 
 import dataclasses
 import difflib
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import check_severity, find_corruption
@@ -74,25 +72,6 @@ class Settings:
     def wants(self, task: str) -> bool:
         """Whether a task is asked for."""
         return not self.tasks or task in self.tasks
-
-
-def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Settings from names and values, old names included: each prints one line that gives the new one.
-
-    Raises InputError as `Settings`, and TypeError where there is no such setting.
-    """
-    given = dict(given)
-    if "mixes" in given:
-        _print_new_name("mixes", "mixed_galleries")
-        given["mixed_galleries"] = given.pop("mixes")
-    if given.get("protocol") == CONTROL:
-        _print_new_name("protocol 'control'", "mixed_galleries 'control' under protocol 'paper'")
-        given |= {"protocol": "paper", "mixed_galleries": (CONTROL,)}
-    return Settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
-
-
-def _print_new_name(old: str, new: str) -> None:
-    print(f"rococo: {old} is now {new}", file=sys.stderr)
 
 
 def check_known(field: str, names: Sequence[str], known: Sequence[str], source: str = "settings") -> None:

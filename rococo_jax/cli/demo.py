@@ -20,14 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scenes", type=int, default=250, metavar="N", help="how many scenes (default 250)")
     parser.add_argument("--seed", type=int, default=1, help="which scenes (default 1)")
-    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper", help="default: paper")
+    parser.add_argument("--protocol", choices=("paper", "strict"), default="paper", help="default: paper")
 
 
 def run(arguments: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
-    from rococo_jax.benchmarks.settings import settings_from
+    from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, run_name
     from rococo_jax.demo.questions import open_questions
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     enable_compilation_cache()
     out = Path(arguments.out)
-    settings = settings_from({"protocol": arguments.protocol, "templates": ("5",)})
+    settings = Settings(protocol=arguments.protocol, templates=("5",))
     images, annotations = draw_benchmark(out, arguments.scenes, arguments.seed)
     benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
     benchmarks += open_questions(images, annotations, arguments.scenes, arguments.seed, settings)

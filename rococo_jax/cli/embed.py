@@ -8,7 +8,6 @@ HELP = "Write a model's image and caption embeddings to one .npz file."
 EXAMPLES = """\
   rococo embed models/clip-b32 --images coco/images --captions coco/captions_test.json --out clip-b32.npz
 """
-OLD_OPTIONS = {"--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     """What every command that embeds takes."""
     parser.add_argument("--precision", choices=("float32", "high", "bfloat16"), default="float32", help="of the "
         "towers; high is float32 with products in 3 passes of bfloat16 or TF32 (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--batch-size", "--images-at-once", dest="images_at_once", metavar="N",
+    parser.add_argument("--batch-size", dest="images_at_once", metavar="N",
                         help="images at once on each device (default: what fits into its memory)")  # fmt: skip
     parser.add_argument("--device", metavar="KIND", help="cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)")
     parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")

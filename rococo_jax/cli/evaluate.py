@@ -12,7 +12,6 @@ EXAMPLES = """\
   rococo evaluate models/blip --rerank 256 --images coco/images --annotations rococo/annotations --out out/blip
   rococo evaluate --models models.txt 'runs/*/model' --images coco/images --annotations rococo/annotations --out out
 """
-OLD_OPTIONS = {"--mixes": "--mixed-galleries", "--part": "--shard", "--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +51,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--images", metavar="DIR", help="instead of --data: the images of one benchmark")
     add("--annotations", metavar="DIR", help="and its annotation files, by which it is recognised")
     add("--tasks", metavar="A,B", help="only these tasks (default: all of each benchmark)")
-    add("--protocol", choices=("paper", "strict", "control"), default="paper", metavar="{paper,strict}",
+    add("--protocol", choices=("paper", "strict"), default="paper",
         help="default: paper")  # fmt: skip
     add("--mixed-galleries", default="mix_0.9,patch_0.9", metavar="A,B", help="of RoCOCO's text_to_image: mix_R, "
         "patch_R, control alone, or none (default: %(default)s)")  # fmt: skip
@@ -172,25 +171,25 @@ def _open_benchmarks(arguments: argparse.Namespace, settings) -> list:
 
 def settings_of(arguments: argparse.Namespace):
     """The settings that the arguments ask for; also of commands that have no reranking."""
-    from rococo_jax.benchmarks.settings import settings_from
+    from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 
     corruptions = tuple(CORRUPTIONS) if arguments.corruptions == "all" else _names(arguments.corruptions)
-    return settings_from({
-        "protocol": arguments.protocol,
-        "tasks": _names(arguments.tasks),
-        "mixed_galleries": _names(arguments.mixed_galleries),
-        "seeds": _numbers("--seeds", arguments.seeds),
-        "corruptions": corruptions,
-        "severities": _numbers("--severities", arguments.severities),
-        "corrupted_benchmarks": _names(arguments.corrupted_benchmarks),
-        "templates": _names(arguments.templates),
-        "out_images": tuple(named_values(arguments.out_images, "--out-images", "NAME=DIR").items()),
-        "rerank": _number("--rerank", getattr(arguments, "rerank", "0")),
-        "allow_missing_images": arguments.allow_missing_images,
-        "limit": _number("--limit", arguments.limit),
-        "require_clean": getattr(arguments, "require_clean", False),
-    })  # fmt: skip
+    return Settings(
+        protocol=arguments.protocol,
+        tasks=_names(arguments.tasks),
+        mixed_galleries=_names(arguments.mixed_galleries),
+        seeds=_numbers("--seeds", arguments.seeds),
+        corruptions=corruptions,
+        severities=_numbers("--severities", arguments.severities),
+        corrupted_benchmarks=_names(arguments.corrupted_benchmarks),
+        templates=_names(arguments.templates),
+        out_images=tuple(named_values(arguments.out_images, "--out-images", "NAME=DIR").items()),
+        rerank=_number("--rerank", getattr(arguments, "rerank", "0")),
+        allow_missing_images=arguments.allow_missing_images,
+        limit=_number("--limit", arguments.limit),
+        require_clean=getattr(arguments, "require_clean", False),
+    )
 
 
 def _training(arguments: argparse.Namespace):

@@ -11,7 +11,6 @@ EXAMPLES = """\
   rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/joined --images coco/images --captions captions_train.json
   rococo join VISION TEXT OUT --images coco/images,flickr8k/images --captions coco/train.json,flickr8k/captions.json
 """
-OLD_OPTIONS = {"--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -77,8 +77,6 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = None
     with _interrupts() as interrupted:
         try:
-            for name in only:
-                words = _with_new_names(words, getattr(_module_of(name), "OLD_OPTIONS", {}))
             parser = build_parser(*only)
             parsed, parsed.overrides = parser.parse_known_args(words)
             if parsed.overrides and not parsed.takes_overrides:
@@ -159,15 +157,3 @@ def _of_device(error: BaseException, parsed: argparse.Namespace | None) -> BaseE
 
 def _module_of(name: str) -> ModuleType:
     return importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}")
-
-
-def _with_new_names(words: list[str], renamed: dict[str, str]) -> list[str]:
-    """Replaces old option names (`--old X`, `--old=X`), with one line on standard error for each."""
-    words = list(words)
-    end = words.index("--") if "--" in words else len(words)
-    for place, word in enumerate(words[:end]):
-        name, equals, value = word.partition("=")
-        if name in renamed:
-            print(f"rococo: {name} is now {renamed[name]}", file=sys.stderr)
-            words[place] = renamed[name] + equals + value
-    return words

@@ -68,7 +68,6 @@ def run(arguments: argparse.Namespace) -> None:
         _score_benchmarks(arguments)
         return
 
-    from rococo_jax.benchmarks.settings import settings_from
     from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.evaluation.scoring import score_embeddings, score_similarities
     from rococo_jax.evaluation.summary import print_summary
@@ -76,8 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.storage import write_json
 
     enable_compilation_cache()
-    # `control` was a protocol once; without images it is `paper`.
-    arguments.protocol = settings_from({"protocol": arguments.protocol}).protocol
     if arguments.similarities:
         results, table = score_similarities(
             arguments.similarities, arguments.annotation, arguments.protocol, arguments.name

@@ -17,7 +17,6 @@ EXAMPLES = """\
 The same command goes on where it was stopped; points that are done are taken as read.
 """
 TAKES_OVERRIDES = True
-OLD_OPTIONS = {"--hold": "--keep", "--rate": "--lr-scaling", "--mixes": "--mixed-galleries", "--dtype": "--precision"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--benchmarks", metavar="A,B", help="which of them (default: all whose files are under --data)")
     parser.add_argument("--tasks", metavar="A,B", help="only these tasks (default: all of each benchmark)")
-    parser.add_argument("--protocol", choices=("paper", "strict", "control"), default="paper",
+    parser.add_argument("--protocol", choices=("paper", "strict"), default="paper",
                         metavar="{paper,strict}", help="default: paper")  # fmt: skip
     parser.add_argument("--mixed-galleries", default="mix_0.9,patch_0.9", metavar="A,B", help="of RoCOCO's "
                         "text_to_image: mix_R, patch_R, control alone, or none (default: %(default)s)")  # fmt: skip
@@ -161,7 +160,7 @@ def _write(plan, workdir, failed, evaluated: bool) -> int:
 
 def _evaluation(arguments: argparse.Namespace, base):
     """What every model is asked: by the command line, else by the config's `eval` keys, else nothing."""
-    from rococo_jax.benchmarks.settings import settings_from
+    from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import open_benchmarks
@@ -184,7 +183,7 @@ def _evaluation(arguments: argparse.Namespace, base):
         asked |= {"protocol": arguments.protocol, "allow_missing_images": arguments.allow_missing_images}
         places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
         places["names"] = _names(arguments.benchmarks)
-    settings = settings_from(asked)
+    settings = Settings(**asked)
     benchmarks = open_benchmarks(settings, **places)
     return Evaluation(benchmarks, settings, embedding_cache(arguments), compute_of(arguments))
 

@@ -7,7 +7,6 @@ from typing import Any
 from rococo_jax.cli.outputs import output_file
 
 HELP = "Count, hash and check benchmark annotations, compare two sets, or check results against published figures."
-OLD_OPTIONS = {"--golden": "--published"}
 EXAMPLES = """\
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json

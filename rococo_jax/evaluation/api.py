@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.settings import settings_from
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.loading import LoadOptions
@@ -53,7 +53,8 @@ def evaluate(
         InputError: the model, a folder or a setting cannot be used, or `out` holds results of something else.
         TypeError: there is no such setting.
     """
-    asked = settings_from({**settings, "allow_missing_images": allow_missing_images})
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    asked = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
     options = LoadOptions(activation, tokenizer, model_arguments or {})
     encoder = load_any(model, compute=Compute(precision, images_at_once), options=options)

@@ -136,7 +136,7 @@ def write_examples(folder: Path, examples: Sequence[Example]) -> None:
 
 
 def read_examples(folder: Path) -> list[Example]:
-    """The examples beside a `results.json`; none where the file is absent (`rococo score`, older versions).
+    """The examples beside a `results.json`; none where the file is absent (`rococo score`).
 
     Raises:
         InputError: the file is damaged.

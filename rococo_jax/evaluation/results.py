@@ -11,8 +11,7 @@ Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` i
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts in
 the same way. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
-original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`). Files of version
-1, which had RoCOCO alone and no `format`, are read as if they were of version 2.
+original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
 """
 
 import json
@@ -38,8 +37,6 @@ from rococo_jax.version import __version__
 FORMAT, VERSION = "rococo_jax.results", 2
 _ROWS_AT_ONCE = 2**17
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
-# The benchmark and the kind of task of files without a format.
-_FIRST_BENCHMARK, _FIRST_KIND = "rococo", "rank"
 _TOLERANCE = 1e-4
 
 
@@ -191,13 +188,13 @@ def _checksum(results: Mapping[str, Any]) -> str:
 
 
 def read_results(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads a `results.json` of this version or of version 1, which it brings into the form of this one.
+    """Reads a `results.json` of this version.
 
     Metrics and kinds of tasks that this version does not know are kept.
 
     Raises:
-        InputError: a part is missing or of another shape, a known metric is out of its range, or the file is not as it
-            was written.
+        InputError: the file is of another version, a part is missing or of another shape, a known metric is out of its
+            range, or the file is not as it was written.
     """
     path, wanted = Path(path), "a results file of `rococo evaluate` or `rococo score`"
     results = read_json(path, wanted)
@@ -218,33 +215,20 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
                 pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval))
                 if interval is not None and not pair:
                     raise InputError(path, f"{field}: {name}", str(interval)[:80], "[low, high] or null")
-    # Files of early releases have no hash, nor have those that other programs write.
+    # Files that other programs write have no hash.
     if "sha256" in results and results["sha256"] != _checksum(results):
         raise InputError(path, "sha256", "values changed after they were written", "the file as it was written")
-    return results if "format" in results else _from_first_version(results)
+    return results
 
 
 def _check_format(path: Path, results: dict[str, Any]) -> None:
-    if "format" not in results:
-        return
-    if results["format"] != FORMAT:
-        raise InputError(path, "format", repr(results["format"]), FORMAT)
+    if results.get("format") != FORMAT:
+        raise InputError(path, "format", repr(results["format"]) if "format" in results else "nothing", FORMAT)
     version = results.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 < version <= VERSION:
-        raise InputError(path, "version", repr(version), f"{VERSION}, or an older one, which this release reads")
+    if isinstance(version, bool) or version != VERSION:
+        raise InputError(path, "version", repr(version), f"{VERSION}, which this release reads")
     for part in ("kinds", "data"):
         _object(path, part, results.get(part, {}))
-
-
-def _from_first_version(results: dict[str, Any]) -> dict[str, Any]:
-    """A file of version 1 in the form of version 2."""
-    fingerprint = dict(results["fingerprint"])
-    if isinstance(fingerprint.get("data"), dict):
-        fingerprint["data"] = {_FIRST_BENCHMARK: fingerprint["data"]}
-    data = results.get("data")
-    data = {"data": {_FIRST_BENCHMARK: data}} if isinstance(data, dict) else {}
-    kinds = dict.fromkeys(results["tasks"], _FIRST_KIND)
-    return {"format": FORMAT, "version": 1, **results, "fingerprint": fingerprint, "kinds": kinds, **data}
 
 
 def _object(path: Path, field: str, value: Any) -> dict[str, Any]:

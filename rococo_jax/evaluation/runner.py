@@ -40,7 +40,6 @@ from rococo_jax.evaluation.results import (
     PAIRS,
     PER_QUERY,
     RESULTS,
-    VERSION,
     is_whole_per_query,
     make_fingerprint,
     make_results,
@@ -335,8 +334,7 @@ def _results_in(
         # An encoder without a fingerprint may have changed since.
         return None if "fingerprint" in wanted["model"] and wanted["model"]["fingerprint"] is None else results
     different = [key for key in wanted if found.get(key) != wanted[key]]
-    older = results.get("version") != VERSION
-    if different == ["versions", "comparable"] or not different or (older and different == ["comparable"]):
+    if different == ["versions", "comparable"] or not different:
         return None
     what = f"results of {results['model']!r} that differ in {', '.join(k for k in different if k != 'comparable')}"
     raise InputError(path, "fingerprint", what, f"results of {model!r} as asked for, or another --out")

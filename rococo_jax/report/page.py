@@ -311,7 +311,7 @@ def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note 
     if not without:
         return None
     which = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
-    return Note(f"No {EXAMPLES} lies beside {which}, hence no examples: `rococo score` and older versions write none.")
+    return Note(f"No {EXAMPLES} lies beside {which}, hence no examples: `rococo score` writes none.")
 
 
 def _task(

@@ -32,7 +32,6 @@ import itertools
 import math
 import re
 import runpy
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat, read_config
-from rococo_jax.training.config_renames import current_key
 
 _ARM_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -76,7 +74,7 @@ class Arm:
 def parse_axis(text: str, source: str = "--over") -> Axis:
     """`key=value,value` or `key+key=value,value`. Raises InputError for no key, and no, empty or repeated values."""
     name, separator, values = text.partition("=")
-    keys = tuple(current_key(key.strip().lstrip("-").removeprefix("config.")) for key in name.split("+"))
+    keys = tuple(key.strip().lstrip("-").removeprefix("config.") for key in name.split("+"))
     if not separator or not all(keys):
         raise InputError(source, "what is swept", repr(text), "KEY=VALUE,VALUE")
     texts = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
@@ -116,7 +114,7 @@ def parse_arm(name: str, text: str, source: str = "--arm") -> Arm:
         key, separator, value = word.lstrip("-").removeprefix("config.").partition("=")
         if not separator or not key:
             raise InputError(source, f"arm {name!r}", repr(word), "KEY=VALUE")
-        overrides[current_key(key)] = value
+        overrides[key] = value
     return Arm(name, overrides)
 
 
@@ -150,7 +148,6 @@ POINTS = "points"
 KEEP = ("samples", "steps")
 LR_SCALING = ("constant", "square-root", "linear")
 _SWEEP_KEYS = ("over", "arms", "seeds", "keep", "lr_scaling")
-_OLD_KEYS = {"hold": "keep", "rate": "lr_scaling"}
 _EVERY = ("log.every", "checkpoint.every", "eval.every")
 
 
@@ -296,9 +293,7 @@ def _sweep_of(path: Path) -> Mapping[str, Any]:
         raise InputError(path, "get_sweep", type(asked).__name__, f"a ConfigDict with {', '.join(_SWEEP_KEYS)}")
     found = {}
     for key, value in asked.items():
-        if key in _OLD_KEYS:
-            print(f"rococo: {key} in get_sweep of {path.name} is now {_OLD_KEYS[key]}", file=sys.stderr)
-        found[_one_of(f"{path}: get_sweep", _OLD_KEYS.get(key, key), _SWEEP_KEYS)] = value
+        found[_one_of(f"{path}: get_sweep", key, _SWEEP_KEYS)] = value
     return found
 
 
@@ -320,7 +315,7 @@ def _refuse_overridden(overrides: Sequence[str], axes: Sequence[Axis], arms: Seq
     taken = {"seed": "--seeds", **dict.fromkeys(swept, "--over")}
     taken |= {key: f"arm {arm.name!r}" for arm in arms for key in arm.overrides}
     for override in overrides:
-        key = current_key(override.lstrip("-").removeprefix("config.").partition("=")[0])
+        key = override.lstrip("-").removeprefix("config.").partition("=")[0]
         if key in taken:
             raise InputError(override, "override", repr(key), f"a key that the sweep does not set ({taken[key]} does)")
 

@@ -42,7 +42,6 @@ from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
-from rococo_jax.training.config_renames import former_leaves
 from rococo_jax.training.run import CONFIG, MODEL, train
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import METRICS
@@ -154,8 +153,7 @@ def launch_point(template: str, plan: Plan, workdir: Path, point: Point) -> bool
 
 def _words_hash(point: Point) -> str:
     """Of what decides the influence of the captions' words."""
-    # Under former names, so that tables computed before a key was renamed are found.
-    leaves = former_leaves(flat(point.config))
+    leaves = flat(point.config)
     chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
     chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "losses.sc.lexicon")}
     return hash_json(chosen if point.config.init.model else {**chosen, "seed": point.seed})[:12]

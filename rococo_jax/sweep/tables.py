@@ -37,7 +37,7 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
         "over": [{"keys": list(axis.keys), "values": plan.values(place)} for place, axis in enumerate(plan.axes)],
         "arms": {arm.name: dict(arm.overrides) for arm in plan.arms if arm.name},
         "seeds": list(plan.seeds),
-        "rules": {"hold": plan.keep, "rate": plan.lr_scaling},
+        "rules": {"keep": plan.keep, "lr_scaling": plan.lr_scaling},
         "rows": [
             {
                 "arm": row.arm,

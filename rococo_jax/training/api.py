@@ -6,7 +6,6 @@ from ml_collections import ConfigDict
 
 from rococo_jax.training import run
 from rococo_jax.training.config import check_config
-from rococo_jax.training.config_renames import rename_in_place
 
 
 def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
@@ -16,6 +15,5 @@ def train(config: ConfigDict, workdir: str | os.PathLike) -> run.Run:
     key does not exist (`config.losses.sc.wieght = 1` adds one), and as `training.run.train`.
     """
     config = config.copy_and_resolve_references()
-    rename_in_place("config", config)
     check_config(config)
     return run.train(config, workdir)

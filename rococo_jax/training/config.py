@@ -2,7 +2,7 @@
 
 A config file is Python with a function `get_config()` that starts from `default_config()` and returns an ml_collections
 ConfigDict. Overrides are written `--config.losses.sc.weight=0.5`. A key that does not
-exist is refused, and the nearest one that does is named. Former names of keys are read too (`config_renames`).
+exist is refused, and the nearest one that does is named.
 
 The keys under `losses.NAME` are those of the loss terms, each declared in the file of its loss.
 """
@@ -23,7 +23,6 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import all_terms
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_checks import check_values
-from rococo_jax.training.config_renames import current_key, current_leaves, current_value, rename_in_place
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
@@ -45,8 +44,8 @@ def default_config() -> ConfigDict:
             "kept_micro_batches": 1,
             "dtype": "float32",
             # What the backward pass of a block computes again instead of keeping it: "none", "dots" (all but products
-            # with parameters) or "full". Takes the former True and False, too.
-            "remat": FieldReference("none", field_type=object),
+            # with parameters) or "full".
+            "remat": "none",
             # Devices that share a copy of the parameters.
             "fsdp": 1,
             # Decay a step of the debiased moving average of parameters that is saved instead of them; 0 for none:
@@ -139,8 +138,6 @@ def default_config() -> ConfigDict:
             # Pairwise logits: "all_gather" holds all keys on every device, "ring" passes them on, "auto" decides by
             # size; rows of a block, 0 for as many as fit.
             "logits": {"strategy": "auto", "block_rows": 0},
-            # Takes the former `similarities.route` and `similarities.tile_rows`.
-            "similarities": {},
             # `wandb`: the name of a Weights & Biases project, "" for none.
             "log": {"every": 10, "tensorboard": True, "wandb": ""},
             # Steps to trace, as "10:13" for the 11th to the 13th.
@@ -165,16 +162,14 @@ def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Confi
     config = _run_config(path)
     if not isinstance(config, ConfigDict):
         raise InputError(path, "get_config", type(config).__name__, "a ConfigDict, from default_config()")
-    rename_in_place(path, config)
     _check_keys(path, config)
     known = flat(default_config())
     for override in _joined(overrides):
         key, separator, text = override.lstrip("-").removeprefix("config.").partition("=")
         if not separator:
             raise InputError(override, "override", "no '='", "--config.key=value")
-        key = current_key(key)
         _check_key(override, key, known)
-        _set(config, key, current_value(key, _parsed(override, text, known.get(key))))
+        _set(config, key, _parsed(override, text, known.get(key)))
     check_config(config, path)
     return config
 
@@ -284,7 +279,7 @@ def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     Raises:
         InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.
     """
-    kept = current_leaves(read_json_object(path, "the config of a training run"))
+    kept = read_json_object(path, "the config of a training run")
     # Keys that are younger than the folder have their defaults there.
     kept = {**flat(default_config()), **kept}
     ours = json.loads(json.dumps(flat(config)))

@@ -100,30 +100,6 @@ def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("given", "told"), [(["--old", "1"], True), (["--old=1"], True), (["--new", "1"], False)])
-def test_an_old_option_is_accepted_and_its_new_name_printed(given, told, monkeypatch, capsys):
-    from rococo_jax.cli import demo
-
-    seen = []
-    monkeypatch.setattr(demo, "OLD_OPTIONS", {"--old": "--new"}, raising=False)
-    monkeypatch.setattr(demo, "add_arguments", lambda parser: parser.add_argument("--new"))
-    monkeypatch.setattr(demo, "run", lambda arguments: seen.append(arguments.new))
-    assert main(["demo", *given]) == 0
-    assert seen == ["1"]
-    assert capsys.readouterr().err == ("rococo: --old is now --new\n" if told else "")
-
-
-def test_old_names_after_two_dashes_are_left_alone(monkeypatch, capsys):
-    from rococo_jax.cli import demo
-
-    seen = []
-    monkeypatch.setattr(demo, "OLD_OPTIONS", {"--old": "--new"}, raising=False)
-    monkeypatch.setattr(demo, "add_arguments", lambda parser: parser.add_argument("words", nargs="*"))
-    monkeypatch.setattr(demo, "run", lambda arguments: seen.extend(arguments.words))
-    assert main(["demo", "--", "--old"]) == 0
-    assert seen == ["--old"] and capsys.readouterr().err == ""
-
-
 def _output_path(kind: str, folder: Path) -> Path:
     (folder / "file").write_text("")
     (folder / "loop").symlink_to(folder / "loop")

@@ -136,9 +136,9 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
 def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path, capsys):
     command = ["evaluate", f"{models}/m*", "--images", str(data / "images"), "--annotations", str(data / "annotations")]
     command += ["--out", str(tmp_path), "--mixed-galleries", "none", "--tasks", "image_to_text", "--no-cache"]
-    assert main([*command, "--shard", "1/2", "--dtype", "float32", "--images-at-once", "16"]) == 0
+    assert main([*command, "--shard", "1/2", "--precision", "float32", "--batch-size", "16"]) == 0
     assert "58 captions each, towers in float32" in capsys.readouterr().err
-    assert main([*command, "--images-at-once", "0"]) == 2
+    assert main([*command, "--batch-size", "0"]) == 2
     assert "rococo: --batch-size: number: found 0; wanted a whole number, 1 or more" in capsys.readouterr().err
     assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m2"}
     assert not (tmp_path / "report.html").exists()

@@ -59,7 +59,8 @@ def with_mixes(results: dict) -> dict:
     tasks["text_to_image"] = {"clean": clean, "control": altered, "mix_0.9": altered | spread, "patch_0.9": altered}
     sizes = {name: {"queries": 30, "gallery": 6} for name in ("clean", "control")}
     sizes |= {name: {"queries": 30, "gallery": 12, "seeds": [1, 10, 100]} for name in ("mix_0.9", "patch_0.9")}
-    return results | {"sizes": {"text_to_image": sizes}}
+    kinds = results["kinds"] | {"text_to_image": "rank"}
+    return results | {"sizes": {"text_to_image": sizes}, "kinds": kinds}
 
 
 def test_names_tell_corruptions_means_mixes_and_captions_apart():

@@ -1,7 +1,6 @@
-"""Every kind of task is shown: choices by part, kinds and metrics that nobody knows, and results of older versions."""
+"""Every kind of task is shown: choices by part, kinds and metrics that nobody knows."""
 
 import csv
-import json
 import xml.etree.ElementTree
 
 import numpy as np
@@ -12,10 +11,8 @@ import pytest
 from rococo_jax.report.charts import Bar, Curve, Panel, curve_figure, curve_panel, interval_bars
 from rococo_jax.report.collection import Figure
 from tests.report.test_page import NASTY, report, save
-from tests.support.paths import CHECKOUT
 
 PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}
-OLD = CHECKOUT / "tests" / "support" / "old_results"
 
 
 def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
@@ -100,27 +97,6 @@ def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(
 def test_a_task_without_a_kind_is_shown_too(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
     assert "Sugarcrepe" in page.text("h3") and "OTA" in page.text("th")
-
-
-def test_results_of_the_first_version_are_read_and_reported(tmp_path):
-    page = report(tmp_path, OLD)
-    results = json.loads((OLD / "results.json").read_text())
-    assert "format" not in results
-    clean = results["tasks"]["image_to_text"]["clean"]["r1"]
-    assert f"{clean:.1f}" in page.text("td") and "Same concept" in page.text("table")
-    assert "24-scenes/annotations" in page.text("dl") and "120" in page.text("dl")
-    assert "older versions write none" in page.text("p")
-
-
-def test_old_and_new_results_under_the_same_conditions_share_a_table(tmp_path):
-    old = json.loads((OLD / "results.json").read_text())
-    new = old | {"format": "rococo_jax.results", "version": 2, "model": "newer", "kinds": {}}
-    new["kinds"] = dict.fromkeys(old["tasks"], "rank")
-    new["fingerprint"] = old["fingerprint"] | {"data": {"rococo": old["fingerprint"]["data"]}, "comparable": "another"}
-    new["data"] = {"rococo": old["data"]}
-    save(tmp_path / "new", new)
-    page = report(tmp_path, OLD, tmp_path / "new")
-    assert "Not comparable" not in page.text() and page.text("h1") == "How robust are these 2 models?"
 
 
 @pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])

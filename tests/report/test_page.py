@@ -82,11 +82,12 @@ def results_of(model: str, clean: float = 52.34567, **changed) -> dict:
     }
     fingerprint = {
         "model": {"weights": model},
-        "data": {"captions": "aa", "images": "bb"},
+        "data": {"rococo": {"captions": "aa", "images": "bb"}},
         "protocol": "paper",
         "versions": {"jax": "0.10.2"},
     }
-    made = {"model": model, "protocol": "paper", "fingerprint": fingerprint, "tasks": tasks, "intervals": intervals}
+    made = {"format": "rococo_jax.results", "version": 2, "model": model, "protocol": "paper"}
+    made |= {"fingerprint": fingerprint, "tasks": tasks, "intervals": intervals, "kinds": dict.fromkeys(tasks, "rank")}
     return copy.deepcopy(made) | changed
 
 
@@ -174,8 +175,8 @@ def test_captions_and_names_stay_text_whatever_they_hold(tmp_path):
     nasty = results_of(NASTY)
     nasty["tasks"]["image_to_text"]["<b>variant</b>"] = nasty["tasks"]["image_to_text"]["danger"] | {"<i>metric": 1.0}
     nasty["notes"] = ["</ul><script>alert(2)</script>"]
-    nasty["data"] = {"images": "/no/where", "annotations": "</dl><script>"}
-    nasty["fingerprint"]["data"]["</td>"] = "\x00 nought, \ufffe none"
+    nasty["data"] = {"rococo": {"images": "/no/where", "annotations": "</dl><script>"}}
+    nasty["fingerprint"]["data"]["rococo"]["</td>"] = "\x00 nought, \ufffe none"
     right, wrong = Side(NASTY + " \x00\x1b"), Side("</bdi></script>" + NASTY, note=NASTY)
     query = Side(NASTY, image="../../etc/<b>secret", jpeg=b"no picture")
     save(tmp_path / "one", nasty, examples=[example(query=query, right=right, wrong=wrong)])
@@ -204,8 +205,8 @@ def test_scripts_hash_in_the_policy_is_that_of_the_script(tmp_path):
     [
         ({"protocol": "strict"}, "protocol"),
         ({"versions": {"jax": "0.11.0"}}, "versions.jax"),
-        ({"data": {"captions": "aa", "images": "other"}}, "data.rococo.images"),
-        ({"data": {"captions": "aa", "images": "bb", "more": 1}}, "data.rococo.more"),
+        ({"data": {"rococo": {"captions": "aa", "images": "other"}}}, "data.rococo.images"),
+        ({"data": {"rococo": {"captions": "aa", "images": "bb", "more": 1}}}, "data.rococo.more"),
     ],
 )
 def test_results_that_differ_in_more_than_the_model_never_share_a_table(tmp_path, change, field):
@@ -244,7 +245,7 @@ def tables_of(page: Page) -> list[str]:
 
 def test_a_shrunken_gallery_is_said_before_any_number(tmp_path):
     data = {"image_count": 281, "caption_count": 1405, "coverage": {"present": 281, "wanted": 5000, "complete": False}}
-    save(tmp_path / "one", results_of("one", data=data))
+    save(tmp_path / "one", results_of("one", data={"rococo": data}))
     text = report(tmp_path, tmp_path / "one").text()
     warning = "Not comparable with figures on all images."
     assert warning in text and "281 of the 5,000 images" in text
@@ -257,7 +258,7 @@ def test_a_whole_gallery_carries_no_warning(tmp_path):
         "caption_count": 25010,
         "coverage": {"present": 5000, "wanted": 5000, "complete": True},
     }
-    save(tmp_path / "one", results_of("one", data=data))
+    save(tmp_path / "one", results_of("one", data={"rococo": data}))
     text = report(tmp_path, tmp_path / "one").text()
     assert "not comparable" not in text
     assert "25,010" in text

@@ -279,20 +279,6 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     assert read_config(ABLATIONS / name) == plan.base
 
 
-def test_old_names_of_options_and_keys_are_read_with_one_line_each(data, tmp_path, capsys):
-    source = (data / "config.py").read_text().replace("'lr_scaling'", "'hold': 'samples', 'rate'")
-    (tmp_path / "config.py").write_text(source)
-    command = ["sweep", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "out"), "--dry-run"]
-    assert main(command) == 0
-    told = capsys.readouterr()
-    assert "12 steps of 8, learning rate 0.000707107" in told.out
-    assert "hold in get_sweep of config.py is now keep" in told.err and "rate in get_sweep" in told.err
-    assert main([*command, "--hold", "steps", "--rate=linear"]) == 0
-    told = capsys.readouterr()
-    assert "6 steps of 8, learning rate 0.0005" in told.out
-    assert "--hold is now --keep" in told.err and "--rate is now --lr-scaling" in told.err
-
-
 def choice_rows(tmp_path) -> list[Row]:
     """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]

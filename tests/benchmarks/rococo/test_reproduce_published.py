@@ -1,4 +1,4 @@
-"""`rococo verify --golden` tells results that agree with the published figures from those that do not, line by line."""
+"""`rococo verify --published` tells results that agree with the published figures from others, line by line."""
 
 import copy
 import json
@@ -21,6 +21,8 @@ def results() -> dict:
     }
     clean = figures(LINES[0]) | {"r1": 30.0}
     return {
+        "format": "rococo_jax.results",
+        "version": 2,
         "model": "clip-b32",
         "protocol": "paper",
         "fingerprint": {},
@@ -33,7 +35,7 @@ def results() -> dict:
                 "mix_0.9": {"queries": 25_010, "gallery": 10_000},
             },
         },
-        "data": {"image_count": 5000, "coverage": {"present": 5000, "wanted": 5000, "complete": True}},
+        "data": {"rococo": {"image_count": 5000, "coverage": {"present": 5000, "wanted": 5000, "complete": True}}},
     }
 
 
@@ -55,13 +57,6 @@ def test_published_figures_match_in_whatever_order_the_unnamed_lines_come(tmp_pa
     code, out, _ = verify(tmp_path, capsys, results())
     assert code == 0
     assert "5 of 5 published lines match" in out and "DIFFERS" not in out and "diff_concept" not in out
-
-
-def test_the_old_name_of_the_option_is_accepted(tmp_path, capsys):
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(results()))
-    assert main(["verify", "--golden", str(path)]) == 0
-    assert "--golden is now --published" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("points", "code"), [(0.1, 0), (-0.1, 0), (0.11, 1), (-0.5, 1)])
@@ -94,8 +89,11 @@ def test_a_variant_that_was_not_run_is_missing_and_no_match(tmp_path, capsys):
     ("change", "named"),
     [
         ({"protocol": "strict"}, "protocol: found strict; wanted paper"),
-        ({"data": {"image_count": 281, "coverage": {"wanted": 5000, "complete": False}}}, "281 of 5000 images"),
-        ({"data": {"image_count": 1000}}, "1000 of 5000 images"),
+        (
+            {"data": {"rococo": {"image_count": 281, "coverage": {"wanted": 5000, "complete": False}}}},
+            "281 of 5000 images",
+        ),
+        ({"data": {"rococo": {"image_count": 1000}}}, "1000 of 5000 images"),
         ({"sizes": None}, "sizes: found nothing"),
         ({"sizes": {"image_to_text": {"danger": {"queries": 5000, "gallery": 50_007}}}}, "50007 gallery"),
     ],
