@@ -24,7 +24,7 @@ from rococo_jax.benchmarks.rococo.annotations import (
     read_annotation_folder,
     write_annotation,
 )
-from rococo_jax.benchmarks.settings import settings_from
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sugarcrepe import INFO as SUGARCREPE
 from rococo_jax.checkpoints.formats import convert
 from rococo_jax.checkpoints.formats.big_vision import read_npz
@@ -99,7 +99,7 @@ def _description(path: Path) -> None:
 
 def _open_choices(path: Path) -> None:
     folders = {"images": path.parent.parent / "images", "annotations": path.parent}
-    SUGARCREPE.open(folders, settings_from({"allow_missing_images": True}))
+    SUGARCREPE.open(folders, Settings(allow_missing_images=True))
 
 
 def _open_pt(path: Path) -> None:
