@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models.fsdp import merge_gathered
-from rococo_jax.models.layers import float32_products
+from rococo_jax.models.products import float32_products
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))

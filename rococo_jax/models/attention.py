@@ -20,7 +20,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from rococo_jax.models.layers import LayerNorm, Linear, precision_of
+from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.products import precision_of
 from rococo_jax.models.rotary import Rotary
 
 # True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
@@ -229,6 +230,7 @@ class SelfAttention(nnx.Module):
             qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
             query, key, value = (qkv[:, :, part] for part in range(3))
         else:
+            x = x.astype(self.qkv.dtype)  # once for all three
             query, key, value = (
                 checkpoint_name(self.qkv.columns(start, start + width)(x), "qkv").reshape(batch, tokens, self.heads, -1)
                 for start in range(0, 3 * width, width)

@@ -12,7 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import LayerNorm, Linear, along_last_axis, precision_of
+from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.products import add_to_rows, convolution, multiply_rows
 from rococo_jax.models.spec import ConvNextSpec
 from rococo_jax.models.stack import Stack
 from rococo_jax.models.transformer import Mlp
@@ -32,17 +33,10 @@ class ConvNextBlock(nnx.Module):
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        y = jax.lax.conv_general_dilated(
-            x,
-            self.kernel[...].astype(self.dtype),
-            window_strides=(1, 1),
-            padding=((_SIZE // 2, _SIZE // 2),) * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=x.shape[-1],
-            precision=precision_of(self.dtype),
-        )
-        y = self.mlp(self.norm(y + along_last_axis(self.bias[...].astype(y.dtype), y)))
-        return x + y * along_last_axis(self.scale[...].astype(y.dtype), y)
+        around = ((_SIZE // 2, _SIZE // 2),) * 2
+        y = convolution(x, self.kernel[...], self.dtype, padding=around, groups=x.shape[-1])
+        y = self.mlp(self.norm(add_to_rows(y, self.bias[...])))
+        return x + multiply_rows(y, self.scale[...])
 
 
 class ConvNextStage(nnx.Module):

@@ -2,8 +2,8 @@
 
 Parameters lie sharded over the mesh axis `fsdp`, along their longest axis that divides (layer axes excepted). Without
 constraints XLA may keep them so and gather the activations instead, which are far larger. So each parameter is
-constrained to be replicated for its product and its gradient to be sharded: an all-gather forward, another one for a
-rematerialised backward pass, a reduce-scatter of the gradient.
+constrained to be replicated for its product and its gradient, which stays float32, to be sharded: an all-gather
+forward, another one for a rematerialised backward pass, a reduce-scatter of the gradient.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, 
     return {
         path: array
         if _IN_BLOCKS in path
-        else _replicated(array, mesh, partition_of(path, array.shape, parts), path == _LOOKED_UP)
+        else _replicated(array, mesh, partition_of(path, array.shape, parts), path == _LOOKED_UP, array.dtype)
         for path, array in parameters.items()
     }
 
@@ -118,23 +118,29 @@ class _GatherLayer:
     def __call__(self, layer: Any) -> Any:
         def of_leaf(array: Array) -> Array:
             partition = partition_of(_IN_BLOCKS, (self.layers, *array.shape), self.mesh.shape["fsdp"])
-            if array.ndim > 1:  # a matrix: its product rounds to this dtype anyway, and less is sent
-                array = array.astype(jnp.dtype(self.dtype))
-            return _replicated(array, self.mesh, PartitionSpec(*partition[1:]), False)
+            # A matrix: its product rounds to this dtype anyway, and less is sent.
+            sent = jnp.dtype(self.dtype if array.ndim > 1 else array.dtype)
+            return _replicated(array, self.mesh, PartitionSpec(*partition[1:]), False, sent)
 
         return jax.tree.map(of_leaf, layer)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _replicated(array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool) -> Array:
-    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec()))
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _replicated(array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike) -> Array:
+    """The whole array, rounded to the dtype in which it is sent. Its gradient is not rounded."""
+    whole = jax.lax.with_sharding_constraint(array.astype(sent), NamedSharding(mesh, PartitionSpec()))
+    return whole.astype(array.dtype)
 
 
-def _forward(array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool) -> tuple[Array, None]:
-    return _replicated(array, mesh, partition, looked_up), None
+def _forward(
+    array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike
+) -> tuple[Array, None]:
+    return _replicated(array, mesh, partition, looked_up, sent), None
 
 
-def _backward(mesh: Mesh, partition: PartitionSpec, looked_up: bool, _: None, cotangent: Array) -> tuple[Array]:
+def _backward(
+    mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike, _: None, cotangent: Array
+) -> tuple[Array]:
     if looked_up:
         # The gradient of a lookup is a scatter, which XLA shards by gathering the rows of all devices. So each device
         # adds its own rows to a table of its own, and the tables are summed.

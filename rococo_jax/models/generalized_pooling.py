@@ -18,7 +18,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from rococo_jax.models.layers import FrozenBatchNorm, Linear, precision_of
+from rococo_jax.models.layers import FrozenBatchNorm, Linear
+from rococo_jax.models.products import precision_of
 
 _WIDTH = 32
 _TEMPERATURE = 0.1

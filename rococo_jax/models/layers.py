@@ -1,5 +1,5 @@
-"""The pieces of a block: affine maps, layer norm, activations. Parameters are float32; `dtype` is the
-compute's.
+"""The pieces of a block: affine maps, layer norm, activations. Parameters and their gradients are float32
+(`products`); `dtype` is the compute's.
 
 quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
 gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
@@ -8,17 +8,17 @@ layer_norm(x) = (x - mean) / sqrt(variance + eps) * scale + bias         (Ba et 
 batch_norm(x) = the same, with stored statistics of each channel         (Ioffe and Szegedy, 1502.03167)
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from rococo_jax.models.products import add_to_rows, product
 from rococo_jax.models.spec import Activation
 
 
@@ -61,26 +61,6 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 }
 
 
-_float32_products = contextvars.ContextVar("float32_products", default=jax.lax.Precision.HIGHEST)
-
-
-def precision_of(dtype: DTypeLike) -> jax.lax.Precision:
-    """Full float32 products where float32 was asked for (accelerators round them down otherwise), but for
-    `float32_products`.
-    """
-    return _float32_products.get() if jnp.dtype(dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
-
-
-@contextlib.contextmanager
-def float32_products(precision: jax.lax.Precision) -> Iterator[None]:
-    """Traces float32 products in the block at this precision."""
-    token = _float32_products.set(precision)
-    try:
-        yield
-    finally:
-        _float32_products.reset(token)
-
-
 def along_last_axis(vector: Float[Array, " d"], like: Float[Array, "... d"]) -> Float[Array, "... d"]:
     """`vector` in a shape that broadcasts against `like` without changing rank."""
     return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
@@ -99,12 +79,12 @@ class Linear(nnx.Module):
 
     def columns(self, start: int, stop: int | None) -> Callable[[Float[Array, "... inputs"]], Array]:
         """The same map into the outputs `start` to `stop` only."""
-        kernel = self.kernel[:, start:stop].astype(self.dtype)
-        bias = None if self.bias is None else self.bias[start:stop].astype(self.dtype)
+        kernel = self.kernel[:, start:stop]
+        bias = None if self.bias is None else self.bias[start:stop]
 
         def apply(x: Array) -> Array:
-            y = jnp.dot(x.astype(self.dtype), kernel, precision=precision_of(self.dtype))
-            return y if bias is None else y + along_last_axis(bias, y)
+            y = product(x, kernel, self.dtype)
+            return y if bias is None else add_to_rows(y, bias)
 
         return apply
 
@@ -123,30 +103,33 @@ class LayerNorm(nnx.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Float[Array, "... width"]:
-    """Its backward pass keeps `x` alone, in its dtype; what JAX derives keeps three arrays of that size in float32."""
-    normed, _ = _normed(x, eps)
-    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed)
+    """Its backward pass keeps `x` in its dtype, and the mean and the factor of each row; what JAX derives keeps three
+    arrays of the size of `x` in float32.
+    """
+    return _layer_norm_forward(x, scale, bias, eps)[0]
 
 
-def _normed(x: Array, eps: float) -> tuple[Array, Array]:
-    """`x` with a mean of 0 and a variance of 1, and the factor that made it so."""
-    x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
+def _layer_norm_forward(x: Array, scale: Array, bias: Array, eps: float) -> tuple[Array, tuple[Array, ...]]:
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(-1, keepdims=True)
+    centred = wide - mean
     factor = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
-    return centred * factor, factor
+    normed = centred * factor
+    mean, factor = checkpoint_name(mean, "norm"), checkpoint_name(factor, "norm")
+    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed), (x, scale, mean, factor)
 
 
-def _layer_norm_backward(eps: float, kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, Array]:
+def _layer_norm_backward(eps: float, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
     """dx = factor (c - mean(c) - normed mean(c normed)), with c the cotangent times the scale."""
-    x, scale = kept
-    normed, factor = _normed(x, eps)
+    x, scale, mean, factor = kept
+    normed = (x.astype(jnp.float32) - mean) * factor
     scaled = cotangent * along_last_axis(scale, cotangent)
     to_normed = scaled - scaled.mean(-1, keepdims=True) - normed * (scaled * normed).mean(-1, keepdims=True)
     rows = tuple(range(x.ndim - 1))
     return (factor * to_normed).astype(x.dtype), (cotangent * normed).sum(rows), cotangent.sum(rows)
 
 
-_layer_norm.defvjp(lambda x, scale, bias, eps: (_layer_norm(x, scale, bias, eps), (x, scale)), _layer_norm_backward)
+_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 class FrozenBatchNorm(nnx.Module):

@@ -14,7 +14,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import FrozenBatchNorm, Linear, precision_of
+from rococo_jax.models.layers import FrozenBatchNorm, Linear
+from rococo_jax.models.products import convolution
 from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.stack import Stack
 from rococo_jax.models.vision import positions_on_grid
@@ -46,15 +47,8 @@ class Convolution(nnx.Module):
         self.kernel = nnx.Param(initial)
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
-        return jax.lax.conv_general_dilated(
-            x.astype(self.dtype),
-            self.kernel[...].astype(self.dtype),
-            window_strides=(self.stride, self.stride),
-            padding=(self.padding,) * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=self.groups,
-            precision=precision_of(self.dtype),
-        )
+        padding = (self.padding,) * 2
+        return convolution(x, self.kernel[...], self.dtype, stride=self.stride, padding=padding, groups=self.groups)
 
 
 def _average(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
@@ -155,8 +149,8 @@ class ResNetTower(nnx.Module):
         if pixels.shape[1:3] != (size, size):
             raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
         x = pixels
-        for convolution, norm in ((self.stem1, self.norm1), (self.stem2, self.norm2), (self.stem3, self.norm3)):
-            x = jax.nn.relu(norm(convolution(x)))
+        for stem, norm in ((self.stem1, self.norm1), (self.stem2, self.norm2), (self.stem3, self.norm3)):
+            x = jax.nn.relu(norm(stem(x)))
         x = _average(x)
         for stage in (self.stage1, self.stage2, self.stage3, self.stage4):
             x = stage(x)

@@ -11,7 +11,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import AttentionMask, SelfAttention
-from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, along_last_axis
+from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
+from rococo_jax.models.products import multiply_rows
 from rococo_jax.models.rotary import Rotary
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
@@ -109,15 +110,15 @@ def _rotary(spec: VisionSpec) -> Rotary | None:
 
 
 def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:
-    return x if scale is None else x * along_last_axis(scale[...].astype(x.dtype), x)
+    return x if scale is None else multiply_rows(x, scale[...])
 
 
 # What the backward pass finds of a block beside its input, and does not compute again: everything, the products of
 # matrices with parameters (by the names they are given in `attention` and here), nothing.
 REMATERIALISE = {
     "none": jax.checkpoint_policies.everything_saveable,
-    "dots": jax.checkpoint_policies.save_only_these_names("qkv", "out", "up"),
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names("norm", "qkv", "out", "up"),
+    "full": jax.checkpoint_policies.save_only_these_names("norm"),
 }
 
 

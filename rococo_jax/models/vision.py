@@ -22,7 +22,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, along_last_axis
+from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
+from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.transformer import Blocks, Mlp
 
@@ -98,8 +99,9 @@ class CrossPooling(nnx.Module):
     def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
         query = self.query(self.probe_norm(self.probe[...]))
         key_value = self.key_value(tokens)
-        bias, width = self.bias[...].astype(query.dtype), query.shape[-1]
-        return _attend_one(query + bias[:width], key_value + along_last_axis(bias[width:], key_value), self.heads)
+        bias, width = self.bias[...], query.shape[-1]
+        key_value = add_to_rows(key_value, bias[width:])
+        return _attend_one(query + bias[:width].astype(query.dtype), key_value, self.heads)
 
 
 def _attend_one(
@@ -108,8 +110,7 @@ def _attend_one(
     """What one query takes in of all tokens, and how much of each."""
     batch, count, _ = key_value.shape
     key_value = key_value.reshape(batch, count, 2, heads, -1)
-    query = query.reshape(1, 1, heads, -1)
-    query = jnp.broadcast_to(query, (batch, *query.shape[1:]))
+    query = repeat_on_rows(query.reshape(1, heads, -1), batch, query.dtype)
     return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
 
 
@@ -205,17 +206,16 @@ class VisionTower(nnx.Module):
             x = self.patch(patches_of(self.stem(pixels), 2))
         last = self.spec.class_token and not self.spec.class_position
         positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.positioned_class)
-        positions = positions.astype(x.dtype)[None]
         if patches is not None:
-            first, own = positions[0, : int(not last and self.spec.class_token)], positions[0]
-            own = own[patches + len(first)]
+            first = positions[: int(not last and self.spec.class_token)]
+            own = positions[patches + len(first)]
             first = jnp.broadcast_to(first[None], (len(own), *first.shape))
             positions = jnp.concatenate([first, own], axis=1)
-        x = x + positions if last else x
+        x = add_to_rows(x, positions) if last else x
         if self.class_token is not None:
-            first = self.class_token[...].astype(x.dtype).reshape(1, 1, -1)
-            x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, x.shape[2])), x], axis=1)
-        x = x if last else x + positions
+            first = repeat_on_rows(self.class_token[...][None], len(x), x.dtype)
+            x = jnp.concatenate([first, x], axis=1)
+        x = x if last else add_to_rows(x, positions)
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
