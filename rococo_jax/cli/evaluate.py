@@ -2,7 +2,7 @@
 
 import argparse
 
-from rococo_jax.cli.outputs import named_values, output_folder
+from rococo_jax.cli.outputs import output_folder
 
 HELP = "Evaluate models on benchmarks: recall, false recall, drop and accuracy, with intervals and a report."
 EXAMPLES = """\
@@ -76,7 +76,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 def benchmarks_of(arguments: argparse.Namespace) -> list:
     """The benchmarks that the arguments ask for, opened."""
-    return _open_benchmarks(arguments, settings_of(arguments))
+    from rococo_jax.evaluation.inputs import read_benchmarks
+
+    return read_benchmarks(vars(arguments), settings_of(arguments), _option)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
     models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
     folders = {model.source: out if alone else out / model.name for model in models}
     names = {model.source: model.name for model in models if model.renamed}
-    benchmarks = run_on_all_processes("benchmarks", lambda: _open_benchmarks(arguments, settings))
+    benchmarks = run_on_all_processes("benchmarks", lambda: benchmarks_of(arguments))
 
     def begin() -> None:
         data = "; ".join(benchmark.summary() for benchmark in benchmarks)
@@ -158,38 +160,15 @@ def _beside(arguments: argparse.Namespace):
     return io.StringIO() if arguments.quiet else sys.stderr if arguments.json else sys.stdout
 
 
-def _open_benchmarks(arguments: argparse.Namespace, settings) -> list:
-    from rococo_jax.evaluation.inputs import open_benchmarks
-
-    places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
-    places |= {
-        "names": _names(arguments.benchmarks),
-        "folders": named_values(arguments.data_dir, "--data-dir", "NAME=DIR"),
-    }
-    return open_benchmarks(settings, **places)
-
-
 def settings_of(arguments: argparse.Namespace):
     """The settings that the arguments ask for; also of commands that have no reranking."""
-    from rococo_jax.benchmarks.settings import Settings
-    from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+    from rococo_jax.evaluation.inputs import read_settings
 
-    corruptions = tuple(CORRUPTIONS) if arguments.corruptions == "all" else _names(arguments.corruptions)
-    return Settings(
-        protocol=arguments.protocol,
-        tasks=_names(arguments.tasks),
-        mixed_galleries=_names(arguments.mixed_galleries),
-        seeds=_numbers("--seeds", arguments.seeds),
-        corruptions=corruptions,
-        severities=_numbers("--severities", arguments.severities),
-        corrupted_benchmarks=_names(arguments.corrupted_benchmarks),
-        templates=_names(arguments.templates),
-        out_images=tuple(named_values(arguments.out_images, "--out-images", "NAME=DIR").items()),
-        rerank=_number("--rerank", getattr(arguments, "rerank", "0")),
-        allow_missing_images=arguments.allow_missing_images,
-        limit=_number("--limit", arguments.limit),
-        require_clean=getattr(arguments, "require_clean", False),
-    )
+    return read_settings(vars(arguments), _option)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _training(arguments: argparse.Namespace):
@@ -200,24 +179,3 @@ def _training(arguments: argparse.Namespace):
     if captions is None and images is not None:
         raise InputError("--baseline-images", "captions", "no --baseline-captions", "the file that names the images")
     return None if captions is None else read_training_captions(captions, images)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return () if text in (None, "none") else tuple(text.split(","))
-
-
-def _number(option: str, text: str) -> int:
-    from rococo_jax.errors import InputError
-
-    if not text.isdecimal():
-        raise InputError(option, "number", text, "a whole number, 0 or more")
-    return int(text)
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    from rococo_jax.errors import InputError
-
-    numbers = text.split(",")
-    if not all(number.isdecimal() for number in numbers):
-        raise InputError(option, "numbers", text, "whole numbers with commas between them")
-    return tuple(map(int, numbers))

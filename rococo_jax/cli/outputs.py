@@ -115,18 +115,3 @@ def _same(output: str, named: str) -> bool:
         except (OSError, ValueError):
             continue
     return False
-
-
-def named_values(given: list[str], option: str, wanted: str) -> dict[str, str]:
-    """Entries of an option of the form NAME=VALUE, by name.
-
-    Raises:
-        InputError: an entry has another form, or a name comes twice.
-    """
-    found: dict[str, str] = {}
-    for entry in given:
-        name, _, value = entry.partition("=")
-        if not name or not value or name in found:
-            raise InputError(option, "entry", entry, f"{wanted}, each name once")
-        found[name] = value
-    return found

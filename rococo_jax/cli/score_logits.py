@@ -2,8 +2,6 @@
 
 import argparse
 
-from rococo_jax.cli.outputs import named_values
-
 _OTHERS = ("similarities", "embeddings", "image_embeddings", "text_embeddings", "annotation")
 
 
@@ -25,6 +23,7 @@ def add_logits_arguments(parser: argparse.ArgumentParser) -> None:
 def score_logits_file(arguments: argparse.Namespace) -> None:
     """Scores, writes, and prints the table."""
     from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.inputs import named_values
     from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.evaluation.user_logits import score_logits

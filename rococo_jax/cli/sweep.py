@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "further words, or where {command} stands in it")  # fmt: skip
     how.add_argument("--collect", action="store_true", help="train nothing; evaluate and tabulate what is there")
     parser.add_argument("--images", metavar="DIR", help="evaluate every model on these images (default: the config's "
-                        "eval.images)")  # fmt: skip
+                        "eval keys)")  # fmt: skip
     parser.add_argument("--annotations", metavar="DIR", help="and its annotation files, by which the benchmark is "
                         "recognised")  # fmt: skip
     parser.add_argument(
@@ -163,7 +163,8 @@ def _evaluation(arguments: argparse.Namespace, base):
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.cli.embed import compute_of, embedding_cache
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.inputs import open_benchmarks
+    from rococo_jax.evaluation.callback import open_questions
+    from rococo_jax.evaluation.inputs import names_in, open_benchmarks
     from rococo_jax.sweep.plan import parse_seeds
     from rococo_jax.sweep.running import Evaluation
 
@@ -171,22 +172,17 @@ def _evaluation(arguments: argparse.Namespace, base):
     missing = [option for option, value in given.items() if value is None]
     if len(missing) == 1:
         raise InputError("command line", missing[0], "nothing", "both of --images and --annotations, or none")
-    if missing and arguments.data is None and not base.eval.images:
-        return None
     if missing and arguments.data is None:
-        mixed = _names(base.eval.mixes)
-        asked = {"protocol": base.eval.protocol, "mixed_galleries": mixed, "allow_missing_images": True}
-        places = {"images": base.eval.images, "annotations": base.eval.annotations}
+        opened = open_questions(base.eval)
+        if opened is None:
+            return None
+        benchmarks, settings = opened
     else:
         seeds = parse_seeds(arguments.mixing_seeds, "--mixing-seeds")
-        asked = {"tasks": _names(arguments.tasks), "mixed_galleries": _names(arguments.mixed_galleries), "seeds": seeds}
+        mixed = names_in(arguments.mixed_galleries)
+        asked = {"tasks": names_in(arguments.tasks), "mixed_galleries": mixed, "seeds": seeds}
         asked |= {"protocol": arguments.protocol, "allow_missing_images": arguments.allow_missing_images}
         places = {"images": arguments.images, "annotations": arguments.annotations, "data": arguments.data}
-        places["names"] = _names(arguments.benchmarks)
-    settings = Settings(**asked)
-    benchmarks = open_benchmarks(settings, **places)
+        settings = Settings(**asked)
+        benchmarks = open_benchmarks(settings, **places, names=names_in(arguments.benchmarks))
     return Evaluation(benchmarks, settings, embedding_cache(arguments), compute_of(arguments))
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return () if text in (None, "none") else tuple(text.split(","))

@@ -88,8 +88,7 @@ def _run(config, workdir: str | Path) -> int:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     frozen = (config.train.vision, config.train.text) == ("none", "none")
-    asked = config.eval
-    evaluate = make_evaluation(asked.images, asked.annotations, asked.protocol, asked.mixes, keep=frozen)
+    evaluate = make_evaluation(config.eval, keep=frozen)
     try:
         done = train(config, workdir, evaluate=evaluate)
     except Diverged as error:

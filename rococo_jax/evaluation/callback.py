@@ -1,48 +1,81 @@
-"""Evaluation during training: the same benchmark as `rococo evaluate`, its figures in one flat dictionary."""
+"""Evaluation during training: what `rococo evaluate` asks, by the `eval` keys of a training config."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.inputs import open_benchmarks
-from rococo_jax.evaluation.runner import evaluate_model
+from rococo_jax.evaluation.inputs import read_benchmarks, read_settings
+from rococo_jax.evaluation.results import make_results
+from rococo_jax.evaluation.runner import outcomes_of
+from rococo_jax.processes import run_on_all_processes
 from rococo_jax.runtime import cache_folder
 
-_METRICS = ("r1", "fr1", "drop")
+# An empty text in a config is an option that is not given.
+_MAY_BE_EMPTY = ("data", "benchmarks", "images", "annotations", "tasks", "corrupted_benchmarks")
 
 
-def make_evaluation(
-    images: str, annotations: str, protocol: str = "paper", mixes: str = "none", keep: bool = True
-) -> Callable[[Encoder], Mapping[str, float]] | None:
-    """A function that evaluates a model, or None where no images are named.
+def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
+    """The benchmarks and settings that the `eval` keys name, or None where they name no data.
 
-    Its figures are `TASK/VARIANT/METRIC` in percent, and `score`: R@1 of the clean variants, averaged over the tasks.
+    Raises:
+        InputError: a name is unknown, a folder is missing, or as `open_benchmarks`.
+    """
+    if not (keys["data"] or keys["images"]):
+        return None
+    options = dict(keys) | {"limit": str(keys["limit"])} | {key: keys[key] or None for key in _MAY_BE_EMPTY}
+    options |= {key: list(filter(None, keys[key].split(","))) for key in ("data_dir", "out_images")}
+    settings = read_settings(options, _key)
+    return read_benchmarks(options, settings, _key), settings
+
+
+def _key(name: str) -> str:
+    return f"config.eval.{name}"
+
+
+def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], Mapping[str, float]] | None:
+    """A function that evaluates a model, or None where the keys name no data. All processes must call both.
+
+    Its figures are `TASK/VARIANT/METRIC`, as in `results.json`, and `score`, in percent: the primary metric of
+    unaltered variants, averaged over those of a task and then over tasks.
 
     Args:
-        images, annotations: as for `rococo evaluate`; missing images shrink the gallery.
-        protocol, mixes: as for `rococo evaluate`.
+        keys: the `eval` keys of a training config, by name.
         keep: keep features in the embedding cache; of use where towers are frozen.
+
+    Raises:
+        InputError: as `open_questions`.
     """
-    if not images:
+    opened = run_on_all_processes("benchmarks", lambda: open_questions(keys))
+    if opened is None:
         return None
-    mixed = () if mixes == "none" else tuple(mixes.split(","))
-    settings = Settings(protocol=protocol, mixed_galleries=mixed, allow_missing_images=True)
-    benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
+    benchmarks, settings = opened
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
-        results = evaluate_model(encoder, benchmarks, settings, cache).results
+        outcomes = [each for benchmark in benchmarks for each in outcomes_of(encoder, benchmark, settings, cache)]
+        tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
-            f"{task}/{variant}/{metric}": float(values[metric])
-            for task, variants in results["tasks"].items()
+            f"{task}/{variant}/{metric}": float(value)
+            for task, variants in tasks.items()
             for variant, values in variants.items()
-            for metric in _METRICS
-            if values.get(metric) is not None
+            for metric, value in values.items()
+            if value is not None
         }
-        clean = [variants["clean"]["r1"] for variants in results["tasks"].values()]
-        return {"score": float(np.mean(clean)), **figures}
+        return {"score": score_of(outcomes), **figures}
 
     return evaluate
+
+
+def score_of(outcomes: Sequence[Outcome]) -> float:
+    """The primary metric of unaltered variants, averaged over those of a task and then over tasks."""
+    of_task: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.seed is None and outcome.baseline in ("", outcome.variant):
+            of_task.setdefault(outcome.task, []).append(outcome.counted.values()[outcome.counted.primary])
+    return float(np.mean([np.mean(values) for values in of_task.values()]))

@@ -117,7 +117,7 @@ def evaluate_model(
         images = training_images(training.folder, training.image_names, benchmarks)
     # Asked of all benchmarks before the first image is read.
     for benchmark, seen in [(each, seen_images(encoder, each, settings.require_clean)) for each in benchmarks]:
-        made = _outcomes(encoder, benchmark, settings, cache)
+        made = outcomes_of(encoder, benchmark, settings, cache)
         outcomes += made
         notes += benchmark.notes
         pairs.append(pair_table(made, benchmark))
@@ -147,9 +147,14 @@ def evaluate_model(
     return Evaluated(results, per_query_table(tables), shown, per_query_table(pairs))
 
 
-def _outcomes(
+def outcomes_of(
     encoder: FeatureEncoder | CrossFitted | Stored, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache
 ) -> list[Outcome]:
+    """What every task of a benchmark makes of a model. All processes must call it.
+
+    Raises:
+        InputError: as `evaluate_model`.
+    """
     if isinstance(encoder, CrossFitted):
         folds = [(fold, embed_benchmark(fold, benchmark, cache)) for fold in encoder.folds]
         return choose_by_fold([score_tasks(benchmark.tasks, each, fold.mesh) for fold, each in folds], benchmark)

@@ -111,10 +111,8 @@ def refuse_what_cannot_train(plan: Plan) -> None:
 def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) -> None:
     """Trains a point to its end, from wherever it stands. Raises Stopped on SIGTERM, and what `train` raises."""
     config = point.config
-    asked, frozen = config.eval, (config.train.vision, config.train.text) == ("none", "none")
-    evaluate = None
-    if asked.every:
-        evaluate = make_evaluation(asked.images, asked.annotations, asked.protocol, asked.mixes, keep=frozen)
+    frozen = (config.train.vision, config.train.text) == ("none", "none")
+    evaluate = make_evaluation(config.eval, keep=frozen) if config.eval.every else None
     beside = workdir / "influence" / _words_hash(point)
     kept = {"run_cache": run_cache, "influence_folder": beside}
     done = train(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
@@ -278,7 +276,7 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
     how = f"one command a run: {launch}" if launch else "one run after another in this process"
     yield f"{counted}; {how}"
     if evaluation is None:
-        yield "no evaluation: neither --images and --annotations nor the config's eval.images is given"
+        yield "no evaluation: neither --images and --annotations nor the config's eval.data or eval.images is given"
     else:
         data = "; ".join(benchmark.summary() for benchmark in evaluation.benchmarks)
         yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"

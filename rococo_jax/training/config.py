@@ -145,7 +145,27 @@ def default_config() -> ConfigDict:
             # Saved every so many steps, and minutes (0: not by time). Kept: the last few, the best, and those of every
             # `keep_every`-th step (0: none).
             "checkpoint": {"every": 200, "minutes": 0.0, "keep": 2, "keep_every": 0},
-            "eval": {"every": 0, "images": "", "annotations": "", "protocol": "paper", "mixes": "none"},
+            # What `rococo evaluate` asks, by the names of its options: `data` and `benchmarks`, or `images` and
+            # `annotations` of one; lists with commas.
+            "eval": {
+                "every": 0,
+                "data": "",
+                "benchmarks": "",
+                "data_dir": "",
+                "images": "",
+                "annotations": "",
+                "tasks": "",
+                "protocol": "paper",
+                "mixed_galleries": "none",
+                "seeds": "1,10,100",
+                "corruptions": "none",
+                "severities": "1,3,5",
+                "corrupted_benchmarks": "",
+                "templates": "80",
+                "out_images": "",
+                "limit": 0,
+                "allow_missing_images": False,
+            },
         }
     )
 

@@ -122,8 +122,9 @@ def check_values(config: ConfigDict, leaves: Mapping[str, Any], source: object) 
     if config.kept_micro_batches > config.micro_batches:
         wanted = f"at most the {config.micro_batches} of micro_batches"
         raise InputError(source, "config.kept_micro_batches", config.kept_micro_batches, wanted)
-    if config.eval.every and not (config.eval.images and config.eval.annotations):
-        raise InputError(source, "config.eval.every", config.eval.every, "0 without eval.images and eval.annotations")
+    if config.eval.every and not (config.eval.data or config.eval.images):
+        wanted = "0 without eval.data, or eval.images and eval.annotations"
+        raise InputError(source, "config.eval.every", config.eval.every, wanted)
     if config.optimizer.cooldown_fraction and config.optimizer.schedule not in ("constant", "rsqrt"):
         wanted = f"0 with the schedule {config.optimizer.schedule!r}, which falls by itself"
         raise InputError(source, "config.optimizer.cooldown_fraction", config.optimizer.cooldown_fraction, wanted)

@@ -56,10 +56,7 @@ SAME_RESULT = {
     "checkpoint.minutes": "when they are saved",
     "optimizer.skip_nonfinite": "the same steps where gradients are finite",
     "eval.every": "which steps are evaluated",
-    "eval.images": "what is evaluated",
-    "eval.annotations": "what is evaluated",
-    "eval.protocol": "how it is evaluated",
-    "eval.mixes": "what is evaluated",
+    **{f"eval.{name}": "what is evaluated" for name in default_config().eval if name != "every"},
 }
 # Told from another value by tests beside the dense definitions of their losses, and by a run with all of them.
 OF_DEFENCES = {
