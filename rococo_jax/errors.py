@@ -1,11 +1,15 @@
 """`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported."""
 
+import difflib
 import errno
 import os
 import re
 import sys
+from collections.abc import Iterable
 
 _LONGEST_LINE = 2000
+# So many names are listed in an error's line.
+_FEW = 8
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # TensorStore's errors are ValueErrors; like those of safetensors they have the system's error in their text.
 _OF_TENSORSTORE = re.compile(r"\"(?P<path>[^\"]+)\"[^\"]*\[os_error_code='(?P<number>\d+)'")
@@ -45,6 +49,27 @@ class InputError(Exception):
 
 class DiskFull(InputError):
     """An output that has no room."""
+
+
+def unknown_name(source: object, field: str, name: str, known: Iterable[str], command: str = "") -> InputError:
+    """The error for a name that is none of `known`: it suggests the nearest, and lists them where they are few.
+
+    Args:
+        source, field: as `InputError` has them.
+        command: what lists the names where they are many, such as `rococo benchmarks`; empty where nothing does.
+    """
+    plain = {_plain(each): each for each in known}
+    near = difflib.get_close_matches(_plain(name), plain, 1, cutoff=0.5)
+    names = list(plain.values())
+    many = f"one of the {len(names)} that `{command}` lists" if command else f"one of {len(names)}"
+    wanted = f"one of {', '.join(names)}" if len(names) <= _FEW else many
+    hint = f" (did you mean {plain[near[0]]}?)" if near else ""
+    return InputError(source, field, repr(name), wanted + hint)
+
+
+def _plain(name: str) -> str:
+    """A name without what people write differently."""
+    return "_".join(name.lower().replace("-", " ").replace("_", " ").replace("/", " ").split())
 
 
 def first_line(error: BaseException) -> str:

@@ -5,7 +5,6 @@ this package are named in `MODULES`; other packages name theirs as entry points 
 """
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -20,7 +19,7 @@ from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.captions import find_images, refuse_missing_images
 from rococo_jax.data.downloads import Download
 from rococo_jax.data.images import FileImages, ImageSet
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 
 # Where each benchmark of this package is registered, in the order in which tables print them.
 MODULES = tuple(
@@ -168,9 +167,7 @@ def find_benchmark(name: str) -> BenchmarkInfo:
     """The benchmark of that name. Raises InputError, which suggests the nearest name, where there is none."""
     known = known_benchmarks()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError("benchmarks", "name", name, f"one of {', '.join(known)}{hint}")
+        raise unknown_name("benchmarks", "name", name, known, "rococo benchmarks")
     return known[name]
 
 

@@ -1,10 +1,9 @@
 """What an evaluation asks for, apart from the models and the data."""
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.perturb.images.corruptions import check_severity, find_corruption
 
 PROTOCOLS = ("paper", "strict")
@@ -78,6 +77,4 @@ def check_known(field: str, names: Sequence[str], known: Sequence[str], source: 
     """Raises InputError, which suggests the nearest, where a name is none of `known`."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise InputError(source, field, name, f"one of {', '.join(known)}{hint}")
+            raise unknown_name(source, field, name, known, "rococo benchmarks")

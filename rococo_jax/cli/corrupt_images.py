@@ -9,12 +9,17 @@ EXAMPLES = """\
   rococo corrupt-images --images coco/images --corruption gaussian_noise --severity 3 --out noisy
   rococo corrupt-images --images coco/images --corruption fog --severity 5 --seed 7 --size 224 --out foggy
   rococo corrupt-images --images coco/images --corruption defocus_blur --severity 1 --format jpeg --out blurred
+
+corruptions:
+  gaussian_noise, shot_noise, impulse_noise, speckle_noise, defocus_blur, glass_blur, motion_blur, zoom_blur,
+  gaussian_blur, snow, frost, fog, brightness, spatter, contrast, elastic_transform, pixelate,
+  jpeg_compression, saturate
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, metavar="DIR", help="every image below this folder")
-    parser.add_argument("--corruption", required=True, metavar="NAME", help="gaussian_noise, fog, pixelate, ...")
+    parser.add_argument("--corruption", required=True, metavar="NAME", help="one of the 19 below")
     parser.add_argument("--severity", required=True, type=int, metavar="1..5", help="1 is mild, 5 is strong")
     parser.add_argument(
         "--out", type=output_folder, required=True, metavar="DIR", help="images and manifest.json; one folder a run"

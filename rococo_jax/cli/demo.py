@@ -2,7 +2,7 @@
 
 import argparse
 
-from rococo_jax.cli.outputs import output_folder
+from rococo_jax.cli.outputs import add_table_arguments, output_folder
 
 HELP = "Run the whole benchmark offline on drawn scenes and the small models that come with it; under a minute."
 EXAMPLES = """\
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenes", type=int, default=250, metavar="N", help="how many scenes (default 250)")
     parser.add_argument("--seed", type=int, default=1, help="which scenes (default 1)")
     parser.add_argument("--protocol", choices=("paper", "strict"), default="paper", help="default: paper")
+    add_table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -54,6 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
     cache = EmbeddingCache(cache_folder() / "embeddings")
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
     all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training=training)
-    print_summary(all_results)
+    print_summary(all_results, wide=arguments.wide)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from rococo_jax.cli.outputs import output_folder
+from rococo_jax.cli.outputs import add_table_arguments, output_folder
 
 HELP = "Evaluate models on benchmarks: recall, false recall, drop and accuracy, with intervals and a report."
 EXAMPLES = """\
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard", metavar="K/N", help="only every N-th model, from the K-th: for N processes that share --out; write "
         "the report of all with `rococo report OUT`")  # fmt: skip
     add("--json", action="store_true", help="print the results as JSON instead of the table")
+    add_table_arguments(parser)
     add_loading_arguments(parser)
     add_embedding_arguments(parser)
 
@@ -149,7 +150,7 @@ def show_results(all_results: list, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(all_results[0] if len(all_results) == 1 else all_results, indent=2, ensure_ascii=False))
     elif not arguments.quiet:
-        print_summary(all_results)
+        print_summary(all_results, wide=arguments.wide)
 
 
 def _beside(arguments: argparse.Namespace):

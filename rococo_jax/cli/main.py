@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType, ModuleType
+from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
-from rococo_jax.errors import InputError, first_line, report_in_one_line
+from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
@@ -50,7 +51,7 @@ COMMANDS = (
 
 def build_parser(*only: str) -> argparse.ArgumentParser:
     """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rococo",
         description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
     )
@@ -66,8 +67,19 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, takes_overrides=getattr(module, "TAKES_OVERRIDES", False))
+        command.set_defaults(
+            run=module.run,
+            takes_overrides=getattr(module, "TAKES_OVERRIDES", False),
+            options=[option for action in command._actions for option in action.option_strings],
+        )
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, also of each command, whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,25 +89,40 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = None
     with _interrupts() as interrupted:
         try:
+            if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+                raise unknown_name("rococo", "command", words[0], COMMANDS, "rococo --help")
             parser = build_parser(*only)
             parsed, parsed.overrides = parser.parse_known_args(words)
             if parsed.overrides and not parsed.takes_overrides:
-                parser.error(f"unrecognized arguments: {' '.join(parsed.overrides)}")
+                _refuse_unknown(parsed)
             refuse_overwriting(parsed)
             _refuse_float64()
             _choose_device(getattr(parsed, "device", None))
             be_quiet(getattr(parsed, "quiet", False))
             with hold_output(parsed):
                 code = parsed.run(parsed) or 0
+            sys.stdout.flush()
             if interrupted:
                 raise KeyboardInterrupt
             return code
+        except BrokenPipeError:
+            # Whoever read the output has seen enough, as `head` does; the interpreter must not flush it again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         except BaseException as error:
             # Libraries turn an interruption while they are imported into errors of their own.
             code = report_in_one_line(KeyboardInterrupt() if interrupted else _of_device(error, parsed))
             if code is None:
                 raise
             return code
+
+
+def _refuse_unknown(parsed: argparse.Namespace) -> None:
+    """Raises InputError for the first argument that the command does not know."""
+    source, word = f"rococo {parsed.command}", parsed.overrides[0]
+    if not word.startswith("-"):
+        raise InputError(source, "argument", repr(word), f"an option; `{source} --help` lists them")
+    raise unknown_name(source, "option", word.partition("=")[0], parsed.options, f"{source} --help")
 
 
 @contextlib.contextmanager

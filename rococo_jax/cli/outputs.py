@@ -84,6 +84,13 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
 
 
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """How the table of figures is printed (`evaluation.summary`)."""
+    parser.add_argument(
+        "--wide", action="store_true", help="one table, however wide; otherwise it is fitted to the terminal in blocks"
+    )
+
+
 @contextlib.contextmanager
 def hold_output(arguments: argparse.Namespace) -> Iterator[None]:
     """Keeps the output for this command; another command that would write there is refused.

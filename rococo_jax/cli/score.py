@@ -6,7 +6,7 @@ results stand in one table with those of `rococo evaluate`.
 
 import argparse
 
-from rococo_jax.cli.outputs import output_file, output_file_or_folder, output_folder
+from rococo_jax.cli.outputs import add_table_arguments, output_file, output_file_or_folder, output_folder
 from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file
 
 HELP = "Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels."
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", help="what to call the model; default: the name of the first file, without its ending"
     )
+    add_table_arguments(parser)
     parser.add_argument(
         "--per-query",
         type=output_file,
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.per_query:
         write_per_query(arguments.per_query, table)
     write_json(arguments.out, with_checksum(results))
-    print_summary([results])
+    print_summary([results], wide=arguments.wide)
 
 
 def _score_benchmarks(arguments: argparse.Namespace) -> None:
@@ -112,7 +113,7 @@ def _score_benchmarks(arguments: argparse.Namespace) -> None:
         model = StoredEmbeddings(arguments.embeddings, arguments.name, arguments.allow_unknown)
         model.refuse_unknown(benchmarks)
     results, _ = evaluate_into(Path(arguments.out), model, benchmarks, settings_of(arguments), EmbeddingCache(None))
-    print_summary([results])
+    print_summary([results], wide=arguments.wide)
 
 
 def _check_inputs(arguments: argparse.Namespace) -> None:

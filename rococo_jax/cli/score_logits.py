@@ -48,4 +48,4 @@ def score_logits_file(arguments: argparse.Namespace) -> None:
     if arguments.per_query:
         write_per_query(arguments.per_query, table)
     write_json(arguments.out, with_checksum(results))
-    print_summary([results])
+    print_summary([results], wide=arguments.wide)

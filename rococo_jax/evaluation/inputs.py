@@ -181,8 +181,8 @@ def _under(
         chosen = [info for info in known.values() if not info.missing(layout_folders(info, data, folders))]
         chosen = [info for info in chosen if any(map(settings.wants, info.tasks))]
         if not chosen:
-            wanted = "; ".join(f"{info.name}: {', '.join(info.folders.values())}" for info in known.values())
-            raise InputError(data, "benchmarks", "none whose files are all there", f"one of {wanted}")
+            wanted = f"all files of one; `rococo benchmarks --data {data}` says what is missing of each"
+            raise InputError(data, "benchmarks", "none whose files are all there", wanted)
     placed = [(info, layout_folders(info, data, folders)) for info in chosen]
     for info, places in placed:
         if missing := info.missing(places):

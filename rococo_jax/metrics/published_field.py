@@ -9,7 +9,6 @@ as their authors did, so only large differences say something.
 """
 
 import dataclasses
-import difflib
 import functools
 import json
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import unknown_name
 
 FORMAT = "rococo_jax.published_field 1"
 FIELD = Path(__file__).parent / "assets" / "published_field.json"
@@ -61,9 +60,7 @@ class Field:
         known = {each.lower(): place for place, each in enumerate(self.names)}
         asked = " ".join(name.replace("/", " ").lower().split())
         if asked not in known:
-            near = difflib.get_close_matches(asked, known, 1)
-            hint = f" (did you mean {self.names[known[near[0]]]}?)" if near else ""
-            raise InputError("--against", "checkpoint", name, f"one of {len(known)} published ones{hint}")
+            raise unknown_name("--against", "checkpoint", name, self.names)
         return {column: float(values[known[asked]]) for column, values in self.figures.items()}
 
 

@@ -53,7 +53,7 @@ def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
     yes, no = (True, True), (False, False)
     assert corrupted() == corrupted("classes", "cifar10") == {"classes": yes, "cifar10": yes}
     assert corrupted("cifar10") == {"classes": no, "cifar10": yes}
-    with pytest.raises(InputError, match="corrupted_benchmarks: found rococo; wanted one of classes, cifar10"):
+    with pytest.raises(InputError, match="corrupted_benchmarks: found 'rococo'; wanted one of classes, cifar10"):
         corrupted("rococo")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,12 +59,6 @@ def test_every_command_has_help_with_examples(command, capsys):
         build_parser().parse_args([command, "--help"])
     assert stop.value.code == 0
     assert f"  rococo {command}" in capsys.readouterr().out.split("examples:")[1]
-
-
-def test_a_command_that_does_not_exist_is_refused_with_2():
-    with pytest.raises(SystemExit) as stop:
-        main(["evalute"])
-    assert stop.value.code == 2
 
 
 @pytest.mark.parametrize(
@@ -185,3 +180,46 @@ def test_a_model_that_does_not_fit_on_the_disk_is_reported_in_one_line_and_not_w
         assert done.returncode == 2, done.stderr
         assert "no space left on device" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
         assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["evaluat"],
+            ["rococo: command: found 'evaluat'; wanted one of the 28 that `rococo --help` lists", "evaluate?)"],
+        ),
+        (["zzz"], ["command: found 'zzz'; wanted one of the 28 that `rococo --help` lists\n"]),
+        (
+            ["verify", "--annotations", "x", "--agianst", "y"],
+            ["rococo verify: option: found '--agianst'; wanted", "did you mean --against?"],
+        ),
+        (["inspect", "a", "b"], ["rococo inspect: argument: found 'b'; wanted an option; `rococo inspect --help`"]),
+        (["join", "--zzz=1"], ["rococo join: ", "; see rococo join --help"]),
+        (["demo", "--protocol", "papr"], ["rococo demo: argument --protocol: invalid choice: 'papr'"]),
+    ],
+)
+def test_a_wrong_word_is_one_line_with_the_nearest(words, said, capsys):
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.count("\n") == 1
+    assert [part for part in said if part not in error] == [], error
+
+
+def test_the_help_names_every_corruption():
+    from rococo_jax.cli import corrupt_images
+    from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+
+    listed = corrupt_images.EXAMPLES.partition("corruptions:")[2]
+    assert sorted(re.findall(r"\w+", listed)) == sorted(CORRUPTIONS)
+
+
+def test_a_reader_that_stops_reading_gets_no_traceback():
+    command = f"{sys.executable} -m rococo_jax benchmarks | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""

@@ -9,7 +9,6 @@ The random part of a corruption depends on the key and the image's id only: not 
 place in it, or the number of devices. Every image runs through the same compiled program, a fixed number at a time.
 """
 
-import difflib
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Integer, Key, UInt8
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.perturb.images.corruptions import blur, digital, noise, weather
 from rococo_jax.runtime import AXES
 
@@ -156,9 +155,7 @@ def find_corruption(name: str) -> Corruption:
     """The corruption of that name. Raises InputError, which suggests the nearest name, where there is none."""
     if name in CORRUPTIONS:
         return CORRUPTIONS[name]
-    near = difflib.get_close_matches(name.lower().replace("-", "_").replace(" ", "_"), CORRUPTIONS, n=1, cutoff=0.4)
-    wanted = f"{near[0]!r}, perhaps; there are" if near else "one of"
-    raise InputError("corruption", "name", repr(name), f"{wanted} {', '.join(CORRUPTIONS)}")
+    raise unknown_name("corruption", "name", name, CORRUPTIONS, "rococo corrupt-images --help")
 
 
 def check_severity(severity: Any) -> None:

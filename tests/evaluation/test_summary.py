@@ -1,0 +1,110 @@
+"""The printed tables: in a terminal of any width every figure is there whole, and names can be told apart."""
+
+import io
+import re
+
+import pytest
+import rich.console
+
+from rococo_jax.evaluation import summary
+from rococo_jax.evaluation.summary import print_summary, shortened
+
+METRICS = {
+    "rank": ("r1", "r5", "r10", "fr1", "drop", "ties"),
+    "choose": ("group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
+    "classify": ("top1", "per_class", "ece", "ece_scaled", "auroc_mcm", "fpr95_mcm"),
+}
+MODELS = [f"open_clip:ViT-L-14-quickgelu_laion400m_e{epoch}" for epoch in (31, 32)] + ["b32"]
+
+
+def result(model: str, seed: int):
+    tasks, intervals, figure = {}, {}, 10.0 + seed
+    for kind, names in METRICS.items():
+        for task in (f"{kind}_attribute_replaced", f"{kind}_relation_replaced"):
+            tasks[task], intervals[task] = {}, {}
+            for variant in ("clean", "same_concept_of_another_kind"):
+                tasks[task][variant] = {}
+                for name in names:
+                    figure += 0.1
+                    tasks[task][variant][name] = figure
+                intervals[task][variant] = {names[0]: [figure - 5, figure + 5]}
+    kinds = {task: task.partition("_")[0] for task in tasks}
+    return {"model": model, "tasks": tasks, "kinds": kinds, "intervals": intervals, "notes": ["a [bracketed] note"]}
+
+
+RESULTS = [result(model, 20 * place) for place, model in enumerate(MODELS)]
+FIGURES = {
+    f"{value:.1f}"
+    for each in RESULTS
+    for variants in each["tasks"].values()
+    for metrics in variants.values()
+    for value in metrics.values()
+}
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """What is printed in a terminal of some columns, or to a file (None)."""
+    monkeypatch.setattr(summary, "compare_with_published", lambda results: [])
+    original = rich.console.Console
+
+    def print_in(columns: int | None, **options) -> str:
+        written = io.StringIO()
+
+        def console(width=None):
+            return original(file=written, width=width or columns, force_terminal=columns is not None, color_system=None)
+
+        monkeypatch.setattr(rich.console, "Console", console)
+        print_summary(RESULTS, **options)
+        return re.sub(r"\x1b\[[\d;]*m", "", written.getvalue())
+
+    return print_in
+
+
+def lines_of_tables(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if "note:" not in line]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_no_figure_is_cut_and_no_line_is_too_long(printed, columns):
+    text = printed(columns)
+    assert set(re.findall(r"(?<![\d.-])\d+\.\d(?![\d-])", text)) >= FIGURES
+    assert max(map(len, lines_of_tables(text))) <= columns
+    for line in lines_of_tables(text):
+        # Names come first; what follows the first figure is figures alone.
+        cells = line.split()
+        assert not any("…" in cell and any(character.isdigit() for character in cell[:1]) for cell in cells), line
+
+
+def test_every_block_names_its_rows(printed):
+    text = printed(80)
+    blocks = [block for block in re.split(r"\n\s*\n", text) if "model" in block]
+    assert len(blocks) > len(METRICS)
+    for block in blocks:
+        assert len([line for line in block.splitlines() if re.search(r"\d+\.\d$", line.rstrip())]) == 12
+        assert "…e31" in block or "_e31" in block
+        assert "_e32" in block or "…e32" in block
+
+
+@pytest.mark.parametrize("columns, options", [(None, {}), (80, {"wide": True})])
+def test_a_file_and_a_wide_table_have_whole_names_and_one_table_a_kind(printed, columns, options):
+    text = printed(columns, **options)
+    assert "…" not in text
+    assert text.count(" model ") + text.count("\nmodel ") + text.startswith("model ") == len(METRICS)
+    for model in MODELS:
+        assert text.count(f"{model} ") == len(METRICS)
+    assert "note: a [bracketed] note" in text
+
+
+def test_shortened_names_are_different_where_names_are():
+    names = ["laion2b_s34b_b79k", "laion2b_s32b_b82k", "openai", "laion2b_s34b_b79k"]
+    for limit in (4, 8, 12, 17):
+        found = shortened(names, limit)
+        assert max(map(len, found)) <= limit
+        assert found[0] == found[3]
+        assert len(set(found)) == 3
+    assert shortened(names, 17) == names
+    # The difference is in the middle, where every cut of this length takes it away.
+    alike = [f"aaaaaaaaaa{number}bbbbbbbbbb" for number in range(12)]
+    assert len(set(shortened(alike, 8))) == 12
+    assert max(map(len, shortened(alike, 8))) <= 8
