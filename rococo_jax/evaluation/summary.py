@@ -123,7 +123,7 @@ def shortened(names: Sequence[str], limit: int) -> list[str]:
     are numbered.
 
     >>> shortened(["laion2b_s34b_b79k", "laion2b_s32b_b82k"], 12)
-    ['laion2…_b79k', 'laion2…_b82k']
+    ['laion2b…b79k', 'laion2b…b82k']
     """
     different = list(dict.fromkeys(names))
     usual = (limit - 1) * 2 // 5
