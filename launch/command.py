@@ -27,11 +27,9 @@ from rococo_jax.storage import hash_bytes  # noqa: E402
 OVERRIDE = re.compile(r"--config\.(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 WANTED = "-- train --config FILE [--workdir DIR] [--config.key=value ...]"
 MOUNT = "/mnt/rococo"
-# On GPUs. JAX takes 75 % of the memory by default, for programs that share the device; a training process has it alone,
-# and a tenth is enough for CUDA, NCCL and cuDNN, which do not ask JAX. The scheduler starts the reduction of a layer's
-# gradients and computes on; without it the device waits for each.
-GPU_MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
-GPU_FLAGS = ("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=true")
+# Programs that process 0 has compiled, on storage that all hosts mount: every host finds them at the next start.
+CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+MOUNTED_CACHE = f"{MOUNT}/compiled"
 FORMS = {
     "bucket": re.compile(r"gs://(?P<what>[a-z0-9][a-z0-9._-]+)(?:/(?P<folder>.*))?"),
     "claim": re.compile(r"claim:(?P<what>[a-z0-9][a-z0-9.-]*)(?P<folder>)"),

@@ -20,9 +20,9 @@ from pathlib import Path
 from string import Template
 
 from command import (
-    GPU_FLAGS,
-    GPU_MEMORY,
+    CACHE_VARIABLE,
     MOUNT,
+    MOUNTED_CACHE,
     Disk,
     InputError,
     TrainCommand,
@@ -146,17 +146,17 @@ def tolerations(resource: str, spot: bool) -> list[dict]:
 
 def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
     """Variables of `rococo_jax.processes`. On TPU, JAX finds the processes by variables that GKE sets."""
-    timeout = {"name": "ROCOCO_TIMEOUT", "value": str(asked.timeout)}
+    common = {"ROCOCO_TIMEOUT": str(asked.timeout), CACHE_VARIABLE: MOUNTED_CACHE}
+    common = [{"name": name, "value": value} for name, value in common.items()]
     if asked.tpu:
-        return [{"name": "ROCOCO_COORDINATOR", "value": "auto"}, timeout]
+        return [{"name": "ROCOCO_COORDINATOR", "value": "auto"}, *common]
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     first = f"{command.name}-workers-0-0.{command.name}"
     return [
         {"name": "ROCOCO_COORDINATOR", "value": f"{first}:{PORT['nvidia.com/gpu']}"},
         {"name": "ROCOCO_PROCESSES", "value": str(asked.hosts)},
         {"name": "ROCOCO_PROCESS", "valueFrom": {"fieldRef": {"fieldPath": index}}},
-        timeout,
-        *({"name": name, "value": value} for name, value in (GPU_MEMORY, GPU_FLAGS)),
+        *common,
     ]
 
 

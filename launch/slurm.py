@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from command import (
-    GPU_FLAGS,
-    GPU_MEMORY,
+    CACHE_VARIABLE,
     InputError,
     TrainCommand,
     as_shell,
@@ -89,9 +88,9 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
     lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in asked.sbatch)]
     lines += ["", "set -euo pipefail", f"cd {shlex.quote(str(Path.cwd()))}", *asked.setup, ""]
-    # What this shell or a --setup line has set counts; of repeated flags XLA takes the last.
-    (memory, share), (flags, flag) = GPU_MEMORY, GPU_FLAGS
-    lines += [f'export {memory}="${{{memory}:-{share}}}"', f'export {flags}="{flag} ${{{flags}:-}}"']
+    # What this shell or a --setup line has set counts. Runs side by side share the folder.
+    compiled = shlex.quote(str(Path(workdir).parent / "compiled"))
+    lines += [f"compiled={compiled}", f'export {CACHE_VARIABLE}="${{{CACHE_VARIABLE}:-$compiled}}"']
     lines += [f"export ROCOCO_TIMEOUT={asked.timeout}"]
     if asked.coordinator == "auto":
         lines += ["export ROCOCO_COORDINATOR=auto"]

@@ -77,6 +77,8 @@ case "$1" in
         mount_disk "$2"
         install_rococo
         export ROCOCO_COORDINATOR=auto ROCOCO_TIMEOUT=$3 EXIT_CODE_FILE=run.code
+        # A new slice finds what process 0 of an earlier one has compiled.
+        export JAX_COMPILATION_CACHE_DIR="$mount/compiled"
         exec sh launch/until_stopped.sh .venv/bin/rococo "${@:4}"
         ;;
     follow)

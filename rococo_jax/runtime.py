@@ -1,6 +1,8 @@
 """Setup of JAX for every command: the persistent compilation cache, the processes (`processes.py`), the device mesh."""
 
+import importlib.util
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.processes import barrier, distributed_run, initialize_distributed, on_any_process
+from rococo_jax.processes import barrier, coordination, distributed_run, initialize_distributed, on_any_process
 
 __all__ = [
     "AXES",
@@ -23,6 +25,7 @@ __all__ = [
     "make_mesh",
     "on_any_process",
     "rows_of",
+    "set_gpu_options",
 ]
 
 AXES = ("data", "fsdp")
@@ -37,10 +40,60 @@ def cache_folder() -> Path:
 
 
 def enable_compilation_cache() -> None:
-    """Turns on JAX's persistent compilation cache, unless the user has already chosen a folder for it."""
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    """Turns on JAX's persistent compilation cache, in `JAX_COMPILATION_CACHE_DIR` or in `cache_folder()`.
+
+    All processes read it and JAX writes it from process 0 alone, so hosts of one run should share the folder.
+
+    Raises:
+        InputError: process 0 cannot write `JAX_COMPILATION_CACHE_DIR`. Where the default folder cannot be written,
+            programs are compiled at every start.
+    """
+    chosen = jax.config.jax_compilation_cache_dir
+    folder = chosen or str(cache_folder() / "compiled")
+    group = coordination()
+    if "://" not in folder and (group is None or group.number == 0):
+        _check_writable(Path(folder), "JAX_COMPILATION_CACHE_DIR" if chosen else None)
+    if chosen is None:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def _check_writable(folder: Path, variable: str | None) -> None:
+    """Writes a file into the folder. JAX itself only warns, once for every program."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if variable:
+            reason = f"{folder}: {error.strerror}"
+            raise InputError("environment", variable, reason, "a folder that can be written") from None
+
+
+# JAX takes 75 % of a GPU's memory by default, for programs that share it; a tenth is enough for CUDA, NCCL and cuDNN,
+# which do not ask JAX. The scheduler starts the reduction of a layer's gradients and computes on.
+GPU_MEMORY_FRACTION = "0.9"
+GPU_FLAGS = {"--xla_gpu_enable_latency_hiding_scheduler": "true"}
+_GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
+# Variables by which a user sets how much memory JAX takes.
+_MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE",
+                     "XLA_PYTHON_CLIENT_ALLOCATOR")  # fmt: skip
+
+
+def set_gpu_options() -> None:
+    """Sets options that every long command wants on GPUs, where JAX has a plugin for them and the user has set none.
+
+    Must be called before JAX starts the devices, which reads the environment.
+    """
+    if not any(importlib.util.find_spec(name) for name in _GPU_PLUGINS):
+        return
+    if not any(name in os.environ for name in _MEMORY_VARIABLES):
+        os.environ[_MEMORY_VARIABLES[0]] = GPU_MEMORY_FRACTION
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    named = {flag.partition("=")[0] for flag in flags}
+    missing = [f"{name}={value}" for name, value in GPU_FLAGS.items() if name not in named]
+    if missing:
+        os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
 
 
 # XLA flags that say where and how programs run, not what they compute.

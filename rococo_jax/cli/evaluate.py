@@ -84,8 +84,9 @@ def benchmarks_of(arguments: argparse.Namespace) -> list:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates every model, prints the table, writes the report. Returns 1 where a model failed."""
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
 
+    set_gpu_options()
     with distributed_run():
         enable_compilation_cache()
         return _run(arguments)

@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     workdir = Path(arguments.workdir)
 
+    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
     from rococo_jax.sweep.running import (
         Stopped,
         launch_point,
@@ -97,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from rococo_jax.training.run_cache import RunCache
 
+    set_gpu_options()
     refuse_other_points(plan, workdir)
     if arguments.print_commands:
         print("\n".join(printed_commands(plan, workdir)))
@@ -113,8 +115,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print("\n".join(point_lines(plan, workdir, evaluation is not None)))
         return 0
-
-    from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
     run_cache = RunCache()

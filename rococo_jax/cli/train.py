@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
     from rococo_jax.training.config import flat, read_config
 
     config = read_config(arguments.config, arguments.overrides)
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         for key, value in sorted(flat(config).items()):
             print(f"{key} = {value!r}")
         return 0
+    set_gpu_options()
     with distributed_run():
         enable_compilation_cache()
         return _cross_fit(config, Path(arguments.workdir)) if arguments.cross_fit else _run(config, arguments.workdir)

@@ -1,0 +1,98 @@
+"""Before the first step: the cache of compiled programs, and the options of GPUs."""
+
+import os
+import re
+
+import jax
+import pytest
+
+from rococo_jax import runtime
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import GPU_MEMORY_FRACTION, enable_compilation_cache, set_gpu_options
+from tests.support.processes import run_lines
+
+COUNTED = """
+import sys, jax, jax.numpy as jnp
+from rococo_jax.runtime import enable_compilation_cache, make_mesh
+
+enable_compilation_cache()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rsplit("/", 1)[1]))
+mesh = make_mesh()
+place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+for length in (16, 24, 32):
+    shape = jax.ShapeDtypeStruct((length,), "float32", sharding=place)
+    jax.jit(lambda x: jnp.sin(x).sum()).lower(shape).compile()
+print("compiled", events.count("compile_requests_use_cache") - events.count("cache_hits"), file=sys.stderr)
+barrier("counted")
+"""
+
+
+# JAX's key of a program names the topology of the devices. On accelerators that is the whole mesh's; on CPUs it differs
+# between the processes of a run, and this gives them the kinds of the devices instead.
+SAME_KEYS = "from jax._src import cache_key\ncache_key._hash_accelerator_config = cache_key._hash_devices\n"
+
+
+def programs_compiled(folder: str, before: str = "") -> list[int]:
+    """Programs that each of two processes compiled; `folder` may name the process by `{me}`."""
+    before += f"os.environ['ROCOCO_CACHE'] = {folder!r}.format(me=os.environ['ROCOCO_PROCESS'])\n"
+    ended = run_lines(COUNTED, 2, before=before)
+    assert [code for code, _ in ended] == [0, 0], ended
+    return [int(re.search(r"^compiled (\d+)$", said, re.MULTILINE)[1]) for _, said in ended]
+
+
+def test_processes_that_share_a_cache_compile_nothing_at_the_second_start(tmp_path):
+    shared = str(tmp_path / "shared")
+    assert programs_compiled(shared, SAME_KEYS)[0] == 3
+    assert programs_compiled(shared, SAME_KEYS) == [0, 0]
+
+
+def test_with_a_cache_for_each_host_the_second_compiles_at_every_start(tmp_path):
+    own = str(tmp_path / "host-{me}")
+    assert [programs_compiled(own, SAME_KEYS), programs_compiled(own, SAME_KEYS)] == [[3, 3], [0, 3]]
+
+
+@pytest.fixture
+def cache_setting():
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    yield
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+def test_a_cache_folder_that_cannot_be_written_is_refused(tmp_path, cache_setting):
+    (tmp_path / "file").touch()
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "file" / "compiled"))
+    with pytest.raises(InputError, match=r"JAX_COMPILATION_CACHE_DIR.*file/compiled: Not a directory; wanted a folder"):
+        enable_compilation_cache()
+
+
+@pytest.fixture
+def gpu_plugin(monkeypatch):
+    monkeypatch.setattr(runtime, "_GPU_PLUGINS", ("jaxlib",))
+    for name in (*runtime._MEMORY_VARIABLES, "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def set_by_command() -> tuple[str | None, str | None]:
+    set_gpu_options()
+    return os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_FLAGS")
+
+
+def test_gpu_options_are_set_where_there_is_a_plugin_for_gpus(gpu_plugin):
+    wanted = (GPU_MEMORY_FRACTION, "--xla_gpu_enable_latency_hiding_scheduler=true")
+    assert set_by_command() == wanted
+    assert set_by_command() == wanted  # not twice
+
+
+def test_options_of_the_user_count(gpu_plugin):
+    gpu_plugin.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    gpu_plugin.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false --xla_dump_to=x")
+    assert set_by_command() == (None, "--xla_gpu_enable_latency_hiding_scheduler=false --xla_dump_to=x")
+
+
+def test_nothing_is_set_without_a_plugin_for_gpus(gpu_plugin):
+    gpu_plugin.setattr(runtime, "_GPU_PLUGINS", ("no_plugin_of_this_name",))
+    assert set_by_command() == (None, None)
