@@ -50,6 +50,26 @@ def normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "*shape"
     return np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform(key, shape, above_minus_one, 1.0))
 
 
+def rounded_product(left: Array | float, right: Array) -> Array:
+    """`left * right` in float32, rounded before anything is added to it.
+
+    A compiler fuses a product and a sum into one instruction that rounds once, or does not, depending on how it splits
+    the work over threads. It cannot do so across `round`, and scaling by a power of two is exact. Up to 2 ** -22 the
+    product is unchanged; smaller parts are cut off.
+    """
+    return jnp.round((left * np.float32(2**22)) * right) * np.float32(2**-22)
+
+
+def ordered_sum(values: Float[Array, "..."]) -> Float[Array, ""]:
+    """The sum by halves. `jnp.sum` adds in an order that depends on the number of threads."""
+    values = values.reshape(-1)
+    values = jnp.pad(values, (0, (1 << (values.size - 1).bit_length()) - values.size))
+    while values.size > 1:
+        values = jax.lax.optimization_barrier(values.reshape(2, -1))
+        values = values[0] + values[1]
+    return values[0]
+
+
 def gaussian_weights(sigma: float, truncate: float = 4.0) -> Float[np.ndarray, " taps"]:
     """A sampled Gaussian, cut at `truncate` standard deviations, that sums to 1."""
     radius = int(truncate * sigma + 0.5)

@@ -24,6 +24,8 @@ from rococo_jax.perturb.images.corruptions.primitives import (
     motion_blur,
     motion_offsets,
     normal,
+    ordered_sum,
+    rounded_product,
     to_bytes,
     uniform,
     zoom_lines,
@@ -141,10 +143,12 @@ def diamond_square(draws: FractalDraws, wibble: float, decay: float) -> Float[Ar
     for squares, tops, sides in draws:
         size = grid.shape[0]
         scale = wibble * wibble
+        # Rounded, or one core would draw other numbers than four; see `rounded_product`.
+        moves = [rounded_product(scale, draw) for draw in (squares, tops, sides)]
         around = grid + jnp.roll(grid, -1, axis=0)
-        middle = (around + jnp.roll(around, -1, axis=1)) / 4 + scale * squares
-        top = (middle + jnp.roll(middle, 1, axis=0) + grid + jnp.roll(grid, -1, axis=1)) / 4 + scale * tops
-        side = (middle + jnp.roll(middle, 1, axis=1) + grid + jnp.roll(grid, -1, axis=0)) / 4 + scale * sides
+        middle = (around + jnp.roll(around, -1, axis=1)) / 4 + moves[0]
+        top = (middle + jnp.roll(middle, 1, axis=0) + grid + jnp.roll(grid, -1, axis=1)) / 4 + moves[1]
+        side = (middle + jnp.roll(middle, 1, axis=1) + grid + jnp.roll(grid, -1, axis=0)) / 4 + moves[2]
         upper, lower = jnp.stack([grid, top], axis=-1), jnp.stack([side, middle], axis=-1)
         # A barrier after each level: fused into one expression, each level would be recomputed for the next.
         grid = jax.lax.optimization_barrier(jnp.stack([upper, lower], axis=1).reshape(2 * size, 2 * size))
@@ -165,7 +169,8 @@ def draw_frost(key: Key[Array, ""], height: int, width: int, severity: int) -> F
 
 
 def _standard(field: Float[Array, "height width"]) -> Float[Array, "height width"]:
-    return (field - field.mean()) / field.std()
+    field = field - ordered_sum(field) / field.size
+    return field / jnp.sqrt(ordered_sum(rounded_product(field, field)) / field.size)
 
 
 def frost(image: Image, severity: int, pane: Float[Array, "height width 3"]) -> Image:
