@@ -60,7 +60,7 @@ install_rococo() {
         sudo apt-get -qq install -y "$python" "$python-venv"
     fi
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-    .venv/bin/python -m pip install --quiet --editable '.[tpu]'
+    .venv/bin/python -m pip install --quiet --constraint launch/constraints.txt --editable '.[tpu]'
 }
 
 case "$1" in

@@ -2,6 +2,7 @@
 
 import os
 import re
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from rococo_jax import runtime
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import GPU_MEMORY_FRACTION, enable_compilation_cache, set_gpu_options
+from rococo_jax.training.throughput import Meter, peak_flops
+from tests.support.paths import CHECKOUT
 from tests.support.processes import run_lines
 
 COUNTED = """
@@ -96,3 +99,27 @@ def test_options_of_the_user_count(gpu_plugin):
 def test_nothing_is_set_without_a_plugin_for_gpus(gpu_plugin):
     gpu_plugin.setattr(runtime, "_GPU_PLUGINS", ("no_plugin_of_this_name",))
     assert set_by_command() == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "teraflops"),
+    [("NVIDIA B200", 2250), ("AMD Instinct MI300X", 1307.4), ("TPU v6 lite", 918), ("TPU7x", 2307 / 2)],
+)
+def test_peaks_by_the_names_that_jax_gives_devices(kind, teraflops):
+    assert peak_flops(Mock(spec=jax.Device, device_kind=kind)) == teraflops * 1e12
+
+
+def test_an_unknown_chip_is_one_line(monkeypatch, capsys):
+    unknown = Mock(spec=jax.Device, device_kind="Chip 9", platform="gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [unknown])
+    assert Meter(8).peak is None
+    assert capsys.readouterr().err == "no published peak is known of 'Chip 9' (PEAK_TFLOPS): no mfu and no hfu\n"
+
+
+def test_hosts_of_a_tpu_slice_install_pinned_releases():
+    lines = (CHECKOUT / "launch" / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "libtpu", "jax-cuda12-plugin"} <= set(pins)
+    assert pins["jax"] == pins["jaxlib"] == pins["jax-cuda12-plugin"]
+    host = (CHECKOUT / "launch" / "tpu_host.sh").read_text()
+    assert "pip install --quiet --constraint launch/constraints.txt" in host

@@ -29,11 +29,13 @@ from ml_collections import ConfigDict
 
 from rococo_jax.models import ConvolutionalSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
+from rococo_jax.progress import say
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
 from rococo_jax.training.patch_dropout import kept_patches
 
-# TFLOP/s a device, dense bfloat16: Google Cloud's TPU pages and NVIDIA's data sheets (SXM forms).
+# TFLOP/s a device, dense bfloat16: Google Cloud's TPU pages, NVIDIA's data sheets (SXM forms; B200 in HGX and DGX) and
+# AMD's for the MI300X. JAX shows each of the two TensorCores of a TPU v7 chip (2,307 TFLOP/s) as a device.
 PEAK_TFLOPS = {
     "TPU v4": 275.0,
     "TPU v5 lite": 197.0,
@@ -42,9 +44,12 @@ PEAK_TFLOPS = {
     "TPU v5": 459.0,
     "TPU v6 lite": 918.0,
     "TPU v6e": 918.0,
+    "TPU7x": 1153.5,
     "NVIDIA A100": 312.0,
     "NVIDIA H100": 989.0,
     "NVIDIA H200": 989.0,
+    "NVIDIA B200": 2250.0,
+    "AMD Instinct MI300X": 1307.4,
 }
 
 
@@ -87,7 +92,10 @@ class Meter:
     def __init__(self, images: int):
         self.images = images
         self.memory: int | None = None
-        self.peak = peak_flops(jax.local_devices()[0])
+        device = jax.local_devices()[0]
+        self.peak = peak_flops(device)
+        if self.peak is None and device.platform != "cpu" and jax.process_index() == 0:
+            say(f"no published peak is known of {device.device_kind!r} (PEAK_TFLOPS): no mfu and no hfu")
         self.restart()
 
     def restart(self) -> None:
