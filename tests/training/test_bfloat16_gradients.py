@@ -1,0 +1,125 @@
+"""The gradients of a step in bfloat16 with SC and VC: every sum over rows is float32, for every trained parameter.
+
+The traced program is read, since a CPU computes in float32 what the program sums in bfloat16. The number of pairs is a
+prime that divides no other length, so that an axis of rows is known by its length.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.interpreters import partial_eval
+
+from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.losses.terms import active_fields
+from rococo_jax.models import HeadSpec, ModelSpec
+from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity import ShardedLogits
+from rococo_jax.training.freezing import split_parameters
+from rococo_jax.training.grad_cache import loss_and_gradients
+from rococo_jax.training.objective import total_loss
+from rococo_jax.training.step import batch_shapes, make_embed
+from tests.models.test_flops import TEXT, VISIONS, VIT
+from tests.support.tiny import tiny_encoder
+from tests.training.test_step import make_config
+
+PAIRS, TOKENS, PARTS = 13, 24, 2
+LINEAR = HeadSpec("linear", 64)
+_FULL = dataclasses.replace(TEXT, attention="full", pooling="last")
+_BERT = dataclasses.replace(TEXT, attention="masked", norm_after_blocks=True, token_types=2)
+TEXTS = {
+    "clip": TEXT,
+    "siglip": _FULL,
+    "coca": dataclasses.replace(TEXT, pooling="appended", pad_id=0),
+    "bert": dataclasses.replace(_BERT, pooling="mean"),
+    "gpo": dataclasses.replace(_BERT, pooling="generalized", pooling_width=256),
+}
+MORE_VISIONS = {
+    "class token last": dataclasses.replace(VIT, class_position=False, norm_before_blocks=True),
+    "eva": dataclasses.replace(VIT, inner_norms=True, norm_changes=True, layer_scale=False),
+}
+SPECS = {
+    **{
+        f"image, {name}": ModelSpec(vision, TEXT, LINEAR, LINEAR)
+        for name, vision in ({name: vision for name, (vision, _) in VISIONS.items()} | MORE_VISIONS).items()
+    },
+    **{
+        f"text, {name}": ModelSpec(VIT, text, HeadSpec("linear", 64), HeadSpec("linear", 64))
+        for name, text in TEXTS.items()
+    },
+}
+
+
+def _programs(jaxpr):
+    """The program and those inside its loops and calls."""
+    yield jaxpr
+    for equation in jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda each: hasattr(each, "eqns")):
+            if hasattr(value, "eqns"):
+                yield from _programs(getattr(value, "jaxpr", value))
+
+
+def _summed_lengths(equation) -> list[int]:
+    """Lengths of the axes that an equation sums over; 0 for devices."""
+    name, shape = equation.primitive.name, equation.invars and getattr(equation.invars[0].aval, "shape", ())
+    if name == "dot_general":
+        return [shape[axis] for axis in equation.params["dimension_numbers"][0][0]]
+    if name == "reduce_sum":
+        return [shape[axis] for axis in equation.params["axes"]]
+    if name == "conv_general_dilated":
+        return [shape[equation.params["dimension_numbers"].lhs_spec[1]]]
+    if name == "scatter-add":
+        rows, table = equation.invars[2].aval.shape, equation.outvars[0].aval.shape
+        return [length for length in rows if length not in table]
+    return [0] if name.startswith("psum") or name == "reduce_scatter" else []
+
+
+def narrow_sums(jaxpr, rows: int) -> list[str]:
+    """Sums over rows or devices whose result is narrower than float32."""
+    return [
+        str(equation)
+        for program in _programs(jaxpr)
+        for equation in program.eqns
+        if equation.outvars[0].aval.dtype == jnp.bfloat16
+        and any(length % rows == 0 for length in _summed_lengths(equation))
+    ]
+
+
+@functools.cache
+def program_of_gradients(name: str, parts: int):
+    """The program of all gradients, and their paths in the order of its results."""
+    spec, mesh = SPECS[name], make_mesh(jax.devices()[:1])
+    rows = PAIRS * parts
+    config = make_config(batch_size=rows, micro_batches=parts, dtype="bfloat16", remat="full", data__text_length=TOKENS)
+    config.losses.vc.partner_group = PAIRS
+    fields, logits = active_fields(config.losses), ShardedLogits(mesh)
+    batch = batch_shapes(config, spec, TOKENS, for_towers=True)
+    embed = make_embed(config, spec, tiny_encoder().preprocessing, mesh)
+    every = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in parameter_shapes(spec).items()}
+    trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), every)
+
+    def gradients(trained, frozen, batch):
+        def loss(vectors, scales):
+            return total_loss(vectors, scales, batch, config.losses, logits)
+
+        return loss_and_gradients(
+            lambda trained, rows: embed(trained, frozen, rows, fields), loss, trained, batch.for_towers(fields),
+            parts=parts, kept=1, mesh=mesh,
+        )[2]  # fmt: skip
+
+    program, results = jax.make_jaxpr(gradients, return_shape=True)(trained, frozen, batch)
+    assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype(jnp.float32)}
+    return program.jaxpr, sorted(results)
+
+
+@pytest.mark.parametrize(("name", "parts"), [*((name, 1) for name in SPECS), ("image, clip", PARTS)])
+def test_no_gradient_of_a_parameter_is_a_sum_over_rows_in_bfloat16(name, parts):
+    program, paths = program_of_gradients(name, parts)
+    narrow = {}
+    for place, path in enumerate(paths):
+        of_parameter, _ = partial_eval.dce_jaxpr(program, [each == place for each in range(len(paths))])
+        if sums := narrow_sums(of_parameter, PAIRS):
+            narrow[path] = sums
+    assert narrow == {}
