@@ -32,8 +32,8 @@ barrier("counted")
 """
 
 
-# JAX's key of a program names the topology of the devices. On accelerators that is the whole mesh's; on CPUs it differs
-# between the processes of a run, and this gives them the kinds of the devices instead.
+# JAX's key of a program names the topology of the devices. By JAX's source that is the whole mesh's on accelerators,
+# which was not tried; on CPUs it differs between the processes, and this gives them the kinds of the devices instead.
 SAME_KEYS = "from jax._src import cache_key\ncache_key._hash_accelerator_config = cache_key._hash_devices\n"
 
 
