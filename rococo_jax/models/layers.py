@@ -103,25 +103,31 @@ class LayerNorm(nnx.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Float[Array, "... width"]:
-    """Its backward pass keeps `x` in its dtype, and the mean and the factor of each row; what JAX derives keeps three
-    arrays of the size of `x` in float32.
+    """Its backward pass keeps `x` in its dtype, and of a narrower dtype than float32 the mean and the factor of each
+    row; what JAX derives keeps three arrays of the size of `x` in float32.
     """
     return _layer_norm_forward(x, scale, bias, eps)[0]
 
 
 def _layer_norm_forward(x: Array, scale: Array, bias: Array, eps: float) -> tuple[Array, tuple[Array, ...]]:
-    wide = x.astype(jnp.float32)
-    mean = wide.mean(-1, keepdims=True)
-    centred = wide - mean
-    factor = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
-    normed = centred * factor
-    mean, factor = checkpoint_name(mean, "norm"), checkpoint_name(factor, "norm")
-    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed), (x, scale, mean, factor)
+    mean, factor = checkpoint_name(_moments(x, eps), "norm")
+    normed = (x.astype(jnp.float32) - mean) * factor
+    # A model in float32 computes them again: another fusion would move the last bits of its gradients.
+    kept = () if x.dtype == jnp.float32 else (mean, factor)
+    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed), (x, scale, *kept)
+
+
+def _moments(x: Array, eps: float) -> tuple[Array, Array]:
+    """The mean of each row and the factor that gives what is left a variance of 1."""
+    x = x.astype(jnp.float32)
+    mean = x.mean(-1, keepdims=True)
+    return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + eps)
 
 
 def _layer_norm_backward(eps: float, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
     """dx = factor (c - mean(c) - normed mean(c normed)), with c the cotangent times the scale."""
-    x, scale, mean, factor = kept
+    x, scale, *moments = kept
+    mean, factor = moments or _moments(x, eps)
     normed = (x.astype(jnp.float32) - mean) * factor
     scaled = cotangent * along_last_axis(scale, cotangent)
     to_normed = scaled - scaled.mean(-1, keepdims=True) - normed * (scaled * normed).mean(-1, keepdims=True)

@@ -102,7 +102,7 @@ def test_jpeg_and_size_are_options(folder):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--corruption", "gausian_noise", "--severity", "1"), "'gaussian_noise', perhaps"),
+        (("--corruption", "gausian_noise", "--severity", "1"), "did you mean gaussian_noise"),
         (("--corruption", "fog", "--severity", "0"), "severity: found 0"),
         (("--corruption", "fog", "--severity", "6"), "severity: found 6"),
         (("--corruption", "fog", "--severity", "1", "--seed", "-1"), "seed: found -1"),
