@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, VisionSpec
+from rococo_jax.processes import gather
 
 _HIGHEST, _HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
 PRECISIONS = {
@@ -87,11 +88,17 @@ def text_tokens_at_once(platform: str) -> int:
 
 
 def free_bytes(mesh: Mesh) -> int | None:
-    """Free memory of the fullest device of this process; None where the platform does not tell, as on CPUs."""
-    stats = [device.memory_stats() for device in mesh.local_devices]
-    if not all(each and "bytes_limit" in each for each in stats):
-        return None
-    return min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in stats)
+    """Free memory of the fullest device; None where the platform does not tell, as on CPUs. All processes of the mesh
+    must call it.
+    """
+
+    def of_this_process() -> list[int | None]:
+        stats = [device.memory_stats() or {} for device in mesh.local_devices]
+        return [each["bytes_limit"] - each.get("bytes_in_use", 0) if "bytes_limit" in each else None for each in stats]
+
+    shares = gather("free memory", of_this_process) if mesh.is_multi_process else [of_this_process()]
+    free = [each for share in shares for each in share]
+    return None if None in free else min(free)
 
 
 def largest_unit(unit: int, needed: Callable[[int], int], free: int) -> int:

@@ -4,6 +4,9 @@
     idle     a device without rows skips its unit (a conditional), and goes on with the next step at once
     balance  where a step has fewer units than devices, those that have had least work take them
 
+Where the mesh spans processes, since parameters are sharded over several, each process brings rows of its own, and all
+run the same programs in the same order: a process without rows of a shape takes part with none (`in_step`).
+
 So at most one unit of each shape is padding, whatever the number of devices, and a vector's bits depend neither on the
 other items nor on the number of devices.
 
@@ -14,6 +17,7 @@ fit into the devices' memory is cut into smaller ones.
 import collections
 import contextlib
 import dataclasses
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +31,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.processes import gather
 from rococo_jax.runtime import AXES
 
 T = TypeVar("T")
@@ -54,6 +59,11 @@ class Rows:
     unit: int
     cost: int = 1
 
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What decides the program that encodes the rows."""
+        return self.cost, self.unit, tuple((array.shape[1:], array.dtype.str) for array in self.arrays)
+
 
 @dataclass
 class DeviceSteps:
@@ -62,6 +72,7 @@ class DeviceSteps:
     Attributes:
         name: what errors call the program's owner.
         mesh: the devices.
+        devices: how many of them this process has, which its rows go to.
         on_halved: called with a batch that did not fit and the unit in which it is tried again.
         load: work that each device has had: rows times cost, padding included.
         asked: the same of the rows alone, without padding.
@@ -70,11 +81,13 @@ class DeviceSteps:
     name: str
     mesh: Mesh
     on_halved: Callable[[Rows, int], None]
+    devices: int = field(init=False)
     load: Int[np.ndarray, " devices"] = field(init=False)
     asked: int = 0
 
     def __post_init__(self):
-        self.load = np.zeros(self.mesh.size, np.int64)
+        self.devices = len(self.mesh.local_devices)
+        self.load = np.zeros(self.devices, np.int64)
 
     def run(self, batches: Iterable[Rows], program: Program) -> Iterator[BatchFeatures]:
         """The features of all rows, batch by batch, in order.
@@ -84,7 +97,11 @@ class DeviceSteps:
             program: (active, *arrays) -> features, over the mesh; see `on_active_devices`.
         """
         waiting: collections.deque[tuple[Rows, np.ndarray, jax.Array | None]] = collections.deque()
-        with contextlib.closing(made_ahead(self._placed(batch) for batch in batches)) as placed:
+        if self.mesh.is_multi_process:
+            steps = (self._placed(batch) for batch in in_step(self.name, made_ahead(iter(batches))))
+        else:
+            steps = made_ahead(self._placed(batch) for batch in batches)
+        with contextlib.closing(steps) as placed:
             for batch, slots, inputs in placed:
                 waiting.append((batch, slots, _or_none(program, inputs)))
                 if len(waiting) >= STEPS_UNDER_WAY + self.mesh.size - 1:
@@ -95,15 +112,16 @@ class DeviceSteps:
     def _fetched(
         self, batch: Rows, slots: np.ndarray, features: jax.Array | None, program: Program
     ) -> Iterator[BatchFeatures]:
-        found = None if features is None else _or_none(np.asarray, [features])
+        found = None if features is None else _or_none(_own_rows, [features])
         if found is not None:
-            of_units = found.reshape(self.mesh.size, batch.unit, *found.shape[1:])
+            of_units = found.reshape(self.devices, batch.unit, *found.shape[1:])
             yield batch.index, of_units[slots].reshape(-1, *found.shape[1:])[: len(batch.index)]
             return
-        unit = batch.unit // 2
+        unit = 0 if self.mesh.is_multi_process else batch.unit // 2
         if unit == 0:
             device = self.mesh.devices.flat[0].device_kind
-            raise InputError(self.name, "memory of the device", f"no room for one item on {device}", "a larger device")
+            items = "one item" if batch.unit == 1 else f"{batch.unit} items"
+            raise InputError(self.name, "memory of the device", f"no room for {items} on {device}", "a larger device")
         self.on_halved(batch, unit)
         for start in range(0, len(batch.index), unit * self.mesh.size):
             here = slice(start, start + unit * self.mesh.size)
@@ -114,7 +132,7 @@ class DeviceSteps:
             yield from self._fetched(smaller, slots, _or_none(program, inputs), program)
 
     def _placed(self, batch: Rows) -> tuple[Rows, np.ndarray, list[jax.Array]]:
-        count, devices = len(batch.index), self.mesh.size
+        count, devices = len(batch.index), self.devices
         units = -(-count // batch.unit)
         if units > devices:
             raise ValueError(f"{count} rows in units of {batch.unit} for {devices} devices")
@@ -126,7 +144,43 @@ class DeviceSteps:
         active[slots] = True
         padded = (_in_slots(array, slots, batch.unit, devices) for array in batch.arrays)
         sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
-        return batch, slots, [jax.device_put(array, sharding) for array in (active, *padded)]
+        place = jax.make_array_from_process_local_data if self.mesh.is_multi_process else _device_put
+        return batch, slots, [place(sharding, array) for array in (active, *padded)]
+
+
+def in_step(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
+    """Batches of this process, and between them empty ones in the shapes of other processes' batches, so that all run
+    the same programs: of the shapes that are due, the smallest comes first. All processes must call it.
+
+    Raises:
+        Exception: what making a batch raised on any process, on all of them.
+    """
+    due: list[Rows] = []
+
+    def shape_due() -> tuple[Any, ...] | None:
+        due.extend(itertools.islice(batches, 1 - len(due)))
+        return due[0].shape if due else None
+
+    while shapes := [shape for shape in gather(f"{name}: a step", shape_due) if shape is not None]:
+        first = min(shapes)
+        if due and due[0].shape == first:
+            yield due.pop()
+        else:
+            cost, unit, arrays = first
+            empty = tuple(np.zeros((0, *of_row), dtype) for of_row, dtype in arrays)
+            yield Rows(np.zeros(0, np.int64), empty, unit, cost)
+
+
+def _device_put(sharding: NamedSharding, array: np.ndarray) -> jax.Array:
+    return jax.device_put(array, sharding)
+
+
+def _own_rows(features: jax.Array) -> np.ndarray:
+    """The rows on this process's devices, in order."""
+    if features.is_fully_addressable:
+        return np.asarray(features)
+    shards = sorted(features.addressable_shards, key=lambda shard: shard.index[0].start)
+    return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
 def _or_none(run: Callable[..., T], inputs: Sequence[Any]) -> T | None:
@@ -158,7 +212,7 @@ def on_active_devices(mesh: Mesh, encode: Program, state: Any, active: Bool[jax.
     Where parameters are sharded, all devices gather them together, and so all encode.
     """
     if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
-        return encode(state, *rows)
+        return jax.lax.with_sharding_constraint(encode(state, *rows), NamedSharding(mesh, PartitionSpec(AXES)))
 
     def local(state: Any, active: jax.Array, *rows: jax.Array) -> jax.Array:
         made = jax.eval_shape(encode, state, *rows)

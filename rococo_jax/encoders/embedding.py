@@ -120,9 +120,11 @@ def features_of_parts(
     """
     # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
     side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
-    tower = encoder.describe_tower(side)
-    if tower is None:  # what decides the vectors is not known
+    tower = None if cache.folder is None else encoder.describe_tower(side)
+    if tower is None and cache.folder is not None:  # what decides the vectors is not known
         cache = EmbeddingCache(None)
+    # Encoders over several processes run in step: each takes part in every round, with items of its own or without.
+    in_step = encoder.mesh.is_multi_process
     about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
     keys = [cache.key(about, content) for content in contents]
     found = {number: part for number, key in enumerate(keys) if (part := cache.get(key)) is not None}
@@ -163,7 +165,7 @@ def features_of_parts(
             for number, rows in known.items():
                 if rows:
                     fill(number, list(rows), np.stack(list(rows.values())))
-            for index, features in encode(items) if items else ():
+            for index, features in encode(items) if items or in_step else ():
                 for number in np.unique(of_item[index]).tolist():
                     here = of_item[index] == number
                     left[number] -= int(here.sum())
@@ -173,8 +175,8 @@ def features_of_parts(
 
         wanted, process = [number for number in range(len(parts)) if number not in kept_somewhere], jax.process_index()
         for turn in chunks(wanted, _PARTS_PER_ROUND * len(held)):
-            shares = [turn[place :: len(held)] for place in range(len(held))]
-            for place, made in enumerate(gather(what, partial(_made_if_any, make, shares[process]))):
+            shares = [turn[place :: len(held)] for place in range(len(held))]  # empty for some in a short round
+            for place, made in enumerate(gather(what, lambda own=shares[process]: make(own) if own or in_step else [])):
                 found |= dict(zip(shares[place], made, strict=True))
                 if place != process:
                     advance(sum(map(len, made)))
@@ -183,11 +185,6 @@ def features_of_parts(
 
 def _on(process: int, make: Callable[[], np.ndarray]) -> np.ndarray | None:
     return make() if jax.process_index() == process else None
-
-
-def _made_if_any(make: Callable[[Sequence[int]], list[np.ndarray]], numbers: Sequence[int]) -> list[np.ndarray]:
-    """A round may have fewer parts than processes."""
-    return make(numbers) if numbers else []
 
 
 def encoding_versions() -> dict[str, str]:

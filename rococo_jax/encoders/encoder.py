@@ -212,7 +212,7 @@ class Encoder:
 
     def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
         """As `text_features`, batch by batch: places among the texts, and their features. Short texts come first."""
-        ids = self.token_ids(texts)
+        ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
         program = partial(programs.text_features, self.mesh, self._graph, self.compute.products, self._state)
         yield from self.steps.run(self._text_rows(ids), program)
 
@@ -265,11 +265,7 @@ class Encoder:
         return matcher.logits(image_tokens, ids, pairs, on_progress)
 
     def require_matching(self) -> None:
-        """Refuses to go on without a matching head.
-
-        Raises:
-            InputError: the model has none.
-        """
+        """Raises InputError where the model has no matching head."""
         if self.spec.matching is None:
             raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
 
@@ -292,8 +288,7 @@ class Encoder:
         static = self.mesh, self._graph, self.preprocessing, self.compute.products
         if not self._images_fit:
             self._fit_images(program, static)
-        program = partial(program, *static, self._state)
-        yield from self.steps.run(self._image_rows_of(images), program)
+        yield from self.steps.run(self._image_rows_of(images), partial(program, *static, self._state))
 
     def _fit_images(self, program: Callable, static: tuple) -> None:
         """Takes as many images at once as the compiled program leaves room for; refuses where not one fits."""
@@ -342,7 +337,7 @@ class Encoder:
     def _image_rows_of(self, images) -> Iterator[Rows]:
         done, images = 0, self._as_pixels(images)
         # `unit` is read once a batch: a step that did not fit lowers it from another thread.
-        while batch := list(islice(images, (unit := self._image_rows) * self.mesh.size)):
+        while batch := list(islice(images, (unit := self._image_rows) * self.steps.devices)):
             yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), unit)
             done += len(batch)
 
@@ -362,7 +357,7 @@ class Encoder:
     def _text_rows(self, ids: list[list[int]]) -> Iterator[Rows]:
         counts, context = [len(row) for row in ids], self.spec.text.context_length
         fixed = self.tokenizer.spec.fixed_length
-        for batch in text_batches(counts, context, self._tokens, self.mesh.size, fixed):
+        for batch in text_batches(counts, context, self._tokens, self.steps.devices, fixed):
             arrays = self.tokenizer.pad([ids[i] for i in batch.index], batch.length)
             yield Rows(batch.index, tuple(arrays), batch.unit, batch.length)
 
@@ -397,4 +392,5 @@ class Encoder:
                 raise InputError(self.name, "token ids", f"no {text.eos_id} in a text", "every text ended by it")
 
     def _place(self, rows: np.ndarray) -> jax.Array:
-        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
+        sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
+        return jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])

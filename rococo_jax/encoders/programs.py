@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.device_steps import on_active_devices
@@ -51,4 +52,8 @@ def text_features(mesh, graph, products, state, active, ids, mask) -> jax.Array:
 @partial(jax.jit, static_argnums=(0, 1))
 def projected(graph, method: str, state, features) -> jax.Array:
     """Unit vectors from features, by a method of the module."""
-    return getattr(merge_gathered(graph, state), method)(features)
+    model = merge_gathered(graph, state)
+    vectors = getattr(model, method)(features)
+    if model.sharded_over is None:
+        return vectors
+    return jax.lax.with_sharding_constraint(vectors, NamedSharding(model.sharded_over, PartitionSpec()))

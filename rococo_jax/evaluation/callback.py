@@ -58,7 +58,9 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
-        outcomes = [each for benchmark in benchmarks for each in outcomes_of(encoder, benchmark, settings, cache)]
+        # A key needs the hash of whole parameters, which no process has where they are sharded over several.
+        kept = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
+        outcomes = [each for benchmark in benchmarks for each in outcomes_of(encoder, benchmark, settings, kept)]
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)

@@ -19,6 +19,7 @@ from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.stored import Stored
 from rococo_jax.processes import gather
+from rococo_jax.runtime import make_mesh
 
 
 def embed_benchmark(encoder: FeatureEncoder | Stored, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
@@ -43,11 +44,12 @@ def embed_benchmark(encoder: FeatureEncoder | Stored, benchmark: Benchmark, cach
 
 
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:
-    """The outcome of every task; all processes must ask for the same, `mesh` has the devices of this one.
+    """The outcome of every task; all processes must ask for the same; each scores on its devices.
 
     Raises:
         InputError: as `Task.score`, on all processes.
     """
+    mesh = make_mesh(jax.local_devices()) if mesh.is_multi_process else mesh
     process, count = jax.process_index(), jax.process_count()
     if count == 1:
         return [task.score(embeddings, mesh) for task in tasks]

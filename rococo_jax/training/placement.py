@@ -1,4 +1,4 @@
-"""Parameters of a running state for evaluation, on this process's devices, and for writing, on the host."""
+"""Parameters of a running state for evaluation, where they are, and for writing, on the host."""
 
 from collections.abc import Mapping
 
@@ -7,23 +7,20 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training.freezing import join_parameters
 
 
-def parameters_of_this_process(
+def parameters_where_they_are(
     trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], mesh: Mesh
-) -> tuple[dict[str, jax.Array | np.ndarray], Mesh]:
-    """All parameters on this process's devices, and the mesh of these. All processes must call it.
-
-    Nothing is copied where the devices of a process hold whole parameters between them; else the host gathers them.
+) -> tuple[dict[str, jax.Array], Mesh]:
+    """All parameters and their mesh, without a copy: that of this process's devices where these hold whole parameters
+    between them, so that processes need not wait for each other; else `mesh`, whose processes encode in step.
     """
     local = mesh.local_mesh
-    if local.shape["fsdp"] == mesh.shape["fsdp"]:
-        parts = ({path: _local_view(array, local) for path, array in part.items()} for part in (trained, frozen))
-        return join_parameters(*parts), local
-    devices = jax.local_devices()
-    return gather_to_host(trained, frozen), make_mesh(devices, fsdp=len(devices))
+    if local.shape["fsdp"] != mesh.shape["fsdp"]:
+        return join_parameters(trained, frozen), mesh
+    return join_parameters(*({path: _local_view(array, local) for path, array in part.items()}
+                             for part in (trained, frozen))), local  # fmt: skip
 
 
 def _local_view(array: jax.Array, mesh: Mesh) -> jax.Array:

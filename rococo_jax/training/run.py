@@ -41,7 +41,7 @@ from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.loop import run_loop
 from rococo_jax.training.memory import Estimate, compile_within_memory, memory_of
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.placement import gather_to_host, parameters_of_this_process
+from rococo_jax.training.placement import gather_to_host, parameters_where_they_are
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog, check_wandb
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
@@ -173,7 +173,7 @@ def _train(
     )
 
     def current(state: TrainState) -> Encoder:
-        parameters, own_mesh = parameters_of_this_process(state.average or state.parameters, frozen, mesh)
+        parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, frozen, mesh)
         return origin.encoder(parameters, _record(config, int(state.step)), own_mesh)
 
     def flops(text_tokens: int) -> StepFlops:

@@ -1,0 +1,58 @@
+"""Processes that encode rows of their own run the same programs in the same order."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rococo_jax.encoders import device_steps
+from rococo_jax.encoders.device_steps import Rows, in_step
+
+
+def rows(first: int, count: int, length: int, unit: int = 4) -> Rows:
+    return Rows(np.arange(first, first + count), (np.full((count, length), first),), unit, length)
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    """Runs a function as each of two processes, whose `gather` is an exchange between two threads."""
+    meeting, said, place = threading.Barrier(2, timeout=20), [None, None], threading.local()
+
+    def gather(what, make):
+        said[place.number] = make()
+        meeting.wait()
+        both = list(said)
+        meeting.wait()
+        return both
+
+    def run(function):
+        def alone(number):
+            place.number = number
+            return function(number)
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(alone, range(2)))
+
+    monkeypatch.setattr(device_steps, "gather", gather)
+    return run
+
+
+OWN = (
+    [rows(0, 8, 16), rows(8, 5, 16), rows(13, 2, 48)],
+    [rows(100, 3, 24), rows(103, 4, 48, unit=2), rows(107, 1, 48)],
+)
+
+
+@pytest.mark.parametrize("batches", [OWN, OWN[::-1], (OWN[0], []), ([], [])])
+def test_all_take_the_same_shapes_in_the_same_order_and_each_its_own_rows_once(two_processes, batches):
+    taken = two_processes(lambda process: list(in_step("model", iter(batches[process]))))
+    first, second = ([(each.unit, each.cost, each.arrays[0].shape[1:]) for each in steps] for steps in taken)
+    assert first == second and len(first) <= sum(map(len, batches))
+    for own, steps in zip(batches, taken, strict=True):
+        assert [each for each in steps if len(each.index)] == own
+        for each in steps:
+            assert len(each.index) == len(each.arrays[0])
+    # A step that both have is one step.
+    if batches is OWN:
+        assert len(first) == len({each.shape for each in OWN[0] + OWN[1]}) + 1
