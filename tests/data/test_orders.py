@@ -84,6 +84,16 @@ def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
     assert (drawn(MixtureOrder(sizes, weights, 128, 8, shards if by_shard else None), 500) != images[:500]).mean() > 0.9
 
 
+@pytest.mark.parametrize("shards", [None, ((4,) * 16, (2,) * 32)])
+def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
+    order = MixtureOrder((64, 64), (Fraction(1, 2), Fraction(1, 2)), 16, 3, shards)
+    images = drawn(order, 16 * 24)
+    for source in (0, 1):
+        first, second = images[images // 64 == source][:128].reshape(2, 64)
+        np.testing.assert_array_equal(np.sort(first), np.sort(second))
+        assert (first != second).mean() > 0.5
+
+
 def test_a_rare_source_has_longer_blocks():
     order = MixtureOrder((50, 50), (Fraction(9995, 10000), Fraction(5, 10000)), 16, 0)
     rare = drawn(order, 8 * order.block) >= 50

@@ -47,3 +47,14 @@ def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
     cache = EmbeddingCache(tmp_path)
     np.testing.assert_array_equal(embed_texts(encoder, captions[:6], cache), expected[:6])
     assert cache.computed == 6
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_part_of_another_length_than_its_index_is_not_used(rows, tmp_path):
+    items, about, cache = [b"a", b"b", b"c"], {"tower": "text"}, EmbeddingCache(tmp_path)
+    key = cache.key(about, items)
+    cache.remember(about, key, items)
+    cache.put(key, np.ones((rows, 5), np.float32))
+    assert cache.find(about, items[:2]) == {} and cache.read == 0
+    cache.put(key, np.ones((3, 5), np.float32))
+    assert sorted(cache.find(about, items[:2])) == [0, 1]

@@ -259,7 +259,11 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
 
 def test_a_loss_that_is_no_number_is_skipped_as_often_as_allowed_and_then_stops(data, tmp_path, monkeypatch, capsys):
     config = config_of(
-        data, "optimizer.learning_rate=1e30", "optimizer.warmup_fraction=0.4", "optimizer.skip_nonfinite=1"
+        data,
+        "optimizer.learning_rate=1e30",
+        "optimizer.warmup_fraction=0.4",
+        "optimizer.skip_nonfinite=1",
+        "checkpoint.every=1",
     )
     workdir = tmp_path / "run"
     monkeypatch.setattr("rococo_jax.training.run.train", functools.partial(train, mesh=mesh_of(1)))
@@ -274,6 +278,7 @@ def test_a_loss_that_is_no_number_is_skipped_as_often_as_allowed_and_then_stops(
     # The state after a skipped update is the one before, and its checkpoint keeps the count.
     with pytest.raises(Diverged, match="the checkpoint of step"):
         train(config, workdir, mesh=mesh_of(1))
+    assert "update skipped" not in capsys.readouterr().err
 
 
 def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):

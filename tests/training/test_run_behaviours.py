@@ -95,6 +95,11 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
+def checkpointed(workdir: Path) -> set[int]:
+    """The steps whose checkpoints are there."""
+    return {int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal()}
+
+
 def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
     scores, seen = {2: 0.9, 4: 0.3, 6: 0.5}, []
     config = read_config(data / "config.py", ["config.checkpoint.keep=1", "config.checkpoint.every=1"])
@@ -107,10 +112,38 @@ def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
 
     done = run.train(config, tmp_path / "run", evaluate=evaluate)
     assert [step for step, _ in seen] == [2, 4, 6] and len({scale for _, scale in seen}) == 3
-    kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdecimal()}
-    assert kept == {2, 6}
+    assert checkpointed(tmp_path / "run") == {2, 6}
     # The model at the end is the last, not the best.
     assert float(load_model(done.model).model.logit_scale[...]) == seen[-1][1]
+
+
+def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
+    config = read_config(data / "config.py", ["config.checkpoint.every=100"])
+    config.eval.every, scored = 2, []
+
+    def on_step(done, state):
+        if done == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    def evaluate(encoder: Encoder) -> dict[str, float]:
+        scored.append(encoder.provenance["trained"]["step"])
+        return {"score": 0.5}
+
+    assert run.train(config, tmp_path / "run", evaluate=evaluate, on_step=on_step).stopped and scored == []
+    assert checkpointed(tmp_path / "run") == {2}
+
+
+def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
+    overrides = ["config.checkpoint.minutes=1", "config.checkpoint.every=100", "config.checkpoint.keep=9"]
+    clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
+    clock.monotonic = lambda: clock.seconds
+    monkeypatch.setattr("rococo_jax.training.loop.time", clock)
+
+    def on_step(done, state):
+        clock.seconds += 40
+
+    run.train(read_config(data / "config.py", overrides), tmp_path / "run", on_step=on_step)
+    assert checkpointed(tmp_path / "run") == {2, 4, 6}
 
 
 def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):

@@ -194,6 +194,20 @@ def test_a_step_computes_the_kept_patches_and_the_texts_alone_where_images_are_l
     assert texts in locked and "tensor<8x5x16xf32>" not in locked and "x3xui8>" not in locked and "x3xui8>" in whole
 
 
+def test_patches_are_dropped_by_the_number_of_the_step(monkeypatch):
+    case = Case((("batch_size", 8), ("patch_dropout", 0.5)))
+    steps = []
+
+    def recorded(batch, config, spec, step, mesh):
+        jax.debug.callback(lambda step: steps.append(int(step)), step)
+        return batch
+
+    monkeypatch.setattr("rococo_jax.training.step.drop_patches", recorded)
+    run(case)
+    jax.effects_barrier()
+    assert steps == list(range(len(steps))) and len(steps) > 1
+
+
 @pytest.mark.thorough
 def test_steps_with_patches_dropped_are_the_same_on_two_devices_and_in_parts():
     settings = (("batch_size", 8), ("patch_dropout", 0.5), ("optimizer.eps", 1e-3), ("optimizer.learning_rate", 1e-2),
