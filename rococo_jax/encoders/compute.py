@@ -25,8 +25,9 @@ PRECISIONS = {
     "high": (jnp.float32, _HIGH, "float32, products in 3 passes of bfloat16 or TF32"),
     "bfloat16": (jnp.bfloat16, _HIGHEST, "bfloat16"),
 }
-# What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call.
-_CPU_IMAGES, _CPU_TEXT_TOKENS = 16, 1024
+# What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call. The last
+# unit of every length is filled up: the more tokens a unit has, the more of a short list is padding.
+_CPU_IMAGES, _CPU_TEXT_TOKENS = 16, 256
 # Enough rows for the matrix units of today's accelerators (50 x 12 tiles of 128 x 256 in an MLP of B/32), few enough
 # that one unit of padding is little.
 _ACCELERATOR_IMAGE_TOKENS, _ACCELERATOR_TEXT_TOKENS = 8192, 4096

@@ -1,11 +1,15 @@
 """The encoder's promises: a vector does not depend on its company, on padding, on batches, or on devices."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.data.captions import read_captions
 from rococo_jax.encoders.buckets import text_batches
+from rococo_jax.encoders.compute import text_tokens_at_once
 from rococo_jax.errors import InputError
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
@@ -103,6 +107,16 @@ def test_batches_cover_all_texts_once_and_waste_little_on_captions():
     assert all(counts[batch.index].max() <= batch.length for batch in batches)
     computed = sum(batch.unit * batch.length for batch in batches)
     assert computed < 1.3 * counts.sum()
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(("texts", "most"), [(128, 1.9), (500, 1.25), (1000, 1.15)])
+def test_short_lists_of_captions_compute_little_padding_on_cpus(texts, most, real_data):
+    captions = [text for each in read_captions(real_data / "coco" / "captions_test.json") for text in each.captions]
+    # A token a word or mark, a start and an end, about as CLIP's tokenizer has it.
+    counts = [len(re.findall(r"\w+|[^\w\s]", text)) + 2 for text in captions[:texts]]
+    batches = text_batches(counts, 77, text_tokens_at_once("cpu"))
+    assert sum(batch.unit * batch.length for batch in batches) <= most * sum(counts)
 
 
 def test_towers_that_see_their_padding_have_one_length():
