@@ -35,8 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="N,N", help="of the runs (default: the config's)")
     parser.add_argument("--keep", choices=("samples", "steps"), help="what is the same for all batch sizes (default: "
                         "the config file's, else samples)")  # fmt: skip
-    parser.add_argument("--lr-scaling", choices=("constant", "square-root", "linear"), help="how the learning rate "
-                        "follows the batch size (default: the config file's, else constant)")  # fmt: skip
+    parser.add_argument("--lr-scaling", choices=("constant", "square-root", "linear", "adam"), help="how the learning "
+                        "rate follows the batch size; adam: betas and epsilon too (default: the config file's, else "
+                        "constant)")  # fmt: skip
     parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
                         help="override a key of the config for all points")  # fmt: skip
     how = parser.add_mutually_exclusive_group()

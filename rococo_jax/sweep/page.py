@@ -17,7 +17,17 @@ from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import atomic_write
 from rococo_jax.sweep.collect import ALTERED, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
-from rococo_jax.sweep.tables import MIB, label, summary, summary_label, tasks_of, title, training_texts
+from rococo_jax.sweep.tables import (
+    MIB,
+    SCALED,
+    label,
+    scaled_keys,
+    summary,
+    summary_label,
+    tasks_of,
+    title,
+    training_texts,
+)
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
@@ -33,6 +43,7 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
+        _scaled_part(plan),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
     ]
     html = render_page(title(plan), "rococo sweep", summary(plan), blocks)
@@ -130,6 +141,14 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         for variant in order_variants(row.tasks.get(task, {}))
     ]
     return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
+
+
+def _scaled_part(plan: Plan) -> Part | None:
+    heads, lines = scaled_keys(plan)
+    body = [[Cell(text, words=True) for text in line] for line in lines]
+    return (
+        Part(SCALED, [Table(SCALED, [Head(name, words=True) for name in heads], body)], 2, "group") if lines else None
+    )
 
 
 def _first_heads(plan: Plan) -> list[Head]:

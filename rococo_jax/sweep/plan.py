@@ -6,7 +6,7 @@ A config file of `rococo train` may have a second function, `get_sweep()`, a Con
     arms             "name: key=value key=value", or several such strings
     seeds            "0,1,2"
     keep             what is the same for all batch sizes: "samples" or "steps"
-    lr_scaling       how the learning rate follows the batch size: "constant", "square-root" or "linear"
+    lr_scaling       how the learning rate follows the batch size: "constant", "square-root", "linear" or "adam"
 
 Axes and arms are written as
 
@@ -18,13 +18,15 @@ Axes and arms are written as
 The command line overrides the file. A point is `(arm, a value of each axis, seed)`; its config is the file's with the
 overrides of the command line, then the point's values, then its arm's, then what follows from its batch size:
 
-    keep = samples              steps = steps of the base * batch size of the base / batch size
-    lr_scaling = square-root    learning rate = that of the base * sqrt(batch size / batch size of the base)
-    lr_scaling = linear         learning rate = that of the base * batch size / batch size of the base
+    keep = samples              steps, warmup_steps = those of the base / k            k = batch size / that of the base
+                                ema = that of the base ** k: the average reaches back over as many samples
+    lr_scaling = square-root    learning rate = that of the base * sqrt(k)
+    lr_scaling = linear         learning rate = that of the base * k
+    lr_scaling = adam           as square-root; 1 - b1, 1 - b2 = those of the base * k, eps = that of the base / sqrt(k)
 
-The square root is the rule for Adam (Malladi et al., arXiv 2205.10287, who also scale its betas and epsilon; here they
-stay), the linear one that for SGD (Goyal et al., 1706.02677). Warmup is a share of the steps and needs no rule. What
-happens every so many steps (log, checkpoint, evaluation) happens as often in every point.
+The last is the rule for Adam (Malladi et al., arXiv 2205.10287), of which the square root alone is the part that many
+use; the linear one is that for SGD (Goyal et al., 1706.02677). What happens every so many steps (log, checkpoint,
+evaluation) happens as often in every point.
 """
 
 import dataclasses
@@ -146,7 +148,7 @@ def _refuse_twice(source: str, field: str, values: Sequence[Any]) -> None:
 
 POINTS = "points"
 KEEP = ("samples", "steps")
-LR_SCALING = ("constant", "square-root", "linear")
+LR_SCALING = ("constant", "square-root", "linear", "adam")
 _SWEEP_KEYS = ("over", "arms", "seeds", "keep", "lr_scaling")
 _EVERY = ("log.every", "checkpoint.every", "eval.every")
 
@@ -160,6 +162,7 @@ class Point:
         arm: name of its arm, or "".
         values: of each axis, as the config has them.
         overrides: `--config.key=value` words that make the config of the sweep's config file.
+        scaled: the keys among them that follow from the batch size, with their values.
     """
 
     name: str
@@ -169,6 +172,7 @@ class Point:
     seed: int
     config: ConfigDict
     overrides: tuple[str, ...]
+    scaled: Mapping[str, Any]
 
     @property
     def work(self) -> int:
@@ -247,10 +251,10 @@ def make_plan(
         own = {**swept, **arm.overrides, "seed": seed}
         base_of_arm = bases[arm.name]
         batch_size = base_of_arm.batch_size if "batch_size" in arm.overrides else swept.get("batch_size")
-        own |= derived(base_of_arm, batch_size or base_of_arm.batch_size, own, keep, lr_scaling)
-        words = (*overrides, *_words(own))
+        scaled = derived(base_of_arm, batch_size or base_of_arm.batch_size, own, keep, lr_scaling)
+        words = (*overrides, *_words(own | scaled))
         name = _name(arm, axes, of_point, seed)
-        points.append(Point(name, name, arm.name, of_point, seed, read_config(path, words), words))
+        points.append(Point(name, name, arm.name, of_point, seed, read_config(path, words), words, scaled))
     _refuse_same_names(points)
     runs: dict[str, str] = {}
     points = [
@@ -264,26 +268,48 @@ def derived(
 ) -> dict[str, Any]:
     """The keys that follow from a point's batch size, with their values; keys `taken` by the sweep or an arm stay.
 
-    Raises InputError where the samples of `base` do not split into whole batches.
+    Raises InputError where the samples of `base` do not split into whole batches, or Adam's rule leaves no average.
     """
     keys: dict[str, Any] = {}
     share = batch_size / base.batch_size
-    if keep == "samples" and "steps" not in taken and batch_size != base.batch_size:
+    if batch_size == base.batch_size:
+        return keys
+    if keep == "samples" and "steps" not in taken:
         samples = base.steps * base.batch_size
         if samples % batch_size:
             seen = f"{samples:,} samples ({base.steps} steps of {base.batch_size})"
             wanted = f"a divisor of the {seen} that every point sees; or --keep steps"
             raise InputError("--over", "batch_size", batch_size, wanted)
         keys["steps"] = samples // batch_size
+        if base.optimizer.warmup_steps:
+            keys["optimizer.warmup_steps"] = max(1, round(base.optimizer.warmup_steps / share))
+        if base.ema:
+            keys["ema"] = _readable(base.ema**share)
         for key in _EVERY:
             every = base[key.partition(".")[0]].every
-            if key not in taken and every:
+            if every:
                 keys[key] = max(1, round(every / share))
-    if lr_scaling != "constant" and "optimizer.learning_rate" not in taken and batch_size != base.batch_size:
-        factor = math.sqrt(share) if lr_scaling == "square-root" else share
-        # Six digits: a rate that people can read, a millionth from the rule at most.
-        keys["optimizer.learning_rate"] = float(f"{base.optimizer.learning_rate * factor:.6g}")
-    return keys
+    if lr_scaling != "constant":
+        factor = share if lr_scaling == "linear" else math.sqrt(share)
+        keys["optimizer.learning_rate"] = _readable(base.optimizer.learning_rate * factor)
+    if lr_scaling == "adam":
+        if base.optimizer.name != "adamw":
+            raise InputError("--lr-scaling", "rule", f"adam for {base.optimizer.name}", "optimizer.name=adamw")
+        for beta in ("b1", "b2"):
+            value = 1 - share * (1 - base.optimizer[beta])
+            if value <= 0 and f"optimizer.{beta}" not in taken:
+                found = f"{batch_size}: {beta} would be {value:g}"
+                wanted = f"less than {base.batch_size / (1 - base.optimizer[beta]):g} with --lr-scaling adam"
+                raise InputError("--over", "batch_size", found, wanted)
+            keys[f"optimizer.{beta}"] = _readable(value)
+        keys["optimizer.eps"] = _readable(base.optimizer.eps / math.sqrt(share))
+    return {key: value for key, value in keys.items() if key not in taken}
+
+
+def _readable(value: float) -> float:
+    """Six digits: a value that people can read, a millionth from the rule at most; a decay by what it is short of 1."""
+    short = float(f"{1 - value:.6g}")
+    return round(1 - short, 15) if 0.5 < value < 1 else float(f"{value:.6g}")
 
 
 def _sweep_of(path: Path) -> Mapping[str, Any]:

@@ -17,13 +17,16 @@ from rococo_jax.report.vocabulary import order_metrics, order_variants, percent,
 from rococo_jax.storage import atomic_write, write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
+from rococo_jax.training.config import flat
 
 FORMAT, VERSION = "rococo_jax.sweep", 1
+SCALED = "What follows from the batch size"
 MIB = 2**20
 _LR_SCALING = {
     "constant": "the same learning rate",
     "linear": "learning rate proportional to the batch size",
     "square-root": "learning rate proportional to the square root of the batch size",
+    "adam": "learning rate, betas and epsilon by the rule for Adam (arXiv 2205.10287)",
 }
 
 
@@ -63,6 +66,7 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
                 "values": dict(zip(names, point.values, strict=True)),
                 "seed": point.seed,
                 "state": states[point.run],
+                "scaled": dict(point.scaled),
                 **({"error": failed[point.run]} if point.run in failed else {}),
             }
             for point in plan.points
@@ -139,9 +143,24 @@ def markdown_lines(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str]) -
                 figures = row.tasks[task][variant]
                 cells = [with_interval(figures.get(name)) for name in metrics]
                 yield table_row([*_named(row), label(variant), *cells])
+    heads, lines = scaled_keys(plan)
+    if lines:
+        yield from ("", f"## {SCALED}", "")
+        yield from table_head([], heads)
+        yield from map(table_row, lines)
     if failed:
         yield from ("", "## Failed", "")
         yield from (f"- {escaped(name)}: {escaped(error)}" for name, error in failed.items())
+
+
+def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
+    """What the rules changed with the batch size: heads, and a row for each arm and size; none where they changed nothing."""
+    keys = list(dict.fromkeys(key for point in plan.points for key in point.scaled))
+    rows = {(point.arm, point.config.batch_size): flat(point.config) for point in plan.points} if keys else {}
+    arms = bool(plan.arms[0].name)
+    return [*["arm"] * arms, "batch_size", *keys], [
+        [*[arm] * arms, *(written(config[key]) for key in ("batch_size", *keys))] for (arm, _), config in rows.items()
+    ]
 
 
 def title(plan: Plan) -> str:

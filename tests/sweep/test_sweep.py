@@ -26,7 +26,7 @@ from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_colu
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import choose_arms, make_plan, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.running import run_points
-from rococo_jax.sweep.tables import csv_rows, markdown_lines
+from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
@@ -142,6 +142,51 @@ def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(
     # Six digits are kept of a rate.
     assert rates[8] == pytest.approx(rates[16] / 2**0.5, rel=1e-5)
     assert [line["step"] for line in metrics_of(folder_of(swept, 8, 0))] == [1, 4, 8, 12]
+
+
+@pytest.mark.parametrize("k", [0.5, 2, 4])
+def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
+    size, asked = int(16 * k), {"ema": 0.99, "optimizer.b1": 0.9, "optimizer.b2": 0.98, "optimizer.eps": 1e-6,
+                                "optimizer.warmup_steps": 4, "optimizer.learning_rate": 0.01, "steps": 8}  # fmt: skip
+    words = [f"--config.{key}={value}" for key, value in asked.items()]
+    plan = make_plan(data / "config.py", words, over=[f"batch_size={size},16"], seeds="0", lr_scaling="adam")
+    point = plan.points[0]
+    config = flat(point.config)
+    # Malladi et al., 2205.10287, definition 5.3; in samples: warmup, and how far the average reaches back.
+    assert config["optimizer.learning_rate"] == pytest.approx(0.01 * k**0.5, rel=1e-5)
+    assert 1 - config["optimizer.b1"] == pytest.approx(0.1 * k, rel=1e-5)
+    assert 1 - config["optimizer.b2"] == pytest.approx(0.02 * k, rel=1e-5)
+    assert config["optimizer.eps"] == pytest.approx(1e-6 / k**0.5, rel=1e-5)
+    assert config["optimizer.warmup_steps"] * size == 4 * 16 and config["steps"] * size == 8 * 16
+    assert np.log(config["ema"]) / size == pytest.approx(np.log(0.99) / 16, rel=1e-5)
+    assert {key: config[key] for key in point.scaled} == dict(point.scaled) and {*asked} <= {*point.scaled}
+    assert plan.points[1].scaled == {}
+    heads, rows = scaled_keys(plan)
+    assert heads[0] == "batch_size" and {row[0] for row in rows} == {str(size), "16"}
+    # With the same steps, or without the rule, fewer keys follow; an arm's own value stays.
+    for more, kept in (
+        ({"keep": "steps"}, {"optimizer.learning_rate", "optimizer.b1", "optimizer.b2", "optimizer.eps"}),
+        ({"lr_scaling": "square-root", "keep": "steps"}, {"optimizer.learning_rate"}),
+        ({"arms": ["own: ema=0.5 optimizer.b2=0.9"]}, {*point.scaled} - {"ema", "optimizer.b2"}),
+    ):
+        own = ("--config.ema", "--config.optimizer.b2") if "arms" in more else ()
+        others = [word for word in words if not word.startswith(own)]
+        asked = {"over": [f"batch_size={size},16"], "seeds": "0", "lr_scaling": "adam", **more}
+        other = make_plan(data / "config.py", others, **asked)
+        assert {*other.points[0].scaled} == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "over", "message"),
+    [
+        ([], "batch_size=16,160", "batch_size: found 160: b1 would be 0; wanted less than 160 with --lr-scaling adam"),
+        (["--config.optimizer.name=lion"], "batch_size=8,16", "rule: found adam for lion; wanted optimizer.name=adamw"),
+    ],
+)
+def test_a_rule_that_does_not_hold_is_one_line(data, tmp_path, capsys, words, over, message):
+    more = ["--over", over, "--lr-scaling", "adam", "--keep", "steps", "--dry-run", *words]
+    assert main(command_of(data, tmp_path / "out", *more)) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_the_table_holds_means_and_spreads_over_seeds(swept):
