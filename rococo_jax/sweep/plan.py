@@ -296,7 +296,7 @@ def derived(
         if base.optimizer.name != "adamw":
             raise InputError("--lr-scaling", "rule", f"adam for {base.optimizer.name}", "optimizer.name=adamw")
         for beta in ("b1", "b2"):
-            value = 1 - share * (1 - base.optimizer[beta])
+            value = round(1 - share * (1 - base.optimizer[beta]), 15)
             if value <= 0 and f"optimizer.{beta}" not in taken:
                 found = f"{batch_size}: {beta} would be {value:g}"
                 wanted = f"less than {base.batch_size / (1 - base.optimizer[beta]):g} with --lr-scaling adam"

@@ -154,7 +154,7 @@ def markdown_lines(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str]) -
 
 
 def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """What the rules changed with the batch size: heads, and a row for each arm and size; none where they changed nothing."""
+    """What the rules changed with the batch size: heads, and a row for each arm and size (none for no change)."""
     keys = list(dict.fromkeys(key for point in plan.points for key in point.scaled))
     rows = {(point.arm, point.config.batch_size): flat(point.config) for point in plan.points} if keys else {}
     arms = bool(plan.arms[0].name)
