@@ -1,5 +1,6 @@
 """The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
 
+import gc
 import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -51,3 +52,11 @@ def device_count(request) -> int:
 def compiled_programs_are_kept(tmp_path_factory):
     """Commands that tests start share one cache, which is not the user's."""
     os.environ.setdefault("ROCOCO_CACHE", str(tmp_path_factory.getbasetemp().parent / "rococo-cache"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs_end_with_their_file():
+    """What a file of tests compiled would stay in a worker's memory to its end, gigabytes of it."""
+    yield
+    jax.clear_caches()
+    gc.collect()
