@@ -131,9 +131,17 @@ def _trips(computations: dict[str, list[str]], condition: str) -> int:
 def _result_bytes(shapes: str, *, started: bool, kind: str) -> int:
     if not started or kind == "all-reduce":
         return sum(sizes(shapes))
-    # Another -start returns (operand, result, context), or ((operands), (results), context) of several in one.
-    nested = re.findall(r"\(([^()]*)\)", shapes.removeprefix("("))
-    return sum(sizes(nested[1])) if shapes.startswith("((") else sizes(shapes)[1]
+    # Another -start returns (operand, result, context); several in one have tuples of operands, of results, or of both.
+    return sum(sizes(_elements(shapes)[1]))
+
+
+def _elements(shapes: str) -> list[str]:
+    """The types in a tuple."""
+    found, depth = [""], 0
+    for letter in shapes[1:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        found = [*found, ""] if letter == "," and not depth else [*found[:-1], found[-1] + letter]
+    return found
 
 
 def _group(line: str, devices: int) -> int:

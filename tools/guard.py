@@ -42,7 +42,7 @@ ADDED: list[str] = [
     # Examples of errors with their pictures.
     r"/examples\.parquet",
     # Seconds that the host waited for data.
-    r"/metrics\.jsonl:\[\d+\]\.seconds_waiting_for_data$",
+    r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
 ]
 # Digests that change with the names of fields. What they digest is compared itself, field by field.
 DIGESTS: list[str] = [

@@ -125,11 +125,15 @@ def run_loop(
                 settler.settle()
                 start = time.perf_counter()
                 score = _evaluated(evaluate, state, done, log) if evaluates and asked not in STOPS else None
+                evaluated = time.perf_counter()
+                meter.pause(evaluated - start, "evaluating")
                 checkpoints.save(done, state, batches.get_state(), settler.skipped_updates, score)
-                meter.pause(time.perf_counter() - start)
+                meter.pause(time.perf_counter() - evaluated, "saving")
                 saved_at = time.monotonic()
             if (last or asked in STOPS) and jax.process_index() == 0:
-                print(f"step {done} of {config.steps}: {settler.loss}", file=sys.stderr, flush=True)
+                print(
+                    f"step {done} of {config.steps}: {settler.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True
+                )
             if asked in STOPS and not last:
                 return Outcome(state, asked)
     return Outcome(state, None)
@@ -148,7 +152,9 @@ def _compiled(
     # others.
     barrier("the first step")
     meter.hold(step_bytes(compiled))
-    meter.restart() if first else meter.pause(time.perf_counter() - start)
+    meter.pause(time.perf_counter() - start, "compiling")
+    if first:
+        meter.restart()
     return compiled
 
 
@@ -158,13 +164,13 @@ class _Settler:
     Attributes:
         pending: step, metrics and counts of the step that was begun last, or None.
         skipped_updates: how many updates of the run were left out because they were not finite.
-        loss: that of the last settled step, in words.
+        loss: that of the last settled step, in words, with the share of the chip's peak where that is known.
     """
 
     def __init__(self, config: ConfigDict, log: RunLog, checkpoints: TrainingCheckpoints, meter: Meter):
         self.config, self.log, self.checkpoints, self.meter = config, log, checkpoints, meter
         self.pending: tuple[int, Mapping[str, jax.Array], dict[str, int]] | None = None
-        self.skipped_updates, self.loss = checkpoints.skipped_updates, ""
+        self.skipped_updates, self.loss, self._share = checkpoints.skipped_updates, "", ""
 
     def settle(self) -> None:
         """Does this for the pending step.
@@ -176,14 +182,16 @@ class _Settler:
             return
         (done, metrics, counts), self.pending = self.pending, None
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-        self.loss = f"loss {values['loss']:.4f}"
+        self.loss = f"loss {values['loss']:.4f}{self._share}"
         finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
         if not finite:
             self._skip_or_stop(done, f"loss {values['loss']}, gradient norm {values['gradient_norm']}")
         if done % self.config.log.every == 0 or done in (1, self.config.steps) or not finite:
             if self.config.optimizer.skip_nonfinite:
                 counts = {**counts, "skipped_updates": self.skipped_updates}
-            self.log.write(METRICS, done, {**values, **self.meter.read(), **counts})
+            figures = self.meter.read()
+            self._share = f", MFU {figures['mfu']:.1%}" if "mfu" in figures else ""
+            self.log.write(METRICS, done, {**values, **figures, **counts})
 
     def _skip_or_stop(self, done: int, found: str) -> None:
         allowed = self.config.optimizer.skip_nonfinite

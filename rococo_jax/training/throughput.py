@@ -21,6 +21,7 @@ Peaks are the vendors' dense bfloat16 figures.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -96,6 +97,7 @@ class Meter:
         self.peak = peak_flops(device)
         if self.peak is None and device.platform != "cpu" and jax.process_index() == 0:
             say(f"no published peak is known of {device.device_kind!r} (PEAK_TFLOPS): no mfu and no hfu")
+        self.begun, self.lost = time.perf_counter(), Counter()
         self.restart()
 
     def restart(self) -> None:
@@ -111,12 +113,21 @@ class Meter:
         """Counts one step of so many operations on one device, before which the host waited for its batch."""
         self.steps += 1
         self.waited += waited
+        self.lost["waiting for data"] += waited
         known = self.flops is not None and flops is not None
         self.flops = StepFlops(self.flops.model + flops.model, self.flops.hardware + flops.hardware) if known else None
 
-    def pause(self, seconds: float) -> None:
-        """Leaves out time that was spent on evaluation or saving."""
+    def pause(self, seconds: float, reason: str) -> None:
+        """Leaves out time that was not spent on steps."""
         self.start += seconds
+        self.lost[reason] += seconds
+
+    def goodput(self) -> tuple[float, str]:
+        """The share of the time since the start that was spent in steps, and words for it and for what took the rest."""
+        whole = max(time.perf_counter() - self.begun, 1e-9)
+        share = max(0.0, 1 - sum(self.lost.values()) / whole)
+        rest = [f"{reason} {seconds / whole:.0%}" for reason, seconds in self.lost.most_common() if seconds]
+        return share, ", ".join([f"{share:.0%} of {whole:.0f} s in steps", *rest])
 
     def read(self) -> dict[str, float]:
         """Figures since the last reading."""
@@ -130,6 +141,7 @@ class Meter:
             "images_per_second_per_device": rate / jax.device_count(),
             "seconds_per_step": seconds,
             "seconds_waiting_for_data": waited,
+            "goodput": self.goodput()[0],
         }
         if flops and self.peak:
             figures["mfu"] = flops.model / steps / seconds / self.peak

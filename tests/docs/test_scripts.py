@@ -58,6 +58,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   %w = (s32[], f32[8]) while(%t), condition=%condition, body=%body
   %g = (bf16[4]{0}, bf16[16]{0}) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
   %s = ((f32[8]{0}, bf16[16]{0}), (f32[2]{0}, bf16[4]{0})) reduce-scatter-start(%y, %z), replica_groups=[1,4]<=[4]
+  %e = ((f32[2,4]{1,0:T(4,128)}), f32[2,4]{1,0:T(4,128)}) all-to-all-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
   %u = (f32[8]{0}, f32[2]{0}) all-reduce-start(%y, %z), replica_groups=[1,4]<=[4], to_apply=%add
 }
 """
@@ -72,12 +73,14 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
         Collective("all-reduce", 6, 64, 2, False),
         Collective("all-gather", 1, 32, 4, True),
         Collective("reduce-scatter", 1, 16, 4, True),
+        Collective("all-to-all", 1, 32, 4, True),
         Collective("all-reduce", 1, 40, 4, True),
     ]
     assert bytes_sent(_PROGRAM, 4) == {
         "all-gather": 24,
         "all-reduce": 6 * 64 + 2 * 3 / 4 * 40,
         "reduce-scatter": 3 * 16,
+        "all-to-all": 3 / 4 * 32,
     }
 
 

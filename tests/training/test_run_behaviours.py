@@ -7,6 +7,7 @@ import dataclasses
 import importlib.machinery
 import importlib.util
 import json
+import re
 import signal
 import sys
 import time
@@ -235,5 +236,35 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
     assert seconds == pytest.approx(0.5, rel=0.01)
     assert found["mfu"] == pytest.approx(2e12 / seconds / 989e12) and found["hfu"] == pytest.approx(1.5 * found["mfu"])
     assert found["memory_bytes_per_device"] == 4
+    share, words = meter.goodput()
+    assert share == found["goodput"] == 1.0 and words.endswith(" s in steps")
     told = throughput.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
     assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
+
+
+def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
+    clock = types.SimpleNamespace(seconds=50.0)
+    clock.perf_counter = lambda: clock.seconds
+    monkeypatch.setattr("rococo_jax.training.throughput.time", clock)
+    meter = Meter(8)
+    for reason, seconds in (("compiling", 20.0), ("saving", 2.0), ("evaluating", 10.0), ("saving", 3.0)):
+        clock.seconds += seconds
+        meter.pause(seconds, reason)
+    for _ in range(3):
+        clock.seconds += 20
+        meter.count(5.0)
+    clock.seconds += 5
+    share, words = meter.goodput()
+    # 100 s, of which 20 + 5 + 10 are named, and 3 x 5 were waited.
+    assert share == pytest.approx(0.5)
+    assert words == "50% of 100 s in steps, compiling 20%, waiting for data 15%, evaluating 10%, saving 5%"
+    assert meter.read()["seconds_per_step"] == pytest.approx(65 / 3)
+
+
+def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 1e-3)
+    run.train(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
+    (line,) = re.findall(r"step (\d+ of \d+: loss [\d.]+, MFU [\d.]+%; .*)\n", capsys.readouterr().err)
+    figures = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    assert f", MFU {figures['mfu']:.1%}; " in line and 0 <= figures["goodput"] <= 1
+    assert "s in steps, " in line and "compiling" in line and "saving" in line
