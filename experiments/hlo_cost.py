@@ -62,20 +62,25 @@ def collectives(hlo: str, devices: int) -> list[Collective]:
     computations, entry = split_computations(hlo)
     made = []
 
-    def walk(name: str, times: int) -> None:
+    def walk(name: str, times: int, seen: set[tuple[str, ...]]) -> None:
         for line in computations.get(name, ()):
             if found := _COLLECTIVE.search(line):
+                # A TPU program spreads a collective over a chain of fusions, each of which shows the whole result.
+                chain = re.search(r'channel_id=(\d+),.*chain_id="(\d+)"', line)
+                if chain and chain.groups() in seen:
+                    continue
+                seen |= {chain.groups()} if chain else set()
                 started = found[3] is not None
                 size = _result_bytes(found[1], started=started, kind=found[2])
                 made.append(Collective(found[2], times, size, _group(line, devices), started))
             elif " while(" in line:
                 condition = re.search(r"condition=%?([\w.\-]+)", line)[1]
                 body = re.search(r"body=%?([\w.\-]+)", line)[1]
-                walk(body, times * _trips(computations, condition))
+                walk(body, times * _trips(computations, condition), set())
             elif "=" in line and (called := _CALLED.search(line)):
-                walk(called[1], times)
+                walk(called[1], times, seen)
 
-    walk(entry, 1)
+    walk(entry, 1, set())
     return made
 
 
@@ -149,6 +154,9 @@ def _group(line: str, devices: int) -> int:
         return int(found[2])
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
         return found[1].count(",") + 1
+    if found := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", line):
+        sizes_of = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+        return math.prod(int(sizes_of[axis]) for axis in re.findall(r"'(\w+)'", found[2]))
     return devices
 
 

@@ -123,7 +123,7 @@ class Meter:
         self.lost[reason] += seconds
 
     def goodput(self) -> tuple[float, str]:
-        """The share of the time since the start that was spent in steps, and words for it and for what took the rest."""
+        """The share of the time since the start that was spent in steps; and it in words, with what took the rest."""
         whole = max(time.perf_counter() - self.begun, 1e-9)
         share = max(0.0, 1 - sum(self.lost.values()) / whole)
         rest = [f"{reason} {seconds / whole:.0%}" for reason, seconds in self.lost.most_common() if seconds]

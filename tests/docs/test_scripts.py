@@ -54,11 +54,20 @@ _PROGRAM = """
 %condition (p: (s32[], f32[8])) -> pred[] {
   %limit = s32[] constant(6)
 }
+%async_collective_fusion.1 (p: f32[4]) -> f32[8] {
+  %i = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="2"}
+}
+%async_collective_fusion.2 (p: f32[4]) -> f32[8] {
+  %j = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="2"}
+  %k = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="3"}
+}
 ENTRY %main (x: f32[8]) -> f32[8] {
   %w = (s32[], f32[8]) while(%t), condition=%condition, body=%body
   %g = (bf16[4]{0}, bf16[16]{0}) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
   %s = ((f32[8]{0}, bf16[16]{0}), (f32[2]{0}, bf16[4]{0})) reduce-scatter-start(%y, %z), replica_groups=[1,4]<=[4]
-  %e = ((f32[2,4]{1,0:T(4,128)}), f32[2,4]{1,0:T(4,128)}) all-to-all-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
+  %e = ((f32[2,4]{1,0:T(4,128)}), f32[2,4]{1,0:T(4,128)}) all-to-all-start(%y), replica_groups=[1,4]<=[4]
+  %f = (f32[8]{0}, u32[]) fusion(%y), kind=kCustom, calls=%async_collective_fusion.1
+  %h = (f32[8]{0}, u32[]) fusion(%f), kind=kCustom, calls=%async_collective_fusion.2
   %u = (f32[8]{0}, f32[2]{0}) all-reduce-start(%y, %z), replica_groups=[1,4]<=[4], to_apply=%add
 }
 """
@@ -74,10 +83,12 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
         Collective("all-gather", 1, 32, 4, True),
         Collective("reduce-scatter", 1, 16, 4, True),
         Collective("all-to-all", 1, 32, 4, True),
+        Collective("all-gather", 1, 32, 2, False),
+        Collective("all-gather", 1, 32, 2, False),
         Collective("all-reduce", 1, 40, 4, True),
     ]
     assert bytes_sent(_PROGRAM, 4) == {
-        "all-gather": 24,
+        "all-gather": 24 + 2 * 16,
         "all-reduce": 6 * 64 + 2 * 3 / 4 * 40,
         "reduce-scatter": 3 * 16,
         "all-to-all": 3 / 4 * 32,
