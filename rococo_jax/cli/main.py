@@ -28,6 +28,7 @@ COMMANDS = (
     "report",
     "select",
     "factors",
+    "correlate",
     "convert",
     "export",
     "inspect",

@@ -1,10 +1,10 @@
-"""Charts, drawn by Matplotlib: bars with intervals, stacked bars, scatters, and curves over a swept setting.
+"""Charts, drawn by Matplotlib: bars with intervals, stacked bars, scatters, correlations, curves over a swept setting.
 
 Colours are names of `svg.PALETTE`. Every number in a chart is also in a table, and marks carry theirs as a title.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -172,6 +172,36 @@ def scatter(name: str, dots: Sequence[Dot], ticks: Sequence[float], label: str, 
             axes.plot(x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.told))
             axes.annotate(dot.name, (x, y), (6, 6), textcoords="offset pixels", fontsize=11, weight="bold")
         return chart.markup()
+
+
+def correlation_map(
+    name: str, labels: Sequence[str], found: Mapping[tuple[int, int], tuple[float, float]], file: bool = False
+) -> Markup | str:
+    """A triangle of correlations times 100, a row a metric and numbered columns; as markup, or as an SVG file.
+
+    `found` has rho and its p of rows and columns, the column first. Coloured where p is below 0.05, the stronger the
+    farther from 0.
+    """
+    side, left, top = 26, 330, 22
+    with chart_of(name, left + side * (len(labels) - 1) + 8, top + side * len(labels) + 4) as chart:
+        axes = chart.axes(0, 0, chart.width, chart.height, behind=True)
+        axes.set(xlim=(0, chart.width), ylim=(chart.height, 0))
+        for row, label in enumerate(short_labels(labels, 50)):
+            y = top + side * (row + 0.5)
+            axes.text(left - 8, y, f"{label}  {row + 1}", ha="right", va="center_baseline", fontsize=12)
+            if row + 1 < len(labels):
+                axes.text(left + side * (row + 0.5), 12, str(row + 1), ha="center", va="center_baseline",
+                          fontsize=11, color=colour_of("soft"))  # fmt: skip
+        for (column, row), (rho, p) in found.items():
+            x, y = left + side * column, top + side * row
+            told = f"{labels[column]} and {labels[row]}: {round(100 * rho)}, p {p:.4f}"
+            colour, alpha = colour_of("own" if rho > 0 else "own-altered"), 0.55 * abs(rho)
+            axes.fill([x + 1, x + side - 1, x + side - 1, x + 1], [y + 1, y + 1, y + side - 1, y + side - 1], lw=0,
+                      color=colour if p < 0.05 else colour_of("grid"), alpha=alpha if p < 0.05 else 0.5,
+                      gid=chart.title(told))  # fmt: skip
+            axes.text(x + side / 2, y + side / 2, f"{round(100 * rho)}".replace("-", "−"), ha="center",
+                      va="center_baseline", fontsize=11, color=colour_of("ink" if p < 0.05 else "soft"))  # fmt: skip
+        return chart.file() if file else chart.markup()
 
 
 def curve_panel(panel: Panel, values: Sequence[Any], axis: str) -> Markup:

@@ -26,6 +26,7 @@ from rococo_jax.report.blocks import (
 )
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, object_of, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
+from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
 from rococo_jax.report.grounding import grounding_part
 from rococo_jax.report.headline import headline
@@ -302,6 +303,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
     blocks.append(corrupted_part(group.runs, f"s{number}-corruptions", illustrations))
+    blocks.append(correlations_part(group.runs, f"s{number}-correlations"))
     blocks.append(model_cards(group.runs))
     return Part(title, blocks, 2, "group", f"s{number}")
 

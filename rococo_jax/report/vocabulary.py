@@ -109,6 +109,15 @@ def pooled_severity(variant: str) -> int | None:
     return severity if kind == _POOLED else None
 
 
+def corrupted_means(variants: Iterable[str]) -> list[int]:
+    """The severities of which the variants have a mean over kinds, ascending.
+
+    >>> corrupted_means(["corruptions_3", "fog_5", "corruptions_1"])
+    [1, 3]
+    """
+    return sorted({severity for name in variants if (severity := pooled_severity(name)) is not None})
+
+
 def pooled(severity: int) -> str:
     """The variant that is the mean over all kinds of that severity."""
     return f"{_POOLED}_{severity}"

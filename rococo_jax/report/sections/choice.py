@@ -68,6 +68,7 @@ def choice_section(question: str, figures: tuple[str, ...]) -> TaskSection:
         lead=(MEAN, main),
         compared=(main,),
         figures=figures,
+        correlated=(main, "ata", "brittleness", "blind", "grounding"),
         alters=False,
         question=f"{question} {_STRICT}",
         tiles=tiles,

@@ -32,11 +32,11 @@ from rococo_jax.report.corruption_change import change_part, error_part
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import model_table, tile
 from rococo_jax.report.vocabulary import (
+    corrupted_means,
     corruption_of,
     is_about_corruption,
     percent,
     pooled,
-    pooled_severity,
     task_label,
     variant_label,
 )
@@ -99,8 +99,7 @@ def _lead(runs: Sequence[Run], task: str) -> str:
 
 
 def _pooled_severities(runs: Sequence[Run]) -> list[int]:
-    found = {pooled_severity(name) for run in runs for task in run.tasks for name in run.corruptions(task)}
-    return sorted(found - {None})
+    return corrupted_means(name for run in runs for task in run.tasks for name in run.corruptions(task))
 
 
 def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:

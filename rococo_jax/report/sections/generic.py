@@ -24,6 +24,8 @@ class TaskSection:
         lead: variant and metric that models are ordered by.
         compared: metrics of which paired differences are made.
         figures: metrics of short tables (Markdown, model cards), in order; empty for all.
+        correlated: metrics whose correlations over models say something: of the variant in `lead`, and where the
+            variants are alterations of it, the first of it and the others of each altered one.
         alters: whether the variants are alterations of the one in `lead`, so that their mean says something.
         question: what is asked, for tasks that have no question of their own.
         tiles, results, charts: the few numbers that matter; the table, and what must be said of it; what follows.
@@ -33,6 +35,7 @@ class TaskSection:
     lead: Lead
     compared: tuple[str, ...]
     figures: tuple[str, ...]
+    correlated: tuple[str, ...]
     alters: bool
     question: str
     tiles: Callable[[Sequence[Run], str], Tiles | None]
@@ -60,6 +63,7 @@ GENERIC = TaskSection(
     lead=("", ""),
     compared=(),
     figures=(),
+    correlated=(),
     alters=False,
     question="",
     tiles=lambda runs, task: None,

@@ -161,6 +161,7 @@ RANK = TaskSection(
     lead=_LEAD,
     compared=("r1", "fr1"),
     figures=_FIGURES,
+    correlated=("r1", "fr1", "drop", "blind", "grounding"),
     alters=True,
     question="Each query ranks a gallery; its right answers should come first.",
     tiles=_tiles,

@@ -1,0 +1,44 @@
+"""`rococo correlate`: correlations of metrics over many models."""
+
+import argparse
+
+from rococo_jax.cli.outputs import output_folder
+
+HELP = "Correlate metrics over many models: Spearman's, partial on clean R@1, with intervals and Holm's correction."
+EXAMPLES = """\
+  rococo evaluate --models models.txt --data DATA --out out
+  rococo correlate out --out correlations
+  rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
+
+The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    add = parser.add_argument
+    add("results", nargs="+", metavar="RESULTS", help="results.json files, or folders that contain them")
+    add("--out", type=output_folder, required=True, metavar="DIR", help="the map, every pair as CSV and JSON, a page")
+    add("--metrics", metavar="A,B", help="TASK/VARIANT/METRIC, as in results.json (default: the main ones of each "
+        "kind of task: R@1, FR@1, drop, blind, grounding; accuracies; ECE, shape bias; drop and RAS under "
+        "corruption)")  # fmt: skip
+    add("--given", metavar="A", help="the metric that the partial correlations hold constant (default: "
+        "image_to_text/clean/r1 where it was measured)")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Correlates, writes, and says how many pairs stand after the correction."""
+    from pathlib import Path
+
+    from rococo_jax.studies.correlate import write_correlations
+
+    out = Path(arguments.out)
+    names = arguments.metrics.split(",") if arguments.metrics else None
+    study = write_correlations(arguments.results, out, names, arguments.given)
+    clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
+    held = [pair for pair in study.pairs if pair.partial]
+    clear_held = sum(pair.partial[4] < 0.05 for pair in held)
+    partial = f"; {clear_held} of {len(held)} with {'/'.join(study.given)} held constant" if held else ""
+    print(
+        f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
+        f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"
+    )

@@ -1,0 +1,264 @@
+"""Which robustness says something of which other: correlations over models, as figures of a section and as files.
+
+Spearman's, alone and with the clean R@1 held constant, for the metrics that each kind of task names; see
+`metrics.correlation`. Where both metrics are columns of the published field, its correlation stands beside ours.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
+from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.correlation import Correlations, correlate, holm
+from rococo_jax.metrics.published_field import MEASURED, RECOGNITION, published_field
+from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Notes, Part, Table
+from rococo_jax.report.charts import correlation_map
+from rococo_jax.report.collection import Run, tasks_of, variants_of
+from rococo_jax.report.comparison import p_value
+from rococo_jax.report.sections import section_of
+from rococo_jax.report.vocabulary import corrupted_means, pooled, task_label, variant_label
+
+LEAST_MODELS = 5
+# On the report's page, where nobody asked for them: fewer models have intervals from one end to the other.
+LEAST_SHOWN = 10
+_GIVEN = ("image_to_text", CLEAN, "r1")
+_CORRUPTED = ("drop", "ras")
+_SHOWN = 60
+_COLUMN_OF = {place: column for column, place in MEASURED.items()}
+
+Place = tuple[str, str, str]  # task, variant, metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two metrics over models; each side is `(rho, low, high, p, p corrected)`, None where it is not defined.
+
+    `published` is `(rho, low, high)` over the published checkpoints, `published_partial` the same with R@1 of COCO held
+    constant.
+    """
+
+    x: Place
+    y: Place
+    plain: tuple[float, ...]
+    partial: tuple[float, ...] | None
+    published: tuple[float, ...] | None = None
+    published_partial: tuple[float, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Correlations over models.
+
+    Attributes:
+        places: the metrics, in the order of the map.
+        given: the metric held constant in the partial ones; None where none was.
+        left_out: why a metric is not among `places`.
+    """
+
+    models: tuple[str, ...]
+    places: tuple[Place, ...]
+    given: Place | None
+    pairs: tuple[Pair, ...]
+    left_out: tuple[str, ...]
+
+
+def correlate_runs(
+    runs: Sequence[Run], names: Sequence[str] | None = None, given: str | None = None, source: str = "RESULTS"
+) -> Study:
+    """Correlations of metrics over the models of one group.
+
+    Args:
+        names: `TASK/VARIANT/METRIC` of each metric; by default those that the kinds of tasks name.
+        given: the metric held constant; by default image-to-text R@1 on the clean gallery where it was measured.
+
+    Raises:
+        InputError: fewer than five models, a metric that no model has, or fewer than two metrics.
+    """
+    if len(runs) < LEAST_MODELS:
+        raise InputError(source, "models", len(runs), f"results of {LEAST_MODELS} models or more")
+    known = {
+        "/".join((task, variant, name)): (task, variant, name)
+        for run in runs
+        for task, variants in run.tasks.items()
+        for variant, figures in variants.items()
+        for name in figures
+    }
+    wanted = _default_places(runs) if names is None else [_place(name, known, "--metrics") for name in names]
+    held = _GIVEN if given is None else _place(given, known, "--given")
+    if "/".join(held) not in known:
+        held = None
+    places = list(dict.fromkeys([*([held] if held else []), *wanted]))
+    kept, left_out, rows = [], [], []
+    for place in places:
+        values = [run.figure(*place).value for run in runs]
+        missing = sum(value is None for value in values)
+        if missing or len(set(values)) == 1:
+            said = f"{missing} of {len(runs)} models lack it" if missing else "equal for every model"
+            left_out.append(f"{place_label(place)}: {said}")
+            continue
+        kept.append(place)
+        rows.append(values)
+    held = held if held in kept else None
+    if len(kept) < 2:
+        raise InputError(source, "metrics", f"{len(kept)} that every model has and that differ", "at least 2")
+    values = np.array(rows, np.float64)
+    plain = correlate(values)
+    partial = correlate(values, kept.index(held)) if held and len(runs) > LEAST_MODELS else None
+    pairs = _pairs(kept, plain, partial)
+    return Study(tuple(run.label for run in runs), tuple(kept), held, pairs, tuple(left_out))
+
+
+def _place(name: str, known: dict[str, Place], option: str) -> Place:
+    if name not in known:
+        raise unknown_name(option, "metric", name, sorted(known))
+    return known[name]
+
+
+def _default_places(runs: Sequence[Run]) -> list[Place]:
+    places = []
+    for task in tasks_of(runs):
+        section = section_of(runs, task)
+        lead, names = section.lead[0], section.correlated
+        variants = variants_of(runs, task)
+        if section.alters:
+            places += [(task, lead, name) for name in names[:1] if lead in variants]
+            altered = [name for name in variants if name not in (lead, CONTROL)]
+            places += [(task, variant, name) for name in names[1:] for variant in altered]
+        else:
+            places += [(task, variant, name) for variant in variants if lead in ("", variant) for name in names]
+        severities = corrupted_means(name for run in runs for name in run.corruptions(task))
+        places += [(task, pooled(severity), name) for severity in severities[-1:] for name in _CORRUPTED]
+    return [place for place in places if any(run.figure(*place).value is not None for run in runs)]
+
+
+def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
+    upper = np.triu_indices(len(places), 1)
+
+    def sides(found: Correlations) -> list[tuple[float, ...] | None]:
+        figures = np.stack([found.rho[upper], found.low[upper], found.high[upper], found.p[upper],
+                            holm(found.p[upper])], axis=1)  # fmt: skip
+        return [None if np.isnan(each[0]) else tuple(map(float, each)) for each in figures]
+
+    others = sides(partial) if partial is not None else [None] * len(upper[0])
+    return tuple(
+        Pair(places[one], places[other], side, held, *_published(places[one], places[other]))
+        for one, other, side, held in zip(*upper, sides(plain), others, strict=True)
+    )
+
+
+@functools.cache
+def _published_correlations() -> tuple[list[str], Correlations, Correlations]:
+    figures = published_field().figures
+    columns = [column for column in MEASURED if column in figures]
+    values: Float[np.ndarray, "columns checkpoints"] = np.stack([figures[column] for column in columns])
+    return columns, correlate(values), correlate(values, columns.index(RECOGNITION))
+
+
+def _published(one: Place, other: Place) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    sides = [_COLUMN_OF.get(place) for place in (one, other)]
+    if None in sides:
+        return None, None
+    columns, *both = _published_correlations()
+    at = tuple(columns.index(side) for side in sides)
+    found = [tuple(float(matrix[at]) for matrix in (each.rho, each.low, each.high)) for each in both]
+    return found[0], None if np.isnan(found[1]).any() else found[1]
+
+
+def place_label(place: Place) -> str:
+    """A metric as tables name it: "Image to text, danger: FR@1"."""
+    task, variant, name = place
+    shown = variant_label(variant)
+    return f"{task_label(task)}, {shown[:1].lower()}{shown[1:]}: {metric_of(name).label}"
+
+
+def correlations_blocks(study: Study) -> list[Block | None]:
+    """The map and the table, with what must be said of them."""
+    held = f" Partial: {place_label(study.given)} held constant." if study.given else ""
+    note = (
+        f"Spearman's rank correlation of each two metrics over {len(study.models)} models, times 100, with the 95 % "
+        f"bootstrap interval over models. p is Holm's, corrected for all {len(study.pairs)} pairs (the partial "
+        f"ones for theirs); below it the raw one. A coloured cell has a corrected p below 0.05.{held} Models that "
+        "share data or towers are not independent draws: the intervals are then too narrow."
+    )
+    chart = correlation_map("Correlations over models", *map_of(study))
+    ordered = sorted(study.pairs, key=lambda pair: -abs(pair.plain[0]))
+    more = len(ordered) - _SHOWN
+    last = Note(f"The {more} weaker pairs are in the CSV of `rococo correlate`.") if more > 0 else None
+    left_out = Notes([f"Left out: {each}." for each in study.left_out]) if study.left_out else None
+    return [Note(note), Charts([("", chart)], style="wide"), left_out, _table(ordered[:_SHOWN]), last]
+
+
+def map_of(study: Study) -> tuple[list[str], dict[tuple[int, int], tuple[float, float]]]:
+    """What `charts.correlation_map` draws: labels, and rho with its corrected p by place."""
+    at = {place: row for row, place in enumerate(study.places)}
+    found = {(at[pair.x], at[pair.y]): (pair.plain[0], pair.plain[4]) for pair in study.pairs}
+    return [place_label(place) for place in study.places], found
+
+
+def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
+    """The part of the report's page; None with too few models or metrics."""
+    if len(runs) < LEAST_SHOWN:
+        return None
+    try:
+        study = correlate_runs(runs)
+    except InputError:  # fewer than two metrics
+        return None
+    return Part("Correlations over models", correlations_blocks(study), 3, "task", anchor)
+
+
+def _table(pairs: Sequence[Pair]) -> Table:
+    heads = [Head("Metric", words=True), Head("and", words=True), Head("Correlation", edge=True), Head("p, Holm")]
+    held, published = any(pair.partial for pair in pairs), any(pair.published for pair in pairs)
+    heads += [Head("Partial", edge=True), Head("p, Holm")] * held
+    field = f"Over {len(published_field().names)} published checkpoints"
+    heads += [Head("Published", field, edge=True), Head("Published, partial", field)] * published
+    rows = [
+        [Cell(place_label(pair.x)), Cell(place_label(pair.y), words=True), *_cells(pair.plain),
+         *(_cells(pair.partial) if held else []),
+         *([_rho_cell(pair.published, True), _rho_cell(pair.published_partial)] if published else [])]
+        for pair in pairs
+    ]  # fmt: skip
+    return Table("Correlations over models", heads, rows, sortable=True, filterable=len(rows) > 8)
+
+
+def _cells(side: tuple[float, ...] | None) -> list[Cell]:
+    if side is None:
+        return [_rho_cell(None, True), Cell("–")]
+    strong = side[4] < 0.05
+    return [_rho_cell(side, True, strong), Cell(p_value(side[4]), (f"raw {p_value(side[3])}",), side[4])]
+
+
+def _rho_cell(side: tuple[float, ...] | None, edge: bool = False, strong: bool = False) -> Cell:
+    if side is None:
+        return Cell("–", edge=edge)
+    rho, low, high = (hundredths(each) for each in side[:3])
+    return Cell(rho, (f"{low} to {high}",), side[0], edge=edge, strong=strong)
+
+
+def hundredths(rho: float) -> str:
+    """A correlation times 100, with its sign.
+
+    >>> hundredths(0.714), hundredths(-0.3), hundredths(-0.001)
+    ('71', '−30', '0')
+    """
+    return f"{round(100 * rho)}".replace("-", "−")
+
+
+SIDES = ("rho", "low", "high", "p", "p_holm")
+COLUMNS = (
+    *("x_task", "x_variant", "x_metric", "y_task", "y_variant", "y_metric", "models", *SIDES),
+    *(f"partial_{end}" for end in SIDES),
+    *(f"published{partial}_{end}" for partial in ("", "_partial") for end in SIDES[:3]),
+)
+
+
+def csv_row(pair: Pair, models: int) -> list[Any]:
+    """The cells of `COLUMNS`, unrounded."""
+    sides = ((pair.plain, 5), (pair.partial, 5), (pair.published, 3), (pair.published_partial, 3))
+    return [*pair.x, *pair.y, models, *(end for side, count in sides for end in (side or [""] * count))]

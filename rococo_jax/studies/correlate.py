@@ -1,0 +1,83 @@
+"""The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from rococo_jax.errors import InputError
+from rococo_jax.metrics.published_field import published_field
+from rococo_jax.report import write_page
+from rococo_jax.report.blocks import Part, render_page
+from rococo_jax.report.charts import correlation_map
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.correlations import (
+    COLUMNS,
+    SIDES,
+    Study,
+    correlate_runs,
+    correlations_blocks,
+    csv_row,
+    map_of,
+)
+from rococo_jax.storage import atomic_write, write_json
+
+FORMAT = "rococo_jax.correlations 1"
+_LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
+
+
+def write_correlations(
+    sources: Sequence[str], out: Path, names: Sequence[str] | None = None, given: str | None = None
+) -> Study:
+    """Writes correlations.json, .csv, .svg and .html into `out`, each by rename.
+
+    Args:
+        names, given: as `correlate_runs` has them.
+
+    Raises:
+        InputError: results that differ in anything but the model, fewer than five, or what `correlate_runs` refuses.
+    """
+    groups = group_by_fingerprint(load_results(sources))
+    if len(groups) > 1:
+        differing = ", ".join(field for field, *_ in groups[1].differences[:3])
+        raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
+                         "results that differ in the model alone")  # fmt: skip
+    study = correlate_runs(groups[0].runs, names, given)
+    title = f"Correlations over {len(study.models)} models"
+    page = render_page(title, "rococo correlate", _LEDE, [Part("", correlations_blocks(study), style="group")])
+    write_json(out / "correlations.json", as_json(study))
+    with atomic_write(out / "correlations.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(csv_row(pair, len(study.models)) for pair in study.pairs)
+    with atomic_write(out / "correlations.svg") as temporary:
+        temporary.write_text(correlation_map(title, *map_of(study), file=True), encoding="utf-8", errors="replace")
+    write_page(out / "correlations.html", page)
+    return study
+
+
+def as_json(study: Study) -> dict:
+    """Everything of the CSV, with the models, what was left out and where the published figures are from."""
+    return {
+        "format": FORMAT,
+        "models": study.models,
+        "metrics": ["/".join(place) for place in study.places],
+        "given": "/".join(study.given) if study.given else None,
+        "left_out": study.left_out,
+        "published": {"checkpoints": len(published_field().names), "source": published_field().source},
+        "pairs": [
+            {
+                "x": "/".join(pair.x),
+                "y": "/".join(pair.y),
+                **{
+                    name: dict(zip(SIDES, side, strict=False)) if side else None
+                    for name, side in (
+                        ("plain", pair.plain),
+                        ("partial", pair.partial),
+                        ("published", pair.published),
+                        ("published_partial", pair.published_partial),
+                    )
+                },
+            }
+            for pair in study.pairs
+        ],
+    }

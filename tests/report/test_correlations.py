@@ -1,0 +1,119 @@
+"""Correlations over models: the files, the page, the published figures beside them, and what is refused."""
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rococo_jax.cli.main import main
+from rococo_jax.metrics.published_field import published_field
+from rococo_jax.report import write_report
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.correlations import correlate_runs
+
+MODELS = 12
+PLACES = ("image_to_text/clean/r1", "image_to_text/danger/fr1", "image_to_text/danger/drop", "sugarcrepe/mean/ota")
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory):
+    """Results of made-up models, in which FR@1 follows clean R@1 and SugarCrepe follows nothing."""
+    folder, rng = tmp_path_factory.mktemp("population"), np.random.default_rng(4)
+    for number in range(MODELS):
+        clean = float(rng.uniform(30, 70))
+        altered = {"r1": clean - 9, "r5": clean, "fr1": 90 - clean + float(rng.normal()), "drop": float(rng.uniform())}
+        tasks = {
+            "image_to_text": {"clean": {"r1": clean, "r5": 99.0}, "danger": altered},
+            "sugarcrepe": {"mean": {"ota": float(rng.uniform(60, 80))}},
+        }
+        write_run(folder / f"model-{number}", f"model-{number}", tasks)
+    return folder
+
+
+def write_run(folder, name, tasks, protocol="paper"):
+    results = {
+        "format": "rococo_jax.results", "version": 2, "model": name, "protocol": protocol, "tasks": tasks,
+        "fingerprint": {"model": {"weights": name}, "data": {"rococo": "made"}, "protocol": protocol},
+        "intervals": {}, "kinds": {"image_to_text": "rank", "sugarcrepe": "choice"},
+    }  # fmt: skip
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(results))
+
+
+def column(folder, place):
+    task, variant, metric = place.split("/")
+    read = [json.loads((folder / f"model-{n}" / "results.json").read_text()) for n in range(MODELS)]
+    return np.array([each["tasks"][task][variant][metric] for each in read])
+
+
+def test_the_files_hold_scipys_correlations_of_the_figures_in_the_results(population, tmp_path, capsys):
+    assert main(["correlate", str(population), "--out", str(tmp_path / "out")]) == 0
+    assert "12 models, 4 metrics; after Holm's correction 1 of 6 pairs" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "out" / "correlations.csv").open(newline="")))
+    assert len(rows) == 6 and {row["models"] for row in rows} == {"12"}
+    raw = []
+    for row in rows:
+        x, y = ("/".join(row[f"{side}_{part}"] for part in ("task", "variant", "metric")) for side in "xy")
+        theirs = stats.spearmanr(column(population, x), column(population, y))
+        assert (float(row["rho"]), float(row["p"])) == pytest.approx((theirs.statistic, theirs.pvalue))
+        assert float(row["low"]) <= float(row["rho"]) <= float(row["high"])
+        raw.append((float(row["p"]), float(row["p_holm"])))
+        assert (row["partial_rho"] == "") == ("image_to_text/clean/r1" in (x, y))
+    raw.sort()
+    assert raw[0][1] == pytest.approx(6 * raw[0][0]) and raw[1][1] == pytest.approx(min(1, 5 * raw[1][0]))
+    value = json.loads((tmp_path / "out" / "correlations.json").read_text())
+    assert value["metrics"] == list(PLACES) and value["given"] == PLACES[0] and len(value["models"]) == MODELS
+    assert [pair["plain"]["rho"] for pair in value["pairs"]] == [float(row["rho"]) for row in rows]
+    drawn = ET.parse(tmp_path / "out" / "correlations.svg").getroot()
+    cells = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert all(f"{round(100 * float(row['rho']))}".replace("-", "−") in cells for row in rows)
+
+
+def test_published_correlations_stand_beside_pairs_that_the_field_has(population, tmp_path):
+    runs = group_by_fingerprint(load_results([population]))[0].runs
+    pairs = {("/".join(pair.x), "/".join(pair.y)): pair for pair in correlate_runs(runs).pairs}
+    figures = published_field().figures
+    theirs = stats.spearmanr(figures["coco_i2t"], figures["sugarcrepe"]).statistic
+    assert pairs["image_to_text/clean/r1", "sugarcrepe/mean/ota"].published[0] == pytest.approx(theirs)
+    assert sum(pair.published is not None for pair in pairs.values()) == 1
+
+
+def test_the_report_of_many_models_has_the_map_and_one_of_few_has_not(population, tmp_path):
+    page, _ = write_report([population], tmp_path / "many.html")
+    assert "Correlations over 12 models" in page.read_text() or "over 12 models, times 100" in page.read_text()
+    few = [population / f"model-{number}" for number in range(6)]
+    page, _ = write_report(few, tmp_path / "few.html")
+    assert "Correlations over" not in page.read_text()
+
+
+def test_what_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, capsys):
+    other = tmp_path / "other"
+    tasks = json.loads((population / "model-0" / "results.json").read_text())["tasks"]
+    write_run(other, "other", tasks, protocol="strict")
+    few = [str(population / f"model-{number}") for number in range(4)]
+    cases = (
+        (few, "models: found 4; wanted results of 5 models or more"),
+        ([str(population), str(other)], "found 2 kinds that differ in protocol"),
+        ([str(population), "--metrics", "image_to_text/danger/fr2"], "did you mean image_to_text/danger/fr1?"),
+        ([str(population), "--given", "clean"], "--given: metric"),
+        ([str(population), "--metrics", "image_to_text/clean/r5"], "found 1 that every model has and that differ"),
+    )
+    for words, said in cases:
+        assert main(["correlate", *words, "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_out(population):
+    runs = list(group_by_fingerprint(load_results([population]))[0].runs)
+    del runs[0].results["tasks"]["sugarcrepe"]
+    study = correlate_runs(runs, [*PLACES, "image_to_text/clean/r5"])
+    assert len(study.places) == 3
+    assert study.left_out == (
+        "Sugarcrepe, mean: OTA: 1 of 12 models lack it",
+        "Image to text, clean: R@5: equal for every model",
+    )
