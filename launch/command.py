@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -60,6 +60,18 @@ class TrainCommand:
         """Name of the run for machines and jobs: lower-case letters, digits and dashes, at most 40 of them."""
         stem = re.sub(r"[^a-z0-9]+", "-", self.config.stem.lower()).strip("-")[:20].strip("-")
         return "-".join(part for part in ("rococo", stem, self.hash[:12]) if part)
+
+    def on(self, disk: "Disk") -> "TrainCommand":
+        """The command as it runs with its disk mounted.
+
+        Behind gcsfuse every seek is a request, so that shards are read from front to back unless `data.order` is given.
+        """
+        given = dict(word.removeprefix("--config.").split("=", 1) for word in self.overrides)
+        images = given.get("data.images", "").split(",")
+        if disk.kind != "bucket" or "data.order" in given or not any(each.startswith(MOUNT) for each in images):
+            return self
+        overrides = (*self.overrides, "--config.data.order=shards")
+        return replace(self, overrides=overrides, hash=config_hash(self.config.read_bytes(), overrides))
 
     def words(self, workdir: str, config: str | None = None) -> list[str]:
         """Words of the command after `rococo`. `config` is the path of the config where the command will run."""

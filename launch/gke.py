@@ -5,9 +5,13 @@
     python launch/gke.py --gpu nvidia-h100-80gb --hosts 4 --per-host 8 --disk claim:my-share --image IMAGE \\
         -- train --config configs/coco_finetune.py
 
-The image contains rococo_jax with the extra `tpu` or `cuda`; the cluster has the JobSet controller (0.6 or newer) and
-the nodes. Names come from the config's hash: the same command again changes nothing. After the loss of a pod, all pods
-restart from the last checkpoint.
+launch/Dockerfile makes the image, with the target `tpu` or `cuda`:
+
+    docker build --file launch/Dockerfile --target cuda --tag IMAGE . && docker push IMAGE
+
+The cluster has the JobSet controller (0.6 or newer) and the nodes. `--networks` has NCCL send by GPUDirect over the
+networks that launch/gpudirect.py lists. Names come from the config's hash: the same command again changes nothing.
+After the loss of a pod, all pods restart from the last checkpoint.
 """
 
 import argparse
@@ -36,6 +40,7 @@ from command import (
     run_main,
     split_at_dashes,
 )
+from gpudirect import HOST_NETWORK, PodNetwork, gpudirect
 
 KUBECTL = "kubectl, with the cluster's credentials"
 HERE = Path(__file__).resolve().parent
@@ -57,7 +62,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     parser.add_argument("--slices", type=positive, default=1, help="TPU slices, joined over the network (default 1)")
     parser.add_argument("--hosts", type=positive, help="GPU nodes")
     parser.add_argument("--per-host", type=positive, help="chips of a node (default: 4 TPUs, 8 GPUs)")
-    parser.add_argument("--image", required=True)
+    parser.add_argument("--image", required=True, help="made by launch/Dockerfile (above) and pushed where the nodes "
+                        "can pull it")  # fmt: skip
+    parser.add_argument("--networks", metavar="A,B", help="the cluster's networks of a GPU node's further cards, in "
+                        "order, for GPUDirect (default: none; NCCL goes over the node's own)")  # fmt: skip
     parser.add_argument("--disk", required=True, help="gs://BUCKET[/FOLDER], HOST:/SHARE or claim:NAME: the workdir's")
     parser.add_argument("--spot", action="store_true", help="on spot nodes")
     parser.add_argument("--restarts", type=positive, default=20, help="of the whole set (default 20)")
@@ -70,9 +78,18 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     own, forwarded = split_at_dashes(arguments)
     asked, command = parser.parse_args(own), read_train_command(forwarded)
     asked.disk = read_disk(asked.disk, ("bucket", "claim", "share"))
+    command = command.on(asked.disk)
     asked.per_host = asked.per_host or (4 if asked.tpu else 8)
     asked.hosts = hosts_of(asked)
+    asked.network = network_of(asked)
     return asked, command
+
+
+def network_of(asked: argparse.Namespace) -> PodNetwork:
+    """How pods talk: TPUs of one slice over their own links, slices and GPU nodes over the hosts' or by GPUDirect."""
+    if asked.networks:
+        return gpudirect(asked.gpu or asked.tpu, asked.networks.split(","))
+    return HOST_NETWORK if (asked.slices if asked.tpu else asked.hosts) > 1 else PodNetwork()
 
 
 def hosts_of(asked: argparse.Namespace) -> int:
@@ -102,7 +119,10 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
     resource = "google.com/tpu" if asked.tpu else "nvidia.com/gpu"
     workdir = mounted_workdir(command, asked.disk)
     train = ["/bin/sh", "/launch/until_stopped.sh", "rococo", *command.words(workdir, "/launch/config.py")]
-    bucket = asked.disk.kind == "bucket"
+    network = asked.network
+    if network.profile:
+        train = ["/bin/bash", "-c", 'source "$0" && exec "$@"', network.profile, *train]
+    annotations = {"gke-gcsfuse/volumes": "true"} if asked.disk.kind == "bucket" else {}
     return Template((HERE / "jobset.yaml").read_text(encoding="utf-8")).substitute(
         name=command.name,
         hash=scalar(command.hash),
@@ -114,7 +134,8 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         restarts=asked.restarts,
         slices=asked.slices,
         hosts=asked.hosts,
-        mount_annotation=mapping({"gke-gcsfuse/volumes": "true"} if bucket else {}, 14),
+        pod_annotations=mapping(annotations | network.annotations, 14),
+        pod_network=mapping(network.pod, 12),
         service_account=mapping(
             {"serviceAccountName": asked.service_account} if asked.service_account else {},
             12,
@@ -128,7 +149,11 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         resource=resource,
         per_host=asked.per_host,
         mount=MOUNT,
-        disk=volume(asked.disk),
+        disk=volume(asked.disk, "hostNetwork" in network.pod),
+        sidecars=mapping({"initContainers": network.sidecars} if network.sidecars else {}, 12),
+        container_security=mapping({"securityContext": network.security} if network.security else {}, 14),
+        network_mounts=sequence(network.mounts, 14),
+        network_volumes=sequence(network.volumes, 12),
     )
 
 
@@ -146,7 +171,7 @@ def tolerations(resource: str, spot: bool) -> list[dict]:
 
 def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
     """Variables of `rococo_jax.processes`. On TPU, JAX finds the processes by variables that GKE sets."""
-    common = {"ROCOCO_TIMEOUT": str(asked.timeout), CACHE_VARIABLE: MOUNTED_CACHE}
+    common = {"ROCOCO_TIMEOUT": str(asked.timeout), CACHE_VARIABLE: MOUNTED_CACHE, **asked.network.variables}
     common = [{"name": name, "value": value} for name, value in common.items()]
     if asked.tpu:
         return [{"name": "ROCOCO_COORDINATOR", "value": "auto"}, *common]
@@ -160,13 +185,16 @@ def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
     ]
 
 
-def volume(disk: Disk) -> str:
+def volume(disk: Disk, host_network: bool) -> str:
     """The volume of the disk, as one line of YAML."""
     if disk.kind == "claim":
         return "persistentVolumeClaim: " + scalar({"claimName": disk.what})
     if disk.kind == "share":
         return "nfs: " + scalar({"server": disk.what, "path": disk.folder})
     attributes = {"bucketName": disk.what, "mountOptions": ",".join(disk.bucket_options)}
+    if host_network:
+        # Else the mount has the node's account, not the pod's (docs/authentication.md of the gcsfuse CSI driver).
+        attributes["hostNetworkPodKSA"] = "true"
     return "csi: " + scalar({"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes})
 
 

@@ -67,6 +67,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     own, forwarded = split_at_dashes(arguments)
     asked, command = parser.parse_args(own), read_train_command(forwarded)
     asked.disk = read_disk(asked.disk, ("bucket", "share"))
+    command = command.on(asked.disk)
     return asked, command
 
 

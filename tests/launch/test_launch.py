@@ -1,8 +1,11 @@
 """Launchers: dry runs contain what a real run needs; processes of one machine start and end together."""
 
+import configparser
+import importlib.metadata
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +16,8 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.paths import CHECKOUT
 
@@ -183,8 +188,10 @@ def programs(tmp_path, monkeypatch):
     return put
 
 
-def shellcheck(path: Path) -> None:
-    done = subprocess.run([Path(sys.executable).parent / "shellcheck", path], capture_output=True, text=True)
+def check_by(program: str, path: Path) -> None:
+    """Runs a checker that the extra `dev` installs beside this Python."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run([shutil.which(program, path=places), path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -192,7 +199,7 @@ def test_shell_scripts_pass_shellcheck():
     scripts = sorted(LAUNCH.glob("*.sh"))
     assert len(scripts) == 2
     for script in scripts:
-        shellcheck(script)
+        check_by("shellcheck", script)
 
 
 @pytest.mark.parametrize("coordinator", ["first-host", "auto"])
@@ -200,7 +207,7 @@ def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
     own = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--coordinator", coordinator]
     text = dry("slurm", *own, "--sbatch=--partition=gpu", "--setup", "module load cuda")
     (tmp_path / "job.sh").write_text(text)
-    shellcheck(tmp_path / "job.sh")
+    check_by("shellcheck", tmp_path / "job.sh")
     options = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")}
     assert options >= {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=1:00:00"}
     assert options >= {"--requeue", "--signal=TERM@120", "--partition=gpu", f"--job-name={NAME}"}
@@ -273,6 +280,10 @@ VARIABLE = {
         ),
     ]
 }
+CAPABILITIES = strict(
+    {}, {"runAsUser": {"type": "integer"}, "capabilities": strict({"add": every({"type": "string"})})}
+)
+MOUNTS = every(strict({"name": {"type": "string"}, "mountPath": {"type": "string"}}, {"readOnly": {"type": "boolean"}}))
 CONTAINER = strict(
     {
         "name": {"const": "train"},
@@ -281,10 +292,21 @@ CONTAINER = strict(
         "env": every(VARIABLE),
         "ports": every(strict({"containerPort": COUNT})),
         "resources": strict({"limits": {"type": "object", "additionalProperties": COUNT, "minProperties": 1}}),
-        "volumeMounts": every(
-            strict({"name": {"type": "string"}, "mountPath": {"type": "string"}}, {"readOnly": {"type": "boolean"}})
-        ),
-    }
+        "volumeMounts": MOUNTS,
+    },
+    {"securityContext": CAPABILITIES},
+)
+SIDECAR = strict(
+    {
+        "name": DNS_NAME,
+        "image": {"type": "string"},
+        "command": every({"type": "string"}),
+        "securityContext": CAPABILITIES,
+        "restartPolicy": {"const": "Always"},
+        "volumeMounts": MOUNTS,
+        "env": every(VARIABLE),
+    },
+    {"args": every({"type": "string"})},
 )
 VOLUME = strict(
     {"name": {"type": "string"}},
@@ -294,6 +316,7 @@ VOLUME = strict(
         "persistentVolumeClaim": strict({"claimName": {"type": "string"}}),
         "nfs": strict({"server": {"type": "string"}, "path": {"type": "string", "pattern": "^/"}}),
         "csi": strict({"driver": {"type": "string"}, "volumeAttributes": TEXTS}),
+        "hostPath": strict({"path": {"type": "string", "pattern": "^/"}}),
     },
 ) | {"minProperties": 2, "maxProperties": 2}
 TOLERATION = strict(
@@ -308,8 +331,14 @@ POD = strict(
         "tolerations": every(TOLERATION),
         "containers": every(CONTAINER),
         "volumes": every(VOLUME),
+        "securityContext": strict({"fsGroup": COUNT}),
     },
-    {"serviceAccountName": {"type": "string"}},
+    {
+        "serviceAccountName": {"type": "string"},
+        "initContainers": every(SIDECAR),
+        "hostNetwork": {"const": True},
+        "dnsPolicy": {"const": "ClusterFirstWithHostNet"},
+    },
 )
 EXIT_CODES = strict(
     {"containerName": {"const": "train"}, "operator": {"enum": ["In", "NotIn"]}, "values": every({"type": "integer"})}
@@ -350,6 +379,9 @@ JOBSET = strict(
         ),
     }
 )
+
+
+NETWORKING = "networking.gke.io/"
 
 
 def manifest(*own: str, train: list[str] = TRAIN) -> tuple[dict, dict, dict, dict]:
@@ -406,6 +438,84 @@ def test_gke_gpu_nodes_meet_at_the_first_pod():
     assert "job-completion-index" in variables["ROCOCO_PROCESS"]["fieldRef"]["fieldPath"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert job["template"]["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "share"}
+
+
+def test_gke_hosts_that_talk_over_the_network_talk_over_the_hosts():
+    for own, through_hosts in (
+        (GKE_TPU, False),  # one slice: over its own links
+        ([*GKE_TPU, "--slices", "2"], True),
+        (GKE_GPU, True),
+        ([*GKE_GPU, "--hosts", "1"], False),
+    ):
+        pod = manifest(*own)[2]["template"]["spec"]
+        expected = (True, "ClusterFirstWithHostNet") if through_hosts else (None, None)
+        assert (pod.get("hostNetwork"), pod.get("dnsPolicy")) == expected
+        attributes = pod["volumes"][1].get("csi", {}).get("volumeAttributes", {})
+        assert attributes.get("hostNetworkPodKSA") == ("true" if through_hosts and "--tpu" in own else None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "networks", "first", "daemon", "profile"),
+    [
+        ("nvidia-h100-80gb", 4, 1, "tcpx-daemon", None),
+        ("nvidia-h100-mega-80gb", 8, 1, "tcpxo-daemon", "/usr/local/nvidia/lib64/nccl-env-profile.sh"),
+        ("nvidia-h200-141gb", 8, 2, None, "/usr/local/gib/scripts/set_nccl_env.sh"),
+        ("nvidia-b200", 8, 2, None, "/usr/local/gib/scripts/set_nccl_env.sh"),
+    ],
+)
+def test_gke_sends_by_gpudirect_over_the_networks_it_is_told(gpu, networks, first, daemon, profile):
+    names = [f"cards-{number}" for number in range(networks)]
+    own = [*GKE_GPU, "--gpu", gpu, "--networks", ",".join(names)]
+    _, _, job, container = manifest(*own)
+    pod, annotations = job["template"]["spec"], job["template"]["metadata"]["annotations"]
+    assert "hostNetwork" not in pod
+    interfaces = {each["interfaceName"]: each["network"] for each in json.loads(annotations[f"{NETWORKING}interfaces"])}
+    assert interfaces == {"eth0": "default", **{f"eth{first + place}": name for place, name in enumerate(names)}}
+    assert annotations[f"{NETWORKING}default-interface"] == "eth0"
+    assert [each["name"] for each in pod.get("initContainers", [])] == ([daemon] if daemon else [])
+    if daemon:
+        devices = yaml.safe_load(annotations[f"devices.gke.io/container.{daemon}"])
+        assert {"path": "/dev/nvidia7"} in devices and {"path": "/dev/nvidiactl"} in devices
+    # NCCL's settings: a script of the node that the run's shell reads first, or variables.
+    words, variables = container["command"], {each["name"] for each in container["env"]}
+    assert (words[:2] == ["/bin/bash", "-c"]) == (profile is not None)
+    assert profile is None or words[3] == profile
+    assert ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME" in variables) == (profile is None)
+    assert words[words.index("/launch/until_stopped.sh") + 1] == "rococo"
+    volumes = [volume["name"] for volume in pod["volumes"]]
+    mounts = [mount["name"] for each in (container, *pod.get("initContainers", [])) for mount in each["volumeMounts"]]
+    assert len(volumes) == len(set(volumes)) and set(mounts) == set(volumes)
+
+
+def test_gke_profile_is_read_before_the_run(tmp_path):
+    (tmp_path / "profile.sh").write_text("export NCCL_SAID=yes\n")
+    own = [*GKE_GPU, "--gpu", "nvidia-b200", "--networks", ",".join("abcdefgh")]
+    words = [word.replace("$$", "$") for word in manifest(*own)[3]["command"]]
+    # Kubernetes makes one dollar of two; the script of a node that is not here is another, and so is the run.
+    words = [*words[:3], str(tmp_path / "profile.sh"), "sh", "-c", 'echo "$NCCL_SAID $1"', "sh", "two words"]
+    assert subprocess.check_output(words, text=True) == "yes two words\n"
+
+
+@pytest.mark.parametrize(
+    ("disk", "overrides", "order"),
+    [
+        ("gs://kept", ["data.images=/mnt/rococo/shards"], "shards"),
+        ("gs://kept", ["data.images=/mnt/rococo/shards", "data.order=shuffled"], "shuffled"),
+        ("gs://kept", ["data.images=scenes:64"], None),
+        ("HOST:/share", ["data.images=/mnt/rococo/shards"], None),
+    ],
+)
+def test_shards_behind_gcsfuse_are_read_from_front_to_back(disk, overrides, order):
+    overrides = [f"--config.{each}" for each in overrides]
+    train = ["train", "--config", CONFIG, *overrides]
+    remote = dry("tpu", *TPU, "--disk", disk, "--direct", train=train).splitlines()
+    remote = next(word for line in remote if "start" in line for word in shlex.split(line) if "--command=" in word)
+    for words in (manifest(*GKE_TPU, "--disk", disk.lower(), train=train)[3]["command"], shlex.split(remote)):
+        given = [word for word in words if word.startswith("--config.data.order=")]
+        assert given == ([f"--config.data.order={order}"] if order else [])
+    # Another order is another run.
+    named = manifest(*GKE_TPU, "--disk", disk.lower(), train=train)[1]["metadata"]["annotations"]["config-hash"]
+    assert (named == config_hash(*overrides)) == (order != "shards")
 
 
 def test_gke_applies_the_manifest_it_shows(programs, tmp_path):
@@ -535,6 +645,45 @@ def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_pa
     assert (followed.returncode, followed.stdout) == (75, "auto train\n")
 
 
+# The image
+
+
+def test_dockerfile_passes_hadolint_and_copies_what_is_there():
+    check_by("hadolint", LAUNCH / "Dockerfile")
+    lines = (LAUNCH / "Dockerfile").read_text().splitlines()
+    ignored = (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from=" not in line]
+    for source in {source for sources in copied for source in sources}:
+        assert (CHECKOUT / source).exists(), source
+        assert any(f"!{path}" in ignored for path in (source, source.split("/")[0])), source
+    assert all("--constraint launch/constraints.txt" in line for line in lines if "pip install" in line)
+    targets = {line.split()[-1] for line in lines if line.startswith("FROM ")}
+    assert {"cuda", "tpu"} <= targets
+    # The last user before the targets is no root, and the group that pods give their mounts.
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
+    assert '"fsGroup": 1000' in (LAUNCH / "jobset.yaml").read_text()
+
+
+def test_constraints_pin_what_the_image_installs():
+    pins = dict(line.split("==") for line in (LAUNCH / "constraints.txt").read_text().splitlines() if "==" in line)
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    options = configparser.ConfigParser()
+    options.read(CHECKOUT / "setup.cfg")
+    extras = options["options.extras_require"]
+    for line in (options["options"]["install_requires"] + extras["cuda"] + extras["tpu"]).split("\n"):
+        if line.strip():
+            required = Requirement(line)
+            assert pins[canonicalize_name(required.name)] in required.specifier, line
+    # What JAX's own extras ask for: every package of them, in a version that they take.
+    for extra in ("cuda12", "tpu"):
+        asked = [Requirement(text) for text in importlib.metadata.requires("jax")]
+        asked = [each for each in asked if each.marker and each.marker.evaluate({"extra": extra})]
+        for required in asked:
+            if pins["jax"] == importlib.metadata.version("jax"):
+                assert pins[canonicalize_name(required.name)] in required.specifier, required
+    assert {"nvidia-nccl-cu12", "nvidia-cudnn-cu12", "libtpu"} <= pins.keys()
+
+
 # Bad input
 
 
@@ -550,6 +699,13 @@ def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_pa
         ("tpu", TPU, [*TRAIN, "--workdir", "/home/me/run"], "--workdir: found '/home/me/run'; wanted a folder below"),
         ("gke", [*GKE_TPU, "--topology", "3x3"], TRAIN, "found 9 chips, 4 a host; wanted a whole number of hosts"),
         ("gke", [*GKE_GPU, "--topology", "2x2"], TRAIN, "--topology or --slices: found given beside --gpu"),
+        ("gke", [*GKE_GPU, "--networks", "a,b,c,c"], TRAIN, "--networks: found 4 names: a,b,c,c; wanted 4 different"),
+        (
+            "gke",
+            [*GKE_TPU, "--networks", "a"],
+            TRAIN,
+            "given for tpu-v5-lite-podslice; wanted a GPU of nvidia-h100-80gb",
+        ),
     ],
 )
 def test_bad_input_is_one_line(name, own, train, said):
