@@ -1,6 +1,7 @@
-"""Shared by all launchers: the `rococo train` command, the hash of its config, the disk of a cloud run, error lines.
+"""Shared by all launchers: the `rococo` command of a run, the hash of its config, the disk of a cloud run, error lines.
 
-A launcher is called as `python launch/NAME.py [its own options] -- train --config FILE [--config.key=value ...]`.
+A launcher is called as `python launch/NAME.py [its own options] -- train --config FILE [--config.key=value ...]`, or
+with `sweep` and its options: all points of the sweep, one after another, by all processes.
 The words after `--` go to `rococo` unchanged. A run without `--workdir` gets a folder whose name holds the config's
 hash, so that the same command finds the same run again, wherever it is launched.
 """
@@ -25,7 +26,11 @@ from rococo_jax.errors import InputError, as_input_error  # noqa: E402
 from rococo_jax.storage import hash_bytes  # noqa: E402
 
 OVERRIDE = re.compile(r"--config\.(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
-WANTED = "-- train --config FILE [--workdir DIR] [--config.key=value ...]"
+WANTED = "-- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]"
+# What the command leaves in the working folder when it has come to its end, and not when it was stopped.
+RESULT = {"train": "model", "sweep": "sweep.json"}
+# Options of `rococo sweep` that train nothing, or elsewhere.
+NOT_HERE = ("--launch", "--dry-run", "--print-commands", "--collect")
 MOUNT = "/mnt/rococo"
 # Programs that process 0 has compiled, on storage that all hosts mount: every host finds them at the next start.
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -40,17 +45,21 @@ BUCKET_OPTIONS = ("implicit-dirs", "rename-dir-limit=200000")
 
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """A parsed `rococo train` command.
+class RunCommand:
+    """A parsed `rococo train` or `rococo sweep`.
 
     Args:
+        command: its name.
         config: path of the config file, as given.
+        options: words of `sweep` that are neither of the others, in order.
         overrides: `--config.key=value` words, in order.
-        hash: SHA-256 of the config file and the overrides, 64 hex digits.
+        hash: SHA-256 of the config file, the overrides and the options, 64 hex digits.
         workdir: as given, or None.
     """
 
+    command: str
     config: Path
+    options: tuple[str, ...]
     overrides: tuple[str, ...]
     hash: str
     workdir: str | None
@@ -61,7 +70,12 @@ class TrainCommand:
         stem = re.sub(r"[^a-z0-9]+", "-", self.config.stem.lower()).strip("-")[:20].strip("-")
         return "-".join(part for part in ("rococo", stem, self.hash[:12]) if part)
 
-    def on(self, disk: "Disk") -> "TrainCommand":
+    @property
+    def result(self) -> str:
+        """What is in the working folder when the command has come to its end."""
+        return RESULT[self.command]
+
+    def on(self, disk: "Disk") -> "RunCommand":
         """The command as it runs with its disk mounted.
 
         Behind gcsfuse every seek is a request, so that shards are read from front to back unless `data.order` is given.
@@ -71,47 +85,53 @@ class TrainCommand:
         if disk.kind != "bucket" or "data.order" in given or not any(each.startswith(MOUNT) for each in images):
             return self
         overrides = (*self.overrides, "--config.data.order=shards")
-        return replace(self, overrides=overrides, hash=config_hash(self.config.read_bytes(), overrides))
+        return replace(self, overrides=overrides, hash=config_hash(self.config.read_bytes(), overrides, self.options))
 
     def words(self, workdir: str, config: str | None = None) -> list[str]:
         """Words of the command after `rococo`. `config` is the path of the config where the command will run."""
         config = str(self.config) if config is None else config
-        return ["train", "--config", config, "--workdir", workdir, *self.overrides]
+        return [self.command, "--config", config, "--workdir", workdir, *self.options, *self.overrides]
 
 
-def read_train_command(words: Sequence[str]) -> TrainCommand:
-    """Parses `train --config FILE ...`.
+def read_run_command(words: Sequence[str]) -> RunCommand:
+    """Parses `train --config FILE ...` or `sweep --config FILE ...`.
 
     Raises:
-        InputError: another command, a missing config file, or a word that is not an override.
+        InputError: another command, a missing config file, a word of `train` that is not an override, or an option by
+            which a sweep would not run here.
     """
-    if not words or words[0] != "train":
+    if not words or words[0] not in RESULT:
         raise InputError("command line", "command after --", repr(words[0]) if words else "nothing", WANTED)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config")
     parser.add_argument("--workdir")
     try:
-        parsed, overrides = parser.parse_known_args(words[1:])
+        parsed, others = parser.parse_known_args(words[1:])
     except argparse.ArgumentError as error:
-        raise InputError("command line", "train", str(error), WANTED) from None
+        raise InputError("command line", words[0], str(error), WANTED) from None
     if parsed.config is None:
         raise InputError("command line", "--config", "nothing", WANTED)
     config = Path(parsed.config)
     if not config.is_file():
         raise InputError(config, "config", "nothing there", "a Python file with get_config()")
-    for word in overrides:
-        if not OVERRIDE.fullmatch(word):
-            raise InputError("command line", "override", repr(word), "--config.key=value")
-    return TrainCommand(config, tuple(overrides), config_hash(config.read_bytes(), overrides), parsed.workdir)
+    overrides = tuple(word for word in others if OVERRIDE.fullmatch(word))
+    options = tuple(word for word in others if not OVERRIDE.fullmatch(word))
+    if words[0] == "train" and options:
+        raise InputError("command line", "override", repr(options[0]), "--config.key=value")
+    for option in NOT_HERE:
+        if any(word.partition("=")[0] == option for word in options):
+            raise InputError("command line", "sweep", option, "a sweep that trains its points here")
+    hashed = config_hash(config.read_bytes(), overrides, options)
+    return RunCommand(words[0], config, options, overrides, hashed, parsed.workdir)
 
 
-def config_hash(config: bytes, overrides: Sequence[str]) -> str:
-    """Hashes a config file's bytes and the overrides by SHA-256, as 64 hex digits.
+def config_hash(config: bytes, overrides: Sequence[str], options: Sequence[str] = ()) -> str:
+    """Hashes a config file's bytes, the overrides and other options by SHA-256, as 64 hex digits.
 
     Only the last override of each key counts, and the order of keys does not.
     """
     last = {match["key"]: match["value"] for match in map(OVERRIDE.fullmatch, overrides)}
-    return hash_bytes(config, *(f"{key}={last[key]}".encode() for key in sorted(last)))
+    return hash_bytes(config, *(f"{key}={last[key]}".encode() for key in sorted(last)), *map(str.encode, options))
 
 
 def split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -186,7 +206,7 @@ def read_disk(text: str, kinds: tuple[str, ...]) -> Disk:
     raise InputError("command line", "--disk", repr(text), " or ".join(forms[kind] for kind in kinds))
 
 
-def mounted_workdir(command: TrainCommand, disk: Disk) -> str:
+def mounted_workdir(command: RunCommand, disk: Disk) -> str:
     """Path of the run's working folder on the hosts.
 
     Raises:

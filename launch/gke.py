@@ -29,14 +29,14 @@ from command import (
     MOUNTED_CACHE,
     Disk,
     InputError,
-    TrainCommand,
+    RunCommand,
     as_shell,
     call_or_refuse,
     log,
     mounted_workdir,
     positive,
     read_disk,
-    read_train_command,
+    read_run_command,
     run_main,
     split_at_dashes,
 )
@@ -48,12 +48,12 @@ PORT = {"google.com/tpu": 8482, "nvidia.com/gpu": 1234}
 NODE = "cloud.google.com/gke-"
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser = argparse.ArgumentParser(
         prog="launch/gke.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [options] -- train --config FILE [--workdir DIR] [--config.key=value ...]",
+        usage="%(prog)s [options] -- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]",
     )
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--tpu", metavar="TYPE", help="as the node label gke-tpu-accelerator names it")
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     parser.add_argument("--stop", action="store_true", help="delete this run's JobSet")
     parser.add_argument("--dry-run", action="store_true", help="print the manifest; on stderr what would be called")
     own, forwarded = split_at_dashes(arguments)
-    asked, command = parser.parse_args(own), read_train_command(forwarded)
+    asked, command = parser.parse_args(own), read_run_command(forwarded)
     asked.disk = read_disk(asked.disk, ("bucket", "claim", "share"))
     command = command.on(asked.disk)
     asked.per_host = asked.per_host or (4 if asked.tpu else 8)
@@ -114,7 +114,7 @@ def hosts_of(asked: argparse.Namespace) -> int:
     return hosts
 
 
-def render(asked: argparse.Namespace, command: TrainCommand) -> str:
+def render(asked: argparse.Namespace, command: RunCommand) -> str:
     """Renders the manifest: a ConfigMap with config and script, and the JobSet."""
     resource = "google.com/tpu" if asked.tpu else "nvidia.com/gpu"
     workdir = mounted_workdir(command, asked.disk)
@@ -169,7 +169,7 @@ def tolerations(resource: str, spot: bool) -> list[dict]:
     return tolerated
 
 
-def environment(asked: argparse.Namespace, command: TrainCommand) -> list[dict]:
+def environment(asked: argparse.Namespace, command: RunCommand) -> list[dict]:
     """Variables of `rococo_jax.processes`. On TPU, JAX finds the processes by variables that GKE sets."""
     common = {"ROCOCO_TIMEOUT": str(asked.timeout), CACHE_VARIABLE: MOUNTED_CACHE, **asked.network.variables}
     common = [{"name": name, "value": value} for name, value in common.items()]

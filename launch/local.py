@@ -3,9 +3,9 @@
     python launch/local.py --processes 4 --devices 2 -- train --config configs/scenes_tiny.py --config.steps=50
     python launch/local.py --processes 2 -- evaluate MODEL --images DIR --annotations DIR --out DIR
 
-`train`, `evaluate` and `influence` share their work between processes; any other command does all of it in each. The
-processes get the environment of `rococo_jax.processes` (ROCOCO_COORDINATOR, _PROCESSES, _PROCESS, _TIMEOUT). SIGTERM
-and SIGINT go to all of them: `rococo train` saves and ends, and the same command continues. When a process fails, the
+`train`, `sweep`, `evaluate` and `influence` share their work between processes; any other command does all of it in
+each. The processes get the environment of `rococo_jax.processes` (ROCOCO_COORDINATOR, _PROCESSES, _PROCESS, _TIMEOUT).
+SIGTERM and SIGINT go to all of them: training saves and ends, and the same command continues. When a process fails, the
 others have `--timeout` seconds to stop; the exit code is that of the first that failed.
 """
 
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from command import as_shell, log, positive, read_train_command, run_main, split_at_dashes
+from command import RESULT, as_shell, log, positive, read_run_command, run_main, split_at_dashes
 
 DEVICES_FLAG = "--xla_force_host_platform_device_count"
 _output_lock = threading.Lock()
@@ -50,10 +50,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def forwarded_words(words: Sequence[str]) -> list[str]:
-    """Words after `rococo`: a `train` command is checked and gets a working folder, any other is unchanged."""
-    if words and words[0] != "train":
+    """Words after `rococo`: `train` and `sweep` are checked and get a working folder, any other is unchanged."""
+    if words and words[0] not in RESULT:
         return list(words)
-    command = read_train_command(words)
+    command = read_run_command(words)
     return command.words(command.workdir or f"runs/{command.name}")
 
 

@@ -4,8 +4,8 @@
         --config.batch_size=32768
 
 There is one task for each GPU. Before the time limit, and on preemption, SLURM sends SIGTERM; the run saves and ends,
-and the job is requeued until the model is written. The same command submits nothing while such a job is queued or runs.
-This folder, this Python and the working folder must be on a disk that all nodes mount.
+and the job is requeued until the model (of a sweep, the table) is written. The same command submits nothing while such
+a job is queued or runs. This folder, this Python and the working folder must be on a disk that all nodes mount.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from pathlib import Path
 from command import (
     CACHE_VARIABLE,
     InputError,
-    TrainCommand,
+    RunCommand,
     as_shell,
     call_or_refuse,
     log,
     positive,
-    read_train_command,
+    read_run_command,
     run_main,
     split_at_dashes,
 )
@@ -32,12 +32,12 @@ SLURM = "SLURM's client programs, as on a cluster's login node"
 TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}")
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser = argparse.ArgumentParser(
         prog="launch/slurm.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [options] -- train --config FILE [--workdir DIR] [--config.key=value ...]",
+        usage="%(prog)s [options] -- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]",
     )
     parser.add_argument("--nodes", type=positive, default=1)
     parser.add_argument("--gpus", type=positive, default=8, help="of a node, one task each (default 8)")
@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     parser.add_argument("--stop", action="store_true", help="cancel this run's jobs")
     parser.add_argument("--dry-run", action="store_true", help="print the script; on stderr what would be called")
     own, forwarded = split_at_dashes(arguments)
-    asked, command = parser.parse_args(own), read_train_command(forwarded)
+    asked, command = parser.parse_args(own), read_run_command(forwarded)
     if not TIME.fullmatch(asked.time):
         raise InputError("command line", "--time", repr(asked.time), "minutes, or [days-]hours:minutes:seconds")
     for line in asked.sbatch:
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     return asked, command
 
 
-def render(asked: argparse.Namespace, command: TrainCommand) -> str:
+def render(asked: argparse.Namespace, command: RunCommand) -> str:
     """Renders the batch script."""
     tasks = asked.nodes * asked.gpus
     workdir = str(Path(command.workdir or f"runs/{command.name}").absolute())
@@ -111,8 +111,8 @@ def render(asked: argparse.Namespace, command: TrainCommand) -> str:
         "# shellcheck disable=SC2016 # what stands in single quotes is for the task, not for this shell",
         f"srun --kill-on-bad-exit=1 {task} || code=$?",
         "",
-        "# Ended well (or, before there was anything to save, by SIGTERM) and no model yet: it was stopped.",
-        f'if [[ ( "$code" -eq 0 || "$code" -eq 143 ) && ! -e {shlex.quote(workdir + "/model")} ]]; then',
+        "# Ended well (or, before there was anything to save, by SIGTERM) and no result yet: it was stopped.",
+        f'if [[ ( "$code" -eq 0 || "$code" -eq 143 ) && ! -e {shlex.quote(f"{workdir}/{command.result}")} ]]; then',
         f'    if [[ "${{SLURM_RESTART_COUNT:-0}}" -ge {asked.restarts} ]]; then',
         f'        echo "stopped, and back in the queue {asked.restarts} times already"',
         "        exit 75",

@@ -21,7 +21,7 @@ from pathlib import Path
 from command import (
     CHECKOUT,
     InputError,
-    TrainCommand,
+    RunCommand,
     as_shell,
     call,
     call_or_refuse,
@@ -30,7 +30,7 @@ from command import (
     path_in_checkout,
     positive,
     read_disk,
-    read_train_command,
+    read_run_command,
     run_main,
     split_at_dashes,
 )
@@ -42,12 +42,12 @@ STOPPED, CONNECTION_LOST = 75, 255
 READY, LOST = ("ACTIVE", "READY"), ("FAILED", "SUSPENDED", "PREEMPTED", "TERMINATED", "STOPPED")
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser = argparse.ArgumentParser(
         prog="launch/tpu.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [options] -- train --config FILE [--workdir DIR] [--config.key=value ...]",
+        usage="%(prog)s [options] -- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]",
     )
     parser.add_argument("--zone", required=True)
     parser.add_argument("--project", help="gcloud's own by default")
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, TrainCommand]:
     parser.add_argument("--stop", action="store_true", help="save, end the run, and give the slice back")
     parser.add_argument("--dry-run", action="store_true", help="print what would be called, in order")
     own, forwarded = split_at_dashes(arguments)
-    asked, command = parser.parse_args(own), read_train_command(forwarded)
+    asked, command = parser.parse_args(own), read_run_command(forwarded)
     asked.disk = read_disk(asked.disk, ("bucket", "share"))
     command = command.on(asked.disk)
     return asked, command
@@ -138,9 +138,10 @@ class Slice:
 class Launch:
     """One run on one slice: its commands, and the order in which they run."""
 
-    def __init__(self, asked: argparse.Namespace, command: TrainCommand):
+    def __init__(self, asked: argparse.Namespace, command: RunCommand):
         self.asked, self.command, self.config = asked, command, path_in_checkout(command.config)
         self.workdir = mounted_workdir(command, asked.disk)
+        self.result = f"{self.workdir}/{command.result}"
         self.slice = Slice(
             asked.name or command.name,
             asked.zone,
@@ -171,7 +172,7 @@ class Launch:
         return self.slice.ssh("all", f"mkdir -p {folder} && {idle} && {run}")
 
     def follow(self) -> list[str]:
-        return self.slice.ssh("0", as_shell(["bash", self.script, "follow", self.workdir]))
+        return self.slice.ssh("0", as_shell(["bash", self.script, "follow", self.result]))
 
     def stop(self) -> list[str]:
         return self.slice.ssh("all", as_shell(["bash", self.script, "stop"]))
@@ -227,9 +228,7 @@ class Launch:
         else:
             call_or_refuse(self.slice.delete(), GCLOUD)
             log(f"{self.slice.name} is given back")
-        log(
-            f"model: {self.workdir}/model on {self.asked.disk}" if code == 0 else f"the run ended with exit code {code}"
-        )
+        log(f"result: {self.result} on {self.asked.disk}" if code == 0 else f"the run ended with exit code {code}")
         return code
 
     def get_slice(self) -> None:

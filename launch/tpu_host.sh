@@ -2,7 +2,7 @@
 # Controls the run on one host of a TPU slice. launch/tpu.py calls it over ssh in the copy of the checkout:
 #
 #   tpu_host.sh start DISK TIMEOUT WORDS...   run `rococo WORDS` in the background, unless it is running
-#   tpu_host.sh follow WORKDIR                print the log until the run ends; exit with its code, 75 if it was stopped
+#   tpu_host.sh follow RESULT                 print the log until the run ends; exit with its code, 75 if it was stopped
 #   tpu_host.sh stop                          send SIGTERM: the run saves and ends
 #
 # The background run outlives the ssh connection. It writes run.log, run.pid and run.code in the checkout.
@@ -88,8 +88,8 @@ case "$1" in
         fi
         tail --lines=+1 --follow=name --pid="$(cat run.pid)" run.log
         code=$(cat run.code 2>/dev/null || echo 1)
-        # The run was stopped through another host: exit code 0 here, and no model.
-        if [[ "$code" == 0 && ! -e "$2/model" ]]; then
+        # The run was stopped through another host: exit code 0 here, and no RESULT.
+        if [[ "$code" == 0 && ! -e "$2" ]]; then
             code=75
         fi
         exit "$code"

@@ -56,13 +56,13 @@ class _Group:
         host     host name
         alive    count of heartbeats
         at       number and name of the last barrier
-        failed   set by a process that looks for the cause of its error
+        failed-N error of a process that looks for its cause, the Nth time
         ended    exit code and reason of a process that failed or is lost
     """
 
     def __init__(self, client: Any, number: int, count: int, timeout: int):
         self.client, self.number, self.count, self.timeout = client, number, count, timeout
-        self.barriers = itertools.count()
+        self.barriers, self.failures = itertools.count(), itertools.count()
         self.waiting_since: float | None = None
         self.last_notice = 0.0
         self.interval = min(_HEARTBEAT_SECONDS, timeout / 8)
@@ -98,22 +98,23 @@ class _Group:
         # A collective raises these when another process is lost. The heartbeats then name that process and end this
         # one; this error is the cause only where all processes have raised one.
         in_collective = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
-        if not (in_collective and self._all_failed()):
+        if not (in_collective and len(self.errors_of_all("yes")) == self.count):
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 self._put("ended", f"{code} ended with {' '.join(reason.split())[:500]}")
         self._exit(code)
 
-    def _all_failed(self) -> bool:
-        """Whether all processes get here before one of them counts as lost."""
+    def errors_of_all(self, error: str) -> dict[int, str]:
+        """Errors by process, once all have one or those without one should count as lost."""
         print(f"rococo: {self.name(self.number)} failed; checking the other processes", file=sys.stderr, flush=True)
         limit = time.monotonic() + self.silence_limit + 3 * self.interval
+        topic, errors = f"failed-{next(self.failures)}", {}
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self._put("failed", "yes")
-            while time.monotonic() < limit:
-                if len(self._all("failed")) == self.count:
-                    return True
-                time.sleep(self.interval)
-        return False
+            self._put(topic, error)
+            while len(errors) < self.count and time.monotonic() < limit:
+                if errors:
+                    time.sleep(self.interval)
+                errors = self._all(topic)
+        return errors
 
     def name(self, number: int) -> str:
         """The number and host of a process."""
@@ -283,6 +284,19 @@ def distributed_run() -> Iterator[None]:
         _group.leave()
         raise
     _group.leave()
+
+
+def is_error_of_all(error: Exception) -> bool:
+    """Whether all processes have come to this error, so that they can go on together. Each that has one must call it.
+
+    Where one has none, the others wait for half the timeout.
+    """
+    if getattr(error, "is_on_all_processes", False) or jax.process_count() == 1:
+        return True
+    if _group is None:
+        return False
+    errors = _group.errors_of_all(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+    return len(errors) == _group.count and len(set(errors.values())) == 1
 
 
 def barrier(name: str) -> None:

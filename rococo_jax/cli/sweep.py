@@ -14,6 +14,7 @@ EXAMPLES = """\
       --arm 'plain: losses.sc.weight=0' --arm 'sc: losses.sc.weight=1'
   rococo sweep --config configs/coco_finetune.py --workdir runs/batch --over batch_size=256,512 \\
       --launch 'python launch/slurm.py --nodes 1 --'
+  python launch/local.py --processes 2 -- sweep --config configs/scenes_tiny.py --over batch_size=64,128
 The same command goes on where it was stopped; points that are done are taken as read.
 """
 TAKES_OVERRIDES = True
@@ -66,10 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import sys
+    import os
     from pathlib import Path
 
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
+    from rococo_jax.errors import InputError
+    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
     from rococo_jax.sweep.plan import make_plan
 
     plan = make_plan(
@@ -81,9 +84,19 @@ def run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         lr_scaling=arguments.lr_scaling,
     )
-    workdir = Path(arguments.workdir)
+    if arguments.launch and "ROCOCO_COORDINATOR" in os.environ:
+        found = os.environ["ROCOCO_COORDINATOR"]
+        raise InputError("environment", "ROCOCO_COORDINATOR", found, "none with --launch: one process hands out points")
+    set_gpu_options()
+    with distributed_run():
+        enable_compilation_cache()
+        return _run(arguments, plan, Path(arguments.workdir))
 
-    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
+
+def _run(arguments: argparse.Namespace, plan, workdir) -> int:
+    import sys
+
+    from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.sweep.running import (
         Stopped,
         launch_point,
@@ -99,25 +112,31 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from rococo_jax.training.run_cache import RunCache
 
-    set_gpu_options()
-    refuse_other_points(plan, workdir)
-    if arguments.print_commands:
-        print("\n".join(printed_commands(plan, workdir)))
-        return 0
-    if arguments.launch:
-        launch_words(arguments.launch, plan, workdir, plan.points[0])
     here = not (arguments.launch or arguments.collect)
-    evaluation = _evaluation(arguments, plan.base)
+
+    def check() -> None:
+        refuse_other_points(plan, workdir)
+        if arguments.launch:
+            launch_words(arguments.launch, plan, workdir, plan.points[0])
+
+    def say() -> None:
+        print("\n".join(plan_lines(plan, workdir, evaluation, arguments.launch)), file=sys.stderr, flush=True)
+        if arguments.dry_run:
+            print("\n".join(point_lines(plan, workdir, evaluation is not None)))
+
+    broadcast_from_process_0("the points", check)
+    if arguments.print_commands:
+        broadcast_from_process_0("commands", lambda: print("\n".join(printed_commands(plan, workdir))))
+        return 0
+    evaluation = run_on_all_processes("benchmarks", lambda: _evaluation(arguments, plan.base))
     if evaluation is not None:
-        refuse_other_evaluations(plan, workdir, evaluation)
+        broadcast_from_process_0("results", lambda: refuse_other_evaluations(plan, workdir, evaluation))
     if here:
-        refuse_what_cannot_train(plan)
-    print("\n".join(plan_lines(plan, workdir, evaluation, arguments.launch)), file=sys.stderr, flush=True)
+        run_on_all_processes("batches", lambda: refuse_what_cannot_train(plan))
+    broadcast_from_process_0("the plan", say)
     if arguments.dry_run:
-        print("\n".join(point_lines(plan, workdir, evaluation is not None)))
         return 0
 
-    enable_compilation_cache()
     run_cache = RunCache()
 
     def train_one(point) -> bool:
@@ -130,33 +149,37 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         failed = run_points(plan, workdir, evaluation, train_one)
     except Stopped as stopped:
-        print("stopped, with everything saved; the same command goes on", file=sys.stderr)
+        broadcast_from_process_0(
+            "stopped", lambda: print("stopped, with everything saved; the same command goes on", file=sys.stderr)
+        )
         return 130 if "SIGINT" in stopped.args else 0
-    return _write(plan, workdir, failed, evaluation is not None)
+    broadcast_from_process_0("the table", lambda: _write(plan, workdir, failed, evaluation is not None))
+    return 1 if failed else 0
 
 
-def _write(plan, workdir, failed, evaluated: bool) -> int:
+def _write(plan, workdir, failed, evaluated: bool) -> None:
+    """Writes and prints the table of what is done, and says what is not."""
     import sys
 
     from rococo_jax.storage import hold
-    from rococo_jax.sweep.collect import collect
+    from rococo_jax.sweep.collect import collect, power_laws
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line
     from rococo_jax.sweep.tables import markdown_lines, write_tables
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
     if rows:
+        laws = power_laws(plan, rows)
         with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
-            write_tables(plan, rows, workdir, failed, states)
-            page = write_figures(plan, rows, workdir, failed)
-        print("\n".join(markdown_lines(plan, rows, {})))
+            write_tables(plan, rows, laws, workdir, failed, states)
+            page = write_figures(plan, rows, laws, workdir, failed)
+        print("\n".join(markdown_lines(plan, rows, laws, {})))
         print(f"\ntable: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
     waiting = waiting_line(states, failed)
     if waiting:
         print(waiting, file=sys.stderr)
     for name, error in failed.items():
         print(f"rococo: {name} failed: {' '.join(error.split())}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def _evaluation(arguments: argparse.Namespace, base):
@@ -166,7 +189,7 @@ def _evaluation(arguments: argparse.Namespace, base):
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.callback import open_questions
     from rococo_jax.evaluation.inputs import names_in, open_benchmarks
-    from rococo_jax.sweep.plan import parse_seeds
+    from rococo_jax.sweep.axes import parse_seeds
     from rococo_jax.sweep.running import Evaluation
 
     given = {"--images": arguments.images, "--annotations": arguments.annotations}

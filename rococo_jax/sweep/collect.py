@@ -24,7 +24,8 @@ from rococo_jax.evaluation.results import RESULTS, is_number, read_results
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
-from rococo_jax.sweep.plan import Plan, Point
+from rococo_jax.sweep.plan import Plan, Point, written
+from rococo_jax.sweep.power_law import PowerLaw, fit_power_law
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
 from rococo_jax.training.run_log import METRICS as STEPS
 
@@ -33,6 +34,13 @@ TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")
 
 # Runs' values, and the same on every draw of images (draws runs) where that is defined.
 _Drawn = tuple[np.ndarray, np.ndarray | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedFigure(Figure):
+    """A figure with the values of the single runs."""
+
+    runs: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +89,39 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
         wanted += [(ALTERED, name) for name in names] if section_of_kind(kind).alters else []
         columns += [(task, *each) for each in wanted if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
     return columns
+
+
+def curve_name(plan: Plan, row: Row) -> str:
+    """The arm, and the values of all axes but the first."""
+    others = [f"{axis.short} {written(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
+    return ", ".join([row.arm] * bool(row.arm) + others)
+
+
+def curves_of(plan: Plan, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each curve over the first axis, by its name."""
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        curves.setdefault(curve_name(plan, row), []).append(row)
+    return curves
+
+
+def power_laws(plan: Plan, rows: Sequence[Row]) -> list[PowerLaw]:
+    """A fit of each curve's leading metrics, and of its loss, over the first axis."""
+    places = [*summary_columns(rows), ("", "", "loss")]
+    laws = []
+    for name, of_curve in curves_of(plan, rows).items():
+        for task, variant, metric in places:
+            found = [
+                (
+                    row.values[0],
+                    row.tasks.get(task, {}).get(variant, {}).get(metric) if task else row.training.get(metric),
+                )
+                for row in of_curve
+            ]
+            known = [(value, figure.runs) for value, figure in found if figure is not None]
+            if known:
+                laws.append(fit_power_law(name, (task, variant, metric), *zip(*known, strict=True)))
+    return laws
 
 
 def metrics_of(rows: Sequence[Row], task: str) -> list[str]:
@@ -186,6 +227,6 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
     return values, None if any(each is None for each in drawn) else np.mean(drawn, axis=0)
 
 
-def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:
+def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> SeedFigure:
     low, high = (None, None) if drawn is None else interval(drawn.mean(1))
-    return Figure(float(values.mean()), low, high, spread(values))
+    return SeedFigure(float(values.mean()), low, high, spread(values), runs=tuple(map(float, values)))

@@ -15,12 +15,16 @@ from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import atomic_write
-from rococo_jax.sweep.collect import ALTERED, Row, metrics_of, summary_columns
+from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
+from rococo_jax.sweep.power_law import PowerLaw
 from rococo_jax.sweep.tables import (
     MIB,
+    POWER_LAW,
+    POWER_LAWS,
     SCALED,
     label,
+    power_law_lines,
     scaled_keys,
     summary,
     summary_label,
@@ -30,7 +34,9 @@ from rococo_jax.sweep.tables import (
 )
 
 
-def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
+def write_figures(
+    plan: Plan, rows: Sequence[Row], laws: Sequence[PowerLaw], workdir: Path, failed: Mapping[str, str]
+) -> Path:
     """Both files, each by rename. Returns the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     with atomic_write(workdir / "sweep.svg") as temporary:
@@ -43,6 +49,7 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
+        _power_laws(plan, laws),
         _scaled_part(plan),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
     ]
@@ -57,9 +64,7 @@ def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
 
 def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
     """What is drawn: the metrics of each task, then speed, memory and loss."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(curve_name(plan, row), []).append(row)
+    groups = curves_of(plan, rows)
     kinds = {task: kind for row in rows for task, kind in row.kinds.items()}
     columns, panels = summary_columns(rows), []
     for task in tasks_of(rows):
@@ -86,12 +91,6 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
         curves = _curves(groups, False, lambda row, key=key, scale=scale: _scaled(row.training.get(key), scale))
         panels.append(Panel(name, unit, curves, logarithmic))
     return [panel for panel in panels if any(curve.points for curve in panel.curves)]
-
-
-def curve_name(plan: Plan, row: Row) -> str:
-    """The arm, and the values of all axes but the first."""
-    others = [f"{axis.short} {written(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
-    return ", ".join([row.arm] * bool(row.arm) + others)
 
 
 def _curves(groups: Mapping[str, Sequence[Row]], dashed: bool, figure) -> tuple[Curve, ...]:
@@ -141,6 +140,15 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         for variant in order_variants(row.tasks.get(task, {}))
     ]
     return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
+
+
+def _power_laws(plan: Plan, laws: Sequence[PowerLaw]) -> Part:
+    heads, lines, left_out = power_law_lines(plan, laws)
+    body = [[Cell(text, words=True) for text in line] for line in lines]
+    table = Table(POWER_LAWS, [Head(name, words=True) for name in heads], body) if lines else None
+    return Part(
+        POWER_LAWS, [Note(POWER_LAW) if lines else None, table, Note(left_out) if left_out else None], 2, "group"
+    )
 
 
 def _scaled_part(plan: Plan) -> Part | None:

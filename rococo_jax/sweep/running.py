@@ -1,11 +1,14 @@
 """Trains and evaluates the points of a sweep that are not done yet, one after another, here or by a launcher.
 
+Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 says what is done.
+
 WORKDIR/points/RUN/               the working folder of `rococo train`
 WORKDIR/points/RUN/evaluation/    results.json and per_query.parquet of its model
 WORKDIR/influence/HASH/           influence of the captions' words, where runs need it and no table is named
 WORKDIR/journal.jsonl             what happened when
 
-A point that fails is written into the journal, and the others go on.
+A point that fails is written into the journal, and the others go on; where one of several processes fails alone, the
+sweep ends.
 
 A launcher is a command in a shell's words. `{command}` in it stands for the whole `rococo train ...` as one word,
 `{name}` for the point's name; where there is no `{command}`, the words of `train ...` come after it, as the launchers
@@ -15,9 +18,9 @@ of `launch/` take them:
     sbatch --job-name {name} --wrap {command}
 """
 
+import contextlib
 import dataclasses
 import gc
-import os
 import shlex
 import shutil
 import subprocess
@@ -39,6 +42,8 @@ from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_into
+from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
+from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
@@ -100,10 +105,7 @@ def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) 
 
 
 def refuse_what_cannot_train(plan: Plan) -> None:
-    """Raises InputError where a point's batch does not split over the devices of this process, or there are several."""
-    if jax.process_count() > 1 or "ROCOCO_COORDINATOR" in os.environ:
-        wanted = "none: a sweep is one process, and --launch hands its points to several"
-        raise InputError("environment", "ROCOCO_COORDINATOR", os.environ.get("ROCOCO_COORDINATOR"), wanted)
+    """Raises InputError where a point's batch does not split over the devices of all processes."""
     for point in plan.runs:
         check_batch(point.config, jax.device_count())
 
@@ -159,9 +161,14 @@ def _words_hash(point: Point) -> str:
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluates the model of a point into its folder."""
-    encoder = load_encoder(str(folder / MODEL), compute=evaluation.compute)
+    mesh = make_mesh(jax.local_devices())
+    encoder = run_on_all_processes(
+        f"loading {name}", lambda: load_encoder(str(folder / MODEL), mesh=mesh, compute=evaluation.compute)
+    )
     encoder.name = name
-    with hold(folder / EVALUATION, beside=True):
+    with contextlib.ExitStack() as held:
+        lock = hold(folder / EVALUATION, beside=True)
+        broadcast_from_process_0("the results", lambda: held.enter_context(lock) and None)
         evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 
 
@@ -177,33 +184,40 @@ def run_points(
 
     Raises:
         InputError: all points failed, and for the same reason.
+        Exception: what one process failed with and the others did not.
         OSError, DiskFull: the disk is full.
         Stopped: a training was told to stop.
     """
-    runs, failed, errors = plan.runs, {}, []
+    runs, failed, errors, first = plan.runs, {}, [], jax.process_index() == 0
     clock = _Clock([point.work for point in runs])
     for number, point in enumerate(runs, 1):
-        folder, done = plan.folder(workdir, point), _Events(workdir, point.run)
+        folder, done = plan.folder(workdir, point), _Events(workdir / JOURNAL if first else None, point.run)
         try:
-            if not is_trained(folder):
+            # The others may see the disk later.
+            trained, evaluated = broadcast_from_process_0(
+                point.run, lambda at=folder: (is_trained(at), is_evaluated(at))
+            )
+            if not trained:
                 # A point that a launcher has taken over has no model yet.
-                done.note("trained" if train_one(point) else "handed over")
-            if evaluation is not None and is_trained(folder) and not is_evaluated(folder):
+                trained = train_one(point)
+                done.note("trained" if trained else "handed over")
+            if evaluation is not None and trained and not evaluated:
                 evaluate_point(folder, point.run, evaluation)
                 done.note("evaluated")
         except Stopped:
             raise
         except Exception as error:  # one point's failure is no other's
-            if is_disk_full(error):
+            if is_disk_full(error) or not is_error_of_all(error):
                 raise
             errors.append(error)
             known = isinstance(error, InputError)
             failed[point.run] = str(error) if known else f"{type(error).__name__}: {error}"
             trace = {} if known else {"traceback": traceback.format_exc()}
             done.note("failed", error=failed[point.run], **trace)
-            print(f"rococo: {point.run} failed: {' '.join(failed[point.run].split())}", file=sys.stderr, flush=True)
+            if first:
+                print(f"rococo: {point.run} failed: {' '.join(failed[point.run].split())}", file=sys.stderr, flush=True)
         left = clock.left(number, done.seconds if "trained" in done.events else None)
-        if done.events and "failed" not in done.events:
+        if first and done.events and "failed" not in done.events:
             told = f"{number} of {len(runs)}: {point.run} {' and '.join(done.events)}, {done.seconds:.1f} s{left}"
             print(told, file=sys.stderr, flush=True)
         # Models refer to themselves in circles, which only the collector frees.
@@ -214,10 +228,10 @@ def run_points(
 
 
 class _Events:
-    """What happens to a run in this call, written into the journal at once."""
+    """What happens to a run in this call, written into the journal, if any, at once."""
 
-    def __init__(self, workdir: Path, run: str):
-        self.journal, self.run = workdir / JOURNAL, run
+    def __init__(self, journal: Path | None, run: str):
+        self.journal, self.run = journal, run
         self.started, self.events = time.perf_counter(), []
 
     @property
@@ -228,7 +242,8 @@ class _Events:
     def note(self, event: str, **more: str) -> None:
         """Something has happened."""
         self.events.append(event)
-        write_journal(self.journal, point=self.run, event=event, seconds=round(self.seconds, 2), **more)
+        if self.journal is not None:
+            write_journal(self.journal, point=self.run, event=event, seconds=round(self.seconds, 2), **more)
 
 
 class _Clock:
@@ -273,7 +288,8 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
     yield f"sweep of {len(plan.points)} points: {' x '.join(parts)}{runs}"
     states = list(states_of(plan, workdir, evaluation is not None).values())
     counted = ", ".join(f"{states.count(state)} {state}" for state in (DONE, TRAINED, BEGUN, NEW) if state in states)
-    how = f"one command a run: {launch}" if launch else "one run after another in this process"
+    several = f"by {jax.process_count()} processes" if jax.process_count() > 1 else "in this process"
+    how = f"one command a run: {launch}" if launch else f"one run after another {several}"
     yield f"{counted}; {how}"
     if evaluation is None:
         yield "no evaluation: neither --images and --annotations nor the config's eval.data or eval.images is given"

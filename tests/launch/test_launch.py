@@ -63,9 +63,9 @@ def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
 def config_hash(*overrides: str) -> str:
     sys.path.insert(0, str(LAUNCH))
     try:
-        from command import read_train_command
+        from command import read_run_command
 
-        return read_train_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
+        return read_run_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
     finally:
         sys.path.remove(str(LAUNCH))
 
@@ -641,7 +641,7 @@ def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_pa
     while "auto train" not in (tmp_path / "run.log").read_text() and time.monotonic() < limit:
         time.sleep(0.1)
     assert host("stop").returncode == 0
-    followed = host("follow", str(tmp_path / "work"))
+    followed = host("follow", str(tmp_path / "work" / "model"))
     assert (followed.returncode, followed.stdout) == (75, "auto train\n")
 
 
