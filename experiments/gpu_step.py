@@ -51,7 +51,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 
 def seconds(kernel: Kernel) -> float:
     """Of one run."""
-    peak, float32_peak, _, links = scaling.CHIPS[CHIP]
+    peak, float32_peak, _, links, _ = scaling.CHIPS[CHIP]
     if kernel.kind == "collective":
         return kernel.bytes / (links * LINKS)
     rate = peak * (ATTENTION if kernel.kind == "attention" else PRODUCTS)

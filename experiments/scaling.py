@@ -13,11 +13,12 @@ in the output file are skipped. `--cost-model` prints the analytic cost model of
 The prediction is a bound, not a measurement:
 
     seconds >= max(tower operations / (devices * peak) + loss operations / (devices * float32 peak),
-                   bytes sent by a device / its links)
+                   bytes of the ring / one way of it + other bytes sent by a device / its links)
 
-with operations from the architecture (`step_flops`, and `loss_flops` below) and bytes from the compiled program. Towers
-compute in bfloat16, losses in float32 at the highest precision: on a GPU outside of the tensor cores, on a TPU in six
-bfloat16 passes.
+The losses' ring sends each hop to one neighbour: on a torus over one link of a chip, one way, between nodes of GPUs
+over one network card. Gathers and reductions use all links. With operations from the architecture (`step_flops`, and
+`loss_flops` below) and bytes from the compiled program. Towers compute in bfloat16, losses in float32 at the highest
+precision: on a GPU outside of the tensor cores, on a TPU in six bfloat16 passes.
 """
 
 import argparse
@@ -30,14 +31,18 @@ from pathlib import Path
 TOKENS, VOCABULARY, ROWS_AT_A_TIME, FSDP = 32, 49408, 256, 8
 # Width, layers and heads of the image tower and of the text tower; patch; embedding.
 MODELS = {"b16": ((768, 12), (512, 12), 16, 512), "l14": ((1024, 24), (768, 12), 14, 768)}
-# Peak bf16 FLOP/s, peak float32 FLOP/s at the highest precision, bytes of memory, bytes/s out of a chip over its fast
-# links; from the vendors' data sheets (float32 on TPUs: a sixth of bf16).
+# Peak bf16 FLOP/s, peak float32 FLOP/s at the highest precision (on TPUs a sixth of bf16), bytes of memory, bytes/s out
+# of a chip over all fast links, and over the one that a ring of neighbours takes. docs.cloud.google.com/tpu/docs/v5e,
+# v5p, v6e and tpu7x give 400, 1,200 and 800 GB/s a chip, both ways and all links; v5e and v6e have four links, v5p six.
+# NVIDIA's data sheets: NVLink of an H100 SXM 900 GB/s both ways, all of it to any other GPU of the node.
 CHIPS = {
-    "TPU v5e": (197e12, 197e12 / 6, 16e9, 200e9),
-    "TPU v5p": (459e12, 459e12 / 6, 95e9, 600e9),
-    "TPU v6e": (918e12, 918e12 / 6, 32e9, 448e9),
-    "H100 SXM": (989e12, 67e12, 80e9, 450e9),
+    "TPU v5e": (197e12, 197e12 / 6, 16e9, 200e9, 50e9),
+    "TPU v5p": (459e12, 459e12 / 6, 95e9, 600e9, 100e9),
+    "TPU v6e": (918e12, 918e12 / 6, 32e9, 400e9, 100e9),
+    "H100 SXM": (989e12, 67e12, 80e9, 450e9, 450e9),
 }
+# Beyond the eight GPUs of a node a ring waits for its slowest hop: 400 Gb/s a GPU (data sheet of the DGX H100).
+NODE, BETWEEN_NODES = 8, 50e9
 
 
 def spec_of(name: str):
@@ -141,9 +146,12 @@ def table(lines: list[dict]) -> None:
         flops, sent = line["tower_flops"] + line["loss_flops"], sum(line["sent"].values())
         held = line["arguments"] + line["temporary"]
         bounds = []
-        for peak, float32_peak, memory, links in CHIPS.values():
+        ring = line["sent"].get("collective-permute", line["sent"].get("embeddings", 0))
+        for chip, (peak, float32_peak, memory, links, one_way) in CHIPS.items():
             compute = (line["tower_flops"] / peak + line["loss_flops"] / float32_peak) / line["devices"]
-            links_time = sent / links
+            if chip.startswith("H100") and line["devices"] > NODE:
+                one_way = BETWEEN_NODES
+            links_time = ring / one_way + (sent - ring) / links
             bound = "compute" if compute >= links_time else "links"
             bounds.append(f"{max(compute, links_time):.3g} s ({bound})" if held <= memory else "too large")
         cells = [line["model"], f"{line['batch']:,}", f"{line['devices']:,}", line["platform"]]

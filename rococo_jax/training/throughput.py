@@ -35,22 +35,21 @@ from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
 from rococo_jax.training.patch_dropout import kept_patches
 
-# TFLOP/s a device, dense bfloat16: Google Cloud's TPU pages, NVIDIA's data sheets (SXM forms; B200 in HGX and DGX) and
-# AMD's for the MI300X. JAX shows each of the two TensorCores of a TPU v7 chip (2,307 TFLOP/s) as a device.
+# TFLOP/s a device, dense bfloat16. NVIDIA's are of SXM forms, half of the figures with sparsity.
 PEAK_TFLOPS = {
-    "TPU v4": 275.0,
-    "TPU v5 lite": 197.0,
+    "TPU v4": 275.0,  # docs.cloud.google.com/tpu/docs/v4
+    "TPU v5 lite": 197.0,  # .../v5e
     "TPU v5e": 197.0,
-    "TPU v5p": 459.0,
+    "TPU v5p": 459.0,  # .../v5p
     "TPU v5": 459.0,
-    "TPU v6 lite": 918.0,
+    "TPU v6 lite": 918.0,  # .../v6e
     "TPU v6e": 918.0,
-    "TPU7x": 1153.5,
-    "NVIDIA A100": 312.0,
-    "NVIDIA H100": 989.0,
-    "NVIDIA H200": 989.0,
-    "NVIDIA B200": 2250.0,
-    "AMD Instinct MI300X": 1307.4,
+    "TPU7x": 1153.5,  # .../tpu7x: 2,307 a chip, whose two TensorCores JAX shows as a device each
+    "NVIDIA A100": 312.0,  # NVIDIA's A100 data sheet
+    "NVIDIA H100": 989.0,  # H100 data sheet: 1,979 with sparsity
+    "NVIDIA H200": 989.0,  # H200 data sheet: 1,979 with sparsity
+    "NVIDIA B200": 2250.0,  # nvidia.com/en-us/data-center/hgx: 36 PFLOP/s of eight with sparsity
+    "AMD Instinct MI300X": 1307.4,  # AMD's MI300X data sheet; 2,614.9 with sparsity
 }
 
 
