@@ -86,6 +86,22 @@ def test_hash_is_of_the_config_and_of_what_the_overrides_come_to():
     assert config_hash("--config.a=1b=2") != config_hash("--config.a=1", "--config.b=2")
 
 
+def test_a_sweep_is_launched_like_a_run():
+    """All processes get the sweep's own options; its table, not a model, says that it is done."""
+    sweep = ["sweep", "--config", CONFIG, "--over", "batch_size=8,16", "--seeds=0,1", "--config.steps=3"]
+    lines = dry("local", "--port", "4321", train=sweep).splitlines()
+    words = [shlex.split(line)[shlex.split(line).index("sweep") :] for line in lines]
+    name = words[0][words[0].index("--workdir") + 1]
+    expected = ["sweep", "--config", CONFIG, "--workdir", name, "--over", "batch_size=8,16", "--seeds=0,1"]
+    assert words == [[*expected, "--config.steps=3"]] * 2
+    others = [*sweep[:-3], "batch_size=8,32", *sweep[-2:]]
+    assert name.startswith("runs/rococo-scenes-tiny-") and name not in dry("local", train=others)
+    script = dry("slurm", train=sweep)
+    assert " -m rococo_jax sweep --config " in script and f"/{name}/sweep.json" in script and "/model" not in script
+    assert f"follow /mnt/rococo/{name}/sweep.json" in dry("tpu", *TPU, train=sweep).replace("'", "")
+    assert manifest(*GKE_GPU, train=sweep)[3]["command"][2:4] == ["rococo", "sweep"]
+
+
 # local.py
 
 
@@ -694,6 +710,7 @@ def test_constraints_pin_what_the_image_installs():
         ("slurm", [], ["evaluate"], "found 'evaluate'"),
         ("local", [], ["train", "--config", "configs/none.py"], "configs/none.py: config: found nothing there"),
         ("slurm", [], ["train", "--config", CONFIG, "steps"], "override: found 'steps'; wanted --config.key=value"),
+        ("slurm", [], ["sweep", "--config", CONFIG, "--collect"], "sweep: found --collect; wanted a sweep that trains"),
         ("slurm", ["--time", "soon"], TRAIN, "--time: found 'soon'"),
         ("tpu", [*TPU, "--disk", "claim:x"], TRAIN, "--disk: found 'claim:x'; wanted gs://BUCKET or HOST:/SHARE"),
         ("tpu", TPU, [*TRAIN, "--workdir", "/home/me/run"], "--workdir: found '/home/me/run'; wanted a folder below"),
