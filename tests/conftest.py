@@ -1,9 +1,17 @@
 """The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
 
+import contextlib
+import ctypes
 import gc
 import os
+import resource
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# One part of a program at a time: a worker has a core to itself, and the parts of small programs cost more than they
+# save. No digit depends on it.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"
+)
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -13,19 +21,70 @@ import jax
 import jaxtyping
 import pytest
 
+from rococo_jax.cores import usable_cores
+from rococo_jax.runtime import enable_compilation_cache
 from tests.support.paths import require_real_data
+
+WORKER_GB = 2.0  # at its peak
+# Rooms that promise digits: programs are compiled as users compile them. Elsewhere with LLVM's cheap passes alone.
+OPTIMISED = ("losses", "metrics", "models", "perturb", "similarity", "studies")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items):
-    """Leaves thorough tests out unless they are asked for: a whole run should take less than twenty minutes."""
+    """Leaves thorough tests out unless they are asked for."""
     if not os.environ.get("ROCOCO_THOROUGH"):
         left_out = pytest.mark.skip(reason="thorough; set ROCOCO_THOROUGH=1")
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(left_out)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of `-n auto`: as many as there are cores and free memory for."""
+    free = WORKER_GB * usable_cores()
+    with contextlib.suppress(OSError):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) / 1e6
+    return max(1, min(usable_cores(), int(free / WORKER_GB)))
+
+
+def pytest_sessionfinish(session):
+    """A worker says what it took."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["usage"] = usage()
+
+
+def pytest_testnodedown(node):
+    """The controller keeps what its workers say."""
+    if found := getattr(node, "workeroutput", {}).get("usage"):
+        node.config.stash.setdefault(USAGES, []).append(found)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Peak memory of every worker, processor time with that of the commands started, and the time of each room."""
+    usages = config.stash.get(USAGES, []) or [usage()]
+    peaks = ", ".join(f"{peak:.1f}" for peak, _ in usages)
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                room = report.nodeid.split("/")[1].removesuffix(".py").partition(".py::")[0]
+                seconds[room] = seconds.get(room, 0.0) + report.duration
+    rooms = ", ".join(f"{room} {each:.0f}" for room, each in sorted(seconds.items(), key=lambda item: -item[1]))
+    processor = sum(seconds for _, seconds in usages)
+    terminalreporter.write_line(f"peak memory {peaks} GB; processor {processor:.0f} s; by room {rooms}")
+
+
+USAGES = pytest.StashKey[list]()
+
+
+def usage() -> tuple[float, float]:
+    """Peak memory of this process in GB, and processor seconds of it and of those it started."""
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_maxrss / 2**20, own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 @pytest.fixture(scope="session")
@@ -50,13 +109,28 @@ def device_count(request) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_programs_are_kept(tmp_path_factory):
-    """Commands that tests start share one cache, which is not the user's."""
+    """All workers, and the commands that tests start, share one cache of programs, which is not the user's."""
     os.environ.setdefault("ROCOCO_CACHE", str(tmp_path_factory.getbasetemp().parent / "rococo-cache"))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    enable_compilation_cache()
+    compile_quickly(True)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_programs_end_with_their_file():
-    """What a file of tests compiled would stay in a worker's memory to its end, gigabytes of it."""
+def programs_of_a_file(request):
+    """Compiles by the file's room; drops the file's programs at its end, which would take gigabytes."""
+    compile_quickly(request.path.parent.name not in OPTIMISED and not request.node.get_closest_marker("optimised"))
     yield
+    compile_quickly(True)
     jax.clear_caches()
     gc.collect()
+    # glibc keeps what was freed unless it is told.
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def compile_quickly(quick: bool) -> None:
+    """Has LLVM do what is cheap alone, or what it does for users; here and in the commands that tests start."""
+    jax.config.update("jax_disable_most_optimizations", quick)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))

@@ -3,23 +3,13 @@
 import shutil
 from pathlib import Path
 
-import jax
 import pytest
 
-from rococo_jax.runtime import enable_compilation_cache
 from tests.support.faults import World, make_world
 
 
-@pytest.fixture(scope="package", autouse=True)
-def programs_are_kept(compiled_programs_are_kept):
-    """As the commands do: what one row compiles, the next reads."""
-    enable_compilation_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 @pytest.fixture(scope="package")
-def pristine(tmp_path_factory, programs_are_kept) -> Path:
+def pristine(tmp_path_factory) -> Path:
     """Inputs that nobody damages."""
     return make_world(tmp_path_factory.mktemp("pristine") / "world").root
 

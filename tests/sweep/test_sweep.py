@@ -11,7 +11,6 @@ import time
 import xml.etree.ElementTree
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +21,6 @@ from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.across_seeds import read_per_image
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.runtime import enable_compilation_cache
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
@@ -40,14 +38,6 @@ from tests.support.tiny import random_captions, tiny_encoder
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"
 SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs_are_kept(compiled_programs_are_kept):
-    """As the command does."""
-    enable_compilation_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module")

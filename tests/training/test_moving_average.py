@@ -12,23 +12,13 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
-from rococo_jax.runtime import enable_compilation_cache, make_mesh
+from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from rococo_jax.training.optimizer import moving_average
 from rococo_jax.training.run import train
 from tests.support.tiny import random_captions, tiny_encoder
 
 IMAGES, STEPS = 8, 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_programs(compiled_programs_are_kept):
-    """Compiled without what makes them fast, which takes half of the time, and once for all runs."""
-    enable_compilation_cache()
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 update = jax.jit(moving_average, static_argnums=2)

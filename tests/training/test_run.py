@@ -24,7 +24,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import enable_compilation_cache, make_mesh
+from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.inputs.loss_input import Making
@@ -42,14 +42,6 @@ CAPTIONS = (
     "a blue car near the small house",
     "a man and his dog on a ball",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs_are_kept(compiled_programs_are_kept):
-    """As the command does: a run that goes on does not compile again."""
-    enable_compilation_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module")

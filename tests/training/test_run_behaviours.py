@@ -29,23 +29,13 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
-from rococo_jax.runtime import enable_compilation_cache, make_mesh
+from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run, throughput
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.throughput import Meter, StepFlops, step_flops
 from tests.support.tiny import drawn_parameters, random_captions, tiny_spec, tiny_tokenizer
 
 IMAGES, BATCH, STEPS = 8, 8, 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs_are_kept(compiled_programs_are_kept):
-    """As the command does; and compiled without what makes them fast, which takes half of the time."""
-    enable_compilation_cache()
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module", autouse=True)
