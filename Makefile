@@ -1,7 +1,8 @@
 # `make demo` and `make test` do everything from a machine with only Python >= 3.11 and make.
 #   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
-#   make test                      install with the test tools, lint, run the tests
-#   make test-thorough          those that take minutes too
+#   make test                      install with the test tools, lint, run the tests; docs/testing.md says what and how long
+#   make test-all               those that take minutes too; before every release
+#   make test-one AREA=losses   the tests of one room, or of one file: AREA=losses/test_oracles.py
 #   make fuzz MINUTES=60           every reader of files on random damage, so many minutes each; the same command goes on
 #   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
@@ -12,24 +13,29 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+# By cores and free memory (tests/conftest.py).
+WORKERS ?= auto
 TESTS ?= tests
 EXTRAS ?= dev,reference
-PIP = $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
+PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test test-thorough test-quick fuzz kills lint clean mutants perf
+.PHONY: demo test test-all test-one test-quick fuzz kills lint clean mutants perf
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
 
 test: lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTEST)
 
-test-thorough:
-	ROCOCO_THOROUGH=1 $(MAKE) test
+test-all: lint
+	ROCOCO_THOROUGH=1 $(PYTEST)
+
+test-one: $(VENV)/.installed-dev
+	$(PYTEST) tests/$(AREA)
 
 test-quick: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not real_data" $(TESTS)
+	$(PYTEST) -m "not slow and not real_data" $(TESTS)
 
 MINUTES ?= 60
 fuzz: $(VENV)/.installed-dev
@@ -54,13 +60,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python setup.cfg pyproject.toml
-	$(PIP) install --editable .
+	$(INSTALL) --editable .
 	touch $@
 
 # torch first, by its exact version, so that nothing else brings in another build of it.
 $(VENV)/.installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
-	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(PIP) install --no-compile torch==2.13.0; fi
-	$(PIP) install --no-compile --editable '.[$(EXTRAS)]'
+	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(INSTALL) torch==2.13.0; fi
+	$(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
 
 clean:

@@ -3,16 +3,15 @@
 import pytest
 
 from rococo_jax.report import write_report
-from tests.support.chromium import CHROMIUM, Chromium
+from tests.support.chromium import Chromium, require_chromium
 from tests.support.made_runs import six_runs
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; on Debian: apt-get install chromium")
 
 BOARD = 'document.querySelector("#s1-image_to_text table.filterable")'
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
+    require_chromium()
     folder = tmp_path_factory.mktemp("leaderboard")
     page, _ = write_report([six_runs(folder / "runs")], folder / "report.html")
     browser = Chromium(folder / "profile")

@@ -15,9 +15,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
+
+
+def require_chromium() -> str:
+    """The browser. Where there is none the test is skipped, or fails with ROCOCO_REQUIRE_BROWSER set."""
+    if CHROMIUM:
+        return CHROMIUM
+    missing = "no Chromium here; on Debian: apt-get install chromium"
+    if os.environ.get("ROCOCO_REQUIRE_BROWSER"):
+        pytest.fail(f"{missing} (ROCOCO_REQUIRE_BROWSER is set)")
+    pytest.skip(missing)
+
+
 # Python puts the pipe's ends where Chromium looks for them, then becomes Chromium.
 _LAUNCH = """
 import os, sys
@@ -38,6 +52,7 @@ class Chromium:
     """
 
     def __init__(self, profile: Path, width: int = 1280, height: int = 900, patience: float = 120.0):
+        browser = require_chromium()
         self.events: list[dict[str, Any]] = []
         self.patience, self._number, self._buffer = patience, 0, b""
         command_end, self._commands = os.pipe()
@@ -45,7 +60,7 @@ class Chromium:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         options += ["--no-first-run", "--disable-extensions", "--disable-background-networking"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-        launch = [sys.executable, "-c", _LAUNCH, str(command_end), str(answer_end), CHROMIUM, *options, "about:blank"]
+        launch = [sys.executable, "-c", _LAUNCH, str(command_end), str(answer_end), browser, *options, "about:blank"]
         self._process = subprocess.Popen(
             launch, pass_fds=(command_end, answer_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
