@@ -7,7 +7,7 @@ hundred, in rotation) are split into the plan's batches of 64, in one process; t
 (compilation is reported separately). Besides wall time it reports processor time (all threads together), which other
 work on the machine disturbs little:
 
-- `ours`: `mix_places`, from a batch of bytes in NumPy to a batch of bytes in NumPy;
+- `ours`: `mix_pair`, image by image, from bytes in NumPy to bytes in NumPy;
 - `torch`: bytes to float pixels in [0, 1], mixed with the permuted batch, times 255 plus a half, clamped, to bytes;
 - `torch_one_thread`: the same on one thread;
 - `torch_from_floats`: `torch` from float pixels, as the script's loader provides them;
@@ -21,7 +21,7 @@ import time
 import jax
 import numpy as np
 
-from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, make_plan, mix_places, plan_batches
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, make_plan, mix_pair, plan_batches
 from rococo_jax.progress import progress
 
 DISTINCT = 320
@@ -35,7 +35,9 @@ def batches_of(plan: MixingPlan, images: np.ndarray) -> list[tuple[np.ndarray, n
 
 def ours(plan: MixingPlan, images: np.ndarray) -> None:
     for places, which in batches_of(plan, images):
-        mix_places(plan, places, images[which[0] : which[0] + len(which)])
+        image_at = dict(zip(plan.first[places].tolist(), images[which], strict=True))
+        for place in places:
+            mix_pair(plan, place, *(image_at[of[place]] for of in (plan.first, plan.partner)))
 
 
 def torch_loop(plan: MixingPlan, images: np.ndarray, floats: np.ndarray | None = None) -> None:

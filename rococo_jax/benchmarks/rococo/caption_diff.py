@@ -14,16 +14,10 @@ matched by image and text; a caption is *comparable* if both sides replaced exac
     vocabulary         different new words of each side, and how many they share (Jaccard: shared / either)
     length, no-ops     words and characters of altered captions; altered captions that equal their original
 
-`recover_lexicon` makes concept groups of words that replaced each other. Counted from the captions: `same(a, b)`, how
-often b replaced a where the concept stays the same, and `different(a, b)` where it changes. Words are grouped to
-maximise [ours]
-
-    sum over pairs in one group of  same(a, b) - w different(a, b) - k(a) k(b) / 2m,      k(a) = sum_b same(a, b)
-
-Newman's modularity (Phys. Rev. E 69, 066133) with changed concepts as negative evidence. Connected components do not
-work: a few stray replacements join nearly all words. The maximum is searched as in Blondel et al. (J. Stat. Mech. 2008,
-P10008): move words one by one to the best neighbouring group, then groups as if they were words; in alphabetical order,
-so that the same captions give the same groups.
+`recover_lexicon` makes concept groups of words that replaced each other. Words are linked by how often one replaced the
+other where the concept stays the same, less how often it did where the concept changes, and grouped by Louvain's search
+for modularity (Blondel et al., J. Stat. Mech. 2008, P10008; networkx). Connected components do not work: a few stray
+replacements join nearly all words.
 """
 
 from collections import defaultdict
@@ -203,101 +197,48 @@ def _mean(values: Iterable[int]) -> float | None:
 
 
 Pairs = Mapping[tuple[str, str], int]
-# w: a replaced word and its replacement rarely occur twice, so a pair of different concepts weighs as much as a pair of
-# the same concept.
-_WEIGHT_OF_DIFFERENT = 1.0
+# Above 1, the plain modularity, groups are smaller: fewer replacements of another concept fall into one group.
+_RESOLUTION = 2.0
 _LEAST_GROUP = 2
 
 
-def recover_lexicon(
-    same: Annotation, different: Annotation | None = None, danger: Annotation | None = None, name: str = "recovered"
-) -> Lexicon:
-    """Recover a lexicon from published files: `same` keeps the concept, `different` changes it, `danger` tells the
-    kinds.
+def recover_lexicon(same: Annotation, different: Annotation | None = None, danger: Annotation | None = None) -> Lexicon:
+    """A lexicon from published files: `same` keeps the concept, `different` changes it, `danger` tells the kinds.
 
-    Raises InputError where no replaced word was found in `same`.
+    Raises:
+        InputError: no single replaced word in `same`, or networkx is not installed.
     """
     pairs = _count(same)
     if not pairs:
         raise InputError(same.source, "altered captions", "no single replaced word", "captions with one word replaced")
-    groups = group_words(pairs, _count(different) if different else {})
     kinds = _kinds(_count(danger)) if danger else {}
-    made = []
-    for words in groups:
+    groups = []
+    for words in group_words(pairs, _count(different) if different else {}):
         if len(words) >= _LEAST_GROUP:
-            heads = sorted(words, key=lambda word: (-sum(n for pair, n in pairs.items() if pair[0] == word), word))
-            made.append(Group(heads[0], _vote(words, kinds), tuple(_nouns(words, heads[0]))))
-    return Lexicon(made, name=name)
+            head = min(words, key=lambda word: (-sum(n for pair, n in pairs.items() if pair[0] == word), word))
+            groups.append(Group(head, _vote(words, kinds), tuple(_nouns(words, head))))
+    return Lexicon(groups, name="recovered")
 
 
 def group_words(same: Pairs, different: Pairs) -> list[list[str]]:
-    """Groups of words, larger ones first; see the head of this file. Words of each in alphabetical order."""
-    words = sorted({word for pair in same for word in pair})
-    number = {word: index for index, word in enumerate(words)}
-    weights: list[dict[int, float]] = [defaultdict(float) for _ in words]
-    degrees = [0.0] * len(words)
-    for (old, new), count in sorted(same.items()):
-        a, b = number[old], number[new]
-        if a != b:
-            weights[a][b] += count
-            weights[b][a] += count
-            degrees[a] += count
-            degrees[b] += count
-    for (old, new), count in sorted(different.items()):
-        if old in number and new in number and old != new:
-            a, b = number[old], number[new]
-            weights[a][b] -= _WEIGHT_OF_DIFFERENT * count
-            weights[b][a] -= _WEIGHT_OF_DIFFERENT * count
-    groups = [[index] for index in range(len(words))]
-    total = sum(degrees)
-    while True:
-        labels = _move_one_by_one(weights, degrees, total)
-        if len(set(labels)) == len(groups):
-            break
-        groups, weights, degrees = _merge(labels, groups, weights, degrees)
-    return sorted(([words[index] for index in sorted(group)] for group in groups), key=lambda g: (-len(g), g))
-
-
-def _move_one_by_one(weights: list[dict[int, float]], degrees: list[float], total: float) -> list[int]:
-    """Label nodes: each moves to the neighbouring label of largest gain, until no node gains."""
-    labels = list(range(len(weights)))
-    sums = list(degrees)
-    moved = True
-    while moved:
-        moved = False
-        for node, neighbours in enumerate(weights):
-            own = labels[node]
-            sums[own] -= degrees[node]
-            gains: dict[int, float] = defaultdict(float)
-            for other, weight in neighbours.items():
-                gains[labels[other]] += weight
-            gains.setdefault(own, 0.0)
-
-            def gain(label: int, gains=gains, node=node) -> float:
-                return gains[label] - degrees[node] * sums[label] / total
-
-            best = max(sorted(gains), key=gain)
-            # A threshold above rounding errors, or two labels could swap forever.
-            if gain(best) > gain(own) + 1e-9:
-                labels[node], moved = best, True
-            sums[labels[node]] += degrees[node]
-    return labels
-
-
-def _merge(labels: list[int], groups: list[list[int]], weights: list[dict[int, float]], degrees: list[float]):
-    """Merge the nodes of each label into one node."""
-    index = {label: place for place, label in enumerate(sorted(set(labels)))}
-    merged_groups: list[list[int]] = [[] for _ in index]
-    merged_weights: list[dict[int, float]] = [defaultdict(float) for _ in index]
-    merged_degrees = [0.0] * len(index)
-    for node, label in enumerate(labels):
-        place = index[label]
-        merged_groups[place] += groups[node]
-        merged_degrees[place] += degrees[node]
-        for other, weight in weights[node].items():
-            if labels[other] != label:
-                merged_weights[place][index[labels[other]]] += weight
-    return merged_groups, merged_weights, merged_degrees
+    """Groups of words, larger ones first; words of each in alphabetical order."""
+    try:
+        import networkx
+    except ImportError:
+        wanted = "pip install 'rococo-jax[lexicon]'"
+        raise InputError("lexicon", "networkx", "not installed", wanted) from None
+    links: dict[tuple[str, str], int] = defaultdict(int)
+    for sign, pairs in ((1, same), (-1, different)):
+        for (old, new), count in pairs.items():
+            if old != new:
+                links[min(old, new), max(old, new)] += sign * count
+    graph = networkx.Graph()
+    graph.add_nodes_from(sorted({word for pair in same for word in pair}))
+    graph.add_weighted_edges_from(
+        (*pair, count) for pair, count in sorted(links.items()) if count > 0 and len({*pair}) > 1
+    )
+    groups = networkx.community.louvain_communities(graph, resolution=_RESOLUTION, seed=0)
+    return sorted(map(sorted, groups), key=lambda group: (-len(group), group))
 
 
 def _count(annotation: Annotation) -> dict[tuple[str, str], int]:

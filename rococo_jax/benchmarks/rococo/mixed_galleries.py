@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +25,10 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     BATCH,
     SIDE,
     MixingPlan,
-    SquashedImages,
-    decode_jpeg,
     encode_jpeg,
     make_plan,
     mix_pair,
-    mix_places,
+    mix_place,
     plan_batches,
     squash,
 )
@@ -49,19 +47,6 @@ from rococo_jax.perturb.images.image_folders import (
 from rococo_jax.progress import progress
 
 FORMAT, FORMAT_VERSION = "rococo_jax.mixed_images", 1
-
-
-def squash_files(files: Mapping[str, Path], images: Sequence[str], workers: int = 2) -> SquashedImages:
-    """A reader of squashed images: decodes and squashes the asked-for files in threads, and keeps none.
-
-    The reader raises InputError for a file that is missing, cut short or not an image.
-    """
-
-    def read(indices: Sequence[int]) -> np.ndarray:
-        with ThreadPoolExecutor(workers, thread_name_prefix="squash") as pool:
-            return np.stack(list(pool.map(lambda index: squash(open_image(files[images[index]])), indices)))
-
-    return read
 
 
 def describe(plan: MixingPlan) -> dict[str, Any]:
@@ -108,7 +93,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     PNG, without loss. Raises InputError where `out` holds another run, finished or not, or an image cannot be read or
     has changed since.
     """
-    names, squashed = file_names(plan), squash_files(files, plan.images)
+    names = file_names(plan)
     folder = ResumableFolder(out, describe(plan), {name: files[name] for name in plan.images})
     absent = folder.missing(names)
     missing = [places for places in plan_batches(plan) if any(names[place] in absent for place in places)]
@@ -120,9 +105,15 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     ):
         advance(len(plan.images) - written)
         for places in missing:
-            mixed = mix_places(plan, places, squashed(plan.first[places].tolist()))
-            for place, encoded in zip(places, pool.map(encode, mixed), strict=True):
-                folder.write(names[place], encoded)
+            images = plan.first[places].tolist()
+            squashed = dict(zip(images, pool.map(lambda image: squash(open_image(files[plan.images[image]])), images),
+                                strict=True))  # fmt: skip
+
+            def encoded(place: int, squashed: Mapping[int, np.ndarray] = squashed) -> bytes:
+                return encode(mix_pair(plan, place, *(squashed[of[place]] for of in (plan.first, plan.partner))))
+
+            for place, content in zip(places, pool.map(encoded, places), strict=True):
+                folder.write(names[place], content)
             advance(len(places))
     folder.finish()
     return written
@@ -204,7 +195,7 @@ class MixedImages:
         """The mixed image, made without the others."""
         place = int(self._place[row])
         squashed = functools.partial(self.originals.views.pixels, view=SQUASHED)
-        return Image.fromarray(_mix(self.plan, place, squashed))
+        return Image.fromarray(mix_place(self.plan, place, squashed))
 
     def note(self, row: int) -> str:
         """What was mixed in, and the share of the image's own content."""
@@ -273,10 +264,4 @@ def mix_one(plan: MixingPlan, place: int, files: Mapping[str, Path]) -> UInt8[np
     Raises:
         InputError: one of the two files cannot be read.
     """
-    return _mix(plan, place, lambda index: squash(open_image(files[plan.images[index]])))
-
-
-def _mix(plan: MixingPlan, place: int, squashed: Callable[[int], np.ndarray]) -> np.ndarray:
-    """As `mix_one`; `squashed` gives an image by its index into `plan.images`."""
-    mixed = mix_pair(plan, place, squashed(int(plan.first[place])), squashed(int(plan.partner[place])))
-    return decode_jpeg(encode_jpeg(mixed)) if plan.compressed else mixed
+    return mix_place(plan, place, lambda index: squash(open_image(files[plan.images[index]])))

@@ -12,17 +12,14 @@ and mixes it with itself; `patch` draws one box for a batch. Its generators are 
 Protocols: `paper` as published, saved as JPEG; `strict` without self-mixing and compression; `control` the same images
 unmixed (ratio 1) but squashed and compressed, which separates the effect of preprocessing.
 
-For a list of images, a method, ratio, seed and protocol, `make_plan` decides what is mixed, and `mixed_batches` mixes
-in memory.
+For a list of images, a method, ratio, seed and protocol, `make_plan` decides what is mixed, and `mix_place` mixes.
 """
 
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -34,8 +31,6 @@ from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_r
 SIDE = 384
 BATCH = 64
 PROTOCOLS = ("paper", "strict", "control")
-
-SquashedImages = Callable[[Sequence[int]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -172,7 +167,7 @@ def squash(image: Image.Image) -> UInt8[np.ndarray, "384 384 3"]:
 def mix_pair(
     plan: MixingPlan, place: int, own: UInt8[np.ndarray, "384 384 3"], partner: UInt8[np.ndarray, "384 384 3"]
 ) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, without JPEG, on the host: the bytes of `mix_places`."""
+    """The mixed image at `place`, without JPEG: a box of the partner, or a look-up of every pair of bytes."""
     if plan.method == "patch" and plan.protocol != "control":
         x1, y1, x2, y2 = plan.boxes[plan.batch[place]].tolist()
         mixed = own.copy()
@@ -206,54 +201,15 @@ def decode_jpeg(encoded: bytes) -> UInt8[np.ndarray, "height width 3"]:
         return np.asarray(image.convert("RGB"))
 
 
-def mixed_batches(
-    plan: MixingPlan,
-    squashed: SquashedImages,
-    *,
-    batches: Sequence[np.ndarray] | None = None,
-    mesh: jax.sharding.Mesh | None = None,
-    workers: int = 2,
-) -> Iterator[tuple[Int[np.ndarray, " batch"], UInt8[np.ndarray, "batch 384 384 3"]]]:
-    """The mixed gallery, batch by batch, in memory: (places in the plan, images as an embedder will see them).
+def mix_place(plan: MixingPlan, place: int, squashed: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, "384 384 3"]:
+    """The mixed image at `place`, as an encoder sees it; `squashed` gives an image by its index into `plan.images`.
 
-    Under `paper` and `control` the images have been through JPEG, exactly as if they had been saved and read again.
-
-    Args:
-        squashed: gives the squashed images, uint8 (n, 384, 384, 3), for a list of n indices into `plan.images`; asked
-            once for each batch.
-        batches: which of `plan_batches(plan)` are wanted; all by default.
-        mesh: split each batch over this mesh (a batch that does not divide is mixed on one device).
-        workers: threads for JPEG, where there is any.
+    Under `paper` and `control` it has been through JPEG, exactly as if it had been saved and read again.
     """
-    with ThreadPoolExecutor(workers, thread_name_prefix="jpeg") as pool:
-        for places in plan_batches(plan) if batches is None else batches:
-            mixed = mix_places(plan, places, squashed(plan.first[places].tolist()), mesh=mesh)
-            if plan.compressed:
-                mixed = np.stack(list(pool.map(lambda image: decode_jpeg(encode_jpeg(image)), mixed)))
-            yield places, mixed
+    mixed = mix_pair(plan, place, squashed(int(plan.first[place])), squashed(int(plan.partner[place])))
+    return decode_jpeg(encode_jpeg(mixed)) if plan.compressed else mixed
 
 
 def plan_batches(plan: MixingPlan) -> list[Int[np.ndarray, " batch"]]:
     """The places of the plan, cut into its batches."""
     return np.split(np.arange(len(plan.images)), np.flatnonzero(np.diff(plan.batch)) + 1)
-
-
-def mix_places(
-    plan: MixingPlan,
-    places: Int[np.ndarray, " batch"],
-    images: UInt8[np.ndarray, "..."],
-    *,
-    mesh: jax.sharding.Mesh | None = None,
-) -> UInt8[np.ndarray, "batch 384 384 3"]:
-    """Mixes one whole batch of the plan: `images` are the squashed first images of `places`. No JPEG."""
-    if images.shape != (len(places), SIDE, SIDE, 3):
-        raise InputError("mixing", "squashed images", images.shape, (len(places), SIDE, SIDE, 3))
-    where = {int(image): place for place, image in enumerate(plan.first[places])}
-    partners = np.array([where[int(image)] for image in plan.partner[places]], np.int32)
-    boxes = np.broadcast_to(plan.boxes[plan.batch[places[0]]], (len(places), 4)).astype(np.int32)
-    if mesh is not None and len(places) % mesh.size:
-        mesh = None
-    mixed = apply_mixing(
-        jnp.asarray(images), jnp.asarray(partners), plan.ratio, jnp.asarray(boxes), plan.method, mesh=mesh
-    )
-    return np.asarray(mixed.images)

@@ -4,9 +4,8 @@
     patch  (CutMix: Yun et al. 2019, arXiv 1905.04899)    x with a box taken from x[partners];
            the box has the sides int(side * sqrt(1 - ratio)), a uniform centre, and is clipped at the border
 
-`ratio` is always the share of the image's own content. Clipping makes the share of a patch larger than asked, so
-every result carries the true share. Every draw is folded with an image's id or a group's number, so it depends neither
-on the size of the batch nor on a place in it.
+`ratio` is the share of the image's own content. Clipping makes the true share of a patch larger. Every draw is folded
+with an image's place or a group's number, so it does not depend on the size of the batch.
 
 uint8 images are mixed in float32 as the published RoCOCO script does (pixels / 255, two products, one sum,
 floor(255 v + 0.5)), with each operation rounded on its own. A tenth of all pixel pairs at ratio 0.9 lie exactly on a
@@ -30,7 +29,7 @@ METHODS = ("mix", "patch")
 
 
 class Mixed(NamedTuple):
-    """A mixed batch with the draws it was made from.
+    """A mixed batch with its draws.
 
     Attributes:
         images: the mixed images, of the dtype of the input.
@@ -47,36 +46,22 @@ class Mixed(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """Settings of the draws. Exactly one of `ratio` and `alpha` is set.
+    """Settings of the draws. No image is mixed with itself.
 
     Attributes:
         method: `mix` or `patch`.
-        ratio: a fixed share of own content, from 0 to 1.
-        alpha: draw the share from Beta(alpha, alpha) instead, as both papers do in training.
-        own_first: with `alpha`, take max(r, 1 - r), so that own content is at least half.
-        per_image: each image draws its own ratio and box; otherwise the batch shares one.
-        derangement: no image is mixed with itself.
-        group: partners come from the same run of this many consecutive images. A device that holds whole groups sends
-            nothing to other devices, and the result does not depend on their number. None: the whole batch.
+        ratio: the share of own content, from 0 to 1.
+        group: partners come from the same run of this many consecutive images, so that a device that holds whole groups
+            sends nothing to other devices, and the result does not depend on their number. None: the whole batch.
     """
 
     method: str = "mix"
-    ratio: float | None = 0.9
-    alpha: float | None = None
-    own_first: bool = False
-    per_image: bool = True
-    derangement: bool = True
+    ratio: float = 0.9
     group: int | None = None
 
     def __post_init__(self):
         check_method(self.method)
-        if (self.ratio is None) == (self.alpha is None):
-            found = f"ratio {self.ratio} and alpha {self.alpha}"
-            raise InputError("mixing", "ratio", found, "either a ratio or an alpha")
-        if self.ratio is not None:
-            check_ratio(self.ratio)
-        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise InputError("mixing", "alpha", self.alpha, "a positive number")
+        check_ratio(self.ratio)
         if self.group is not None and self.group < 2:
             raise InputError("mixing", "group", self.group, "at least two images to a group")
 
@@ -93,13 +78,8 @@ def check_ratio(ratio: float) -> None:
         raise InputError("mixing", "ratio", ratio, "a share of own content from 0 to 1")
 
 
-def draw_partners(
-    key: Key[Array, ""], count: int, *, group: int | None = None, derangement: bool = True, first_group: int = 0
-) -> Int[Array, " count"]:
-    """A permutation of `count` images that stays within groups of `group` consecutive ones.
-
-    With `derangement` a random cycle through each group, uniform among the cycles (which have no fixed points); without
-    it a uniform permutation.
+def draw_partners(key: Key[Array, ""], count: int, group: int | None = None) -> Int[Array, " count"]:
+    """A permutation of `count` images: a random cycle through each group of `group` consecutive ones.
 
     Raises:
         InputError: fewer than two images, or a number that does not fill its groups.
@@ -109,30 +89,17 @@ def draw_partners(
         raise InputError("mixing", "images", f"{min(count, size)} in a batch or group", "at least two to mix")
     if count % size:
         raise InputError("mixing", "images", f"{count} in the batch", f"a multiple of the group size {size}")
-    return _permute_groups(key, jnp.int32(first_group), count // size, size, derangement)
+    return _permute_groups(key, count // size, size)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _permute_groups(key: Array, first_group: Array, groups: int, size: int, derangement: bool) -> Array:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _permute_groups(key: Array, groups: int, size: int) -> Array:
     def within(number: Array) -> Array:
         order = jax.random.permutation(jax.random.fold_in(key, number), size)
-        return jnp.zeros_like(order).at[order].set(jnp.roll(order, -1)) if derangement else order
+        return jnp.zeros_like(order).at[order].set(jnp.roll(order, -1))
 
     first = jnp.arange(groups) * size
-    return (jax.vmap(within)(first_group + jnp.arange(groups)) + first[:, None]).reshape(groups * size)
-
-
-def draw_ratios(
-    key: Key[Array, ""], ids: Int[Array, " batch"], alpha: float, *, own_first: bool = False
-) -> Float[Array, " batch"]:
-    """Shares from Beta(alpha, alpha), one for each id; `own_first` takes max(r, 1 - r)."""
-    ratio = _beta(key, ids, jnp.float32(alpha))
-    return jnp.maximum(ratio, 1 - ratio) if own_first else ratio
-
-
-@jax.jit
-def _beta(key: Array, ids: Array, alpha: Array) -> Array:
-    return jax.vmap(lambda number: jax.random.beta(jax.random.fold_in(key, number), alpha, alpha))(ids)
+    return (jax.vmap(within)(jnp.arange(groups)) + first[:, None]).reshape(groups * size)
 
 
 @functools.partial(jax.jit, static_argnames=("height", "width"))
@@ -160,58 +127,40 @@ def clip_boxes(
 
 
 def mix_batch(
-    images: Num[Array, "batch height width channels"],
-    key: Key[Array, ""],
-    mixing: Mixing,
-    *,
-    ids: Int[Array, " batch"] | None = None,
-    first_group: int = 0,
-    mesh: Mesh | None = None,
+    images: Num[Array, "batch height width channels"], key: Key[Array, ""], mixing: Mixing, mesh: Mesh | None = None
 ) -> Mixed:
-    """Draw partners, ratios and boxes, and mix.
-
-    The same key gives the same bytes: an image's ratio and box depend only on the key and its id, its partner on the
-    key and its group.
+    """Draw partners and boxes, and mix; the same key gives the same bytes.
 
     Args:
-        ids: a number for each image; 0, 1, ... by default.
-        first_group: number of the batch's first group, where the batch continues another one.
         mesh: split the batch over all axes of this mesh.
 
     Raises:
         InputError: one image, no batch of images, or a batch that cannot be split into the groups or over the mesh.
     """
     count, height, width = _batch_shape(images)
-    partner_key, ratio_key, box_key = jax.random.split(key, 3)
-    ids = jnp.arange(count) if ids is None else ids
-    partners = draw_partners(
-        partner_key, count, group=mixing.group, derangement=mixing.derangement, first_group=first_group
-    )
-    drawn_for = ids if mixing.per_image else jnp.zeros_like(ids)
-    ratio = mixing.ratio
-    if mixing.alpha is not None:
-        ratio = draw_ratios(ratio_key, drawn_for, mixing.alpha, own_first=mixing.own_first)
+    partner_key, _, box_key = jax.random.split(key, 3)
+    partners = draw_partners(partner_key, count, mixing.group)
     boxes = jnp.zeros((count, 4), jnp.int32)
     if mixing.method == "patch":
-        boxes = draw_boxes(box_key, drawn_for, _shares(ratio, count)[0], height, width)
-    return apply_mixing(images, partners, ratio, boxes, mixing.method, group=mixing.group, mesh=mesh)
+        ratio = jnp.full(count, mixing.ratio, jnp.float32)
+        boxes = draw_boxes(box_key, jnp.arange(count), ratio, height, width)
+    return apply_mixing(images, partners, mixing.ratio, boxes, mixing.method, group=mixing.group, mesh=mesh)
 
 
 def apply_mixing(
     images: Num[Array, "batch height width channels"],
     partners: Int[Array, " batch"],
-    ratio: float | Float[Array, " batch"],
+    ratio: float,
     boxes: Int[Array, "batch 4"],
     method: str,
     *,
     group: int | None = None,
     mesh: Mesh | None = None,
 ) -> Mixed:
-    """Mix with partners, shares and boxes that are already drawn.
+    """Mix with partners and boxes that are already drawn.
 
     Args:
-        ratio: the share of own content, one for all or one each; `patch` ignores it and reports the share outside the
-            boxes.
+        ratio: the share of own content; `patch` ignores it and reports the share outside the boxes.
         group: partners stay within groups of this many images; with a mesh, nothing is then sent between devices.
         mesh: split the batch over all axes of this mesh.
 
@@ -219,8 +168,10 @@ def apply_mixing(
         InputError: an unknown method, a ratio outside [0, 1], or a batch that the mesh cannot split evenly.
     """
     check_method(method)
+    check_ratio(ratio)
     count, height, width = _batch_shape(images)
-    own, rest = _shares(ratio, count)
+    # 1 - ratio in double precision, as published.
+    own, rest = jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
     if method == "patch":
         area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         own = 1 - area.astype(jnp.float32) / (height * width)
@@ -244,14 +195,6 @@ def _batch_shape(images: Any) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _shares(ratio: float | Array, count: int) -> tuple[Array, Array]:
-    """Own and partner's share for each image. For a number, 1 - ratio is computed in double precision, as published."""
-    if isinstance(ratio, float | int):
-        check_ratio(ratio)
-        return jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
-    return ratio, 1 - ratio
-
-
 @functools.partial(jax.jit, static_argnames="method")
 def _mix(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str) -> Array:
     return _combine(images, images[partners], own, rest, boxes, method, partners[0] >> 31)
@@ -264,10 +207,10 @@ def _mix_over_mesh(mesh: Mesh, method: str, stays: bool):
 
     def local(images: Array, partners: Array, own: Array, rest: Array, boxes: Array) -> Array:
         if stays:
-            gallery, asked = images, partners - jax.lax.axis_index(AXES) * images.shape[0]
+            gallery, rows = images, partners - jax.lax.axis_index(AXES) * images.shape[0]
         else:
-            gallery, asked = jax.lax.all_gather(images, AXES, tiled=True), partners
-        return _combine(images, gallery[asked], own, rest, boxes, method, partners[0] >> 31)
+            gallery, rows = jax.lax.all_gather(images, AXES, tiled=True), partners
+        return _combine(images, gallery[rows], own, rest, boxes, method, partners[0] >> 31)
 
     return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(split,) * 5, out_specs=split))
 
@@ -304,10 +247,9 @@ def _rounded(product: Array, zero: Array) -> Array:
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.int32) ^ zero, jnp.float32)
 
 
-def is_negative(mixed: Mixed, ids: Int[Array, " batch"], *, least_change: float = 0.0) -> Bool[Array, " batch"]:
+def is_negative(mixed: Mixed, ids: Int[Array, " batch"]) -> Bool[Array, " batch"]:
     """Which mixed images are negatives of their own image's caption (the visual contrastive loss).
 
     An image mixed with itself, or with no content of its partner, is still the original and would be a false negative.
-    `least_change` requires more than that share of partner content.
     """
-    return (ids != ids[mixed.partners]) & (1 - mixed.ratio > least_change)
+    return (ids != ids[mixed.partners]) & (1 - mixed.ratio > 0)

@@ -95,7 +95,7 @@ def with_mixed(batch: Batch, key: Array, vc: ConfigDict, mesh: Mesh | None) -> B
     images = _views(batch.images, vc, group // len(methods))
     made = []
     for method in methods:
-        mixing = Mixing(method=_METHODS[method], ratio=vc.ratio, derangement=True, group=vc.partner_group)
+        mixing = Mixing(method=_METHODS[method], ratio=vc.ratio, group=vc.partner_group)
         mixed = mix_batch(images, key, mixing, mesh=mesh)
         made.append((mixed.images, is_negative(mixed, ids)))
     mixed, valid = made[0]

@@ -1,5 +1,6 @@
 """The published mixing script, reproduced: its generator, its pairs and boxes, its pixels and its JPEG bytes."""
 
+import dataclasses
 import io
 import json
 
@@ -8,19 +9,17 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import (
-    BATCH,
     SIDE,
     decode_jpeg,
     encode_jpeg,
     make_plan,
-    mixed_batches,
+    mix_place,
     plan_batches,
     squash,
 )
 from rococo_jax.data.captions import read_captions
 from rococo_jax.data.images import open_image
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import make_mesh
 
 SELF_MIXED = {1: 81, 10: 72, 100: 90}
 
@@ -136,23 +135,15 @@ def test_the_48_originals_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs
     plan = make_plan(names(48), method, ratio, 10)
     expected = mixed_by_torch_and_pillow(originals, pairs_of(plan), method, ratio, plan.boxes)
 
-    def squashed(indices):
-        return np.stack([squash(originals[index]) for index in indices])
-
-    ((places, through_jpeg),) = mixed_batches(plan, squashed)
-    ((_, before_jpeg),) = mixed_batches(_without_jpeg(plan), squashed)
+    squashed = [squash(image) for image in originals].__getitem__
+    through_jpeg = [mix_place(plan, place, squashed) for place in range(48)]
+    before_jpeg = [mix_place(dataclasses.replace(plan, protocol="strict"), place, squashed) for place in range(48)]
     # The promise is 1 of 255; every operation is rounded as torch rounds it, so the bytes are equal.
     np.testing.assert_array_equal(before_jpeg, np.stack(expected))
-    for place in places:
+    for place in range(48):
         buffer = io.BytesIO()
         Image.fromarray(expected[place]).save(buffer, "JPEG")
         np.testing.assert_array_equal(through_jpeg[place], np.asarray(Image.open(io.BytesIO(buffer.getvalue()))))
-
-
-def _without_jpeg(plan):
-    import dataclasses
-
-    return dataclasses.replace(plan, protocol="strict")
 
 
 def drawn_images(count: int) -> np.ndarray:
@@ -164,34 +155,9 @@ def test_control_squashes_and_compresses_but_mixes_nothing():
     for method in ("mix", "patch"):
         plan = make_plan(names(4), method, 0.9, 1, "control")
         assert plan.variant == "control" and plan.ratio == 1.0
-        ((places, mixed),) = mixed_batches(plan, lambda indices: images[indices])
-        for place in places:
+        for place in range(4):
             expected = decode_jpeg(encode_jpeg(images[plan.first[place]]))
-            np.testing.assert_array_equal(mixed[place], expected)
-
-
-def test_batches_come_one_by_one_and_cover_the_plan():
-    images = drawn_images(4)
-    plan = make_plan(names(BATCH + 1), "mix", 0.9, 1, "paper")
-    asked = []
-
-    def squashed(indices):
-        asked.append(len(indices))
-        return images[[index % 4 for index in indices]]
-
-    batches = mixed_batches(plan, squashed)
-    next(batches)
-    assert asked == [BATCH]
-    next(batches)
-    assert asked == [BATCH, 1]
-
-
-def test_a_mesh_gives_the_same_mixed_images():
-    images = drawn_images(8)
-    plan = make_plan(names(8), "mix", 0.9, 1, "strict")
-    ((_, alone),) = mixed_batches(plan, lambda indices: images[indices])
-    ((_, spread),) = mixed_batches(plan, lambda indices: images[indices], mesh=make_mesh())
-    np.testing.assert_array_equal(alone, spread)
+            np.testing.assert_array_equal(mix_place(plan, place, images.__getitem__), expected)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +181,3 @@ def test_one_image_cannot_be_mixed_strictly_and_none_not_at_all():
         make_plan(names(1), protocol="strict")
     with pytest.raises(InputError, match="at least two"):
         make_plan([])
-
-
-def test_images_that_were_not_squashed_are_refused():
-    plan = make_plan(names(2), protocol="strict")
-    with pytest.raises(InputError, match="squashed images"):
-        next(mixed_batches(plan, lambda indices: np.zeros((2, 100, 100, 3), np.uint8)))
