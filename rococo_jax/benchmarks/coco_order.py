@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
-from rococo_jax.benchmarks.coco_files import VAL2014, karpathy_test
+from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 
 SEED = 0

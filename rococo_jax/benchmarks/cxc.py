@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
-from rococo_jax.benchmarks.coco_sentences import caption_ids, coco_number
+from rococo_jax.benchmarks.coco import caption_ids, coco_number
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks.judged import CorrelationTask

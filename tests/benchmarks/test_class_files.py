@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
-from rococo_jax.benchmarks.coco_sentences import IDS as IDS_FILE
-from rococo_jax.benchmarks.coco_sentences import package_file
+from rococo_jax.benchmarks.coco import IDS as IDS_FILE
+from rococo_jax.benchmarks.coco import package_file
 from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
-from rococo_jax.benchmarks.negbench_retrieval import VARIANTS
+from rococo_jax.benchmarks.negbench import VARIANTS
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.errors import InputError

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
-from rococo_jax.benchmarks.coco_files import VAL2014, karpathy_test
+from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
 from rococo_jax.benchmarks.rococo.annotations import (
     CLEAN_FILE,
     AlteredCaptions,

@@ -1,7 +1,8 @@
-"""COCO's caption ids: benchmarks that judge captions of the Karpathy test split name them by id.
+"""MS-COCO: where its images and the Karpathy split are got, and the ids of its captions.
 
-Which ids an image has is told by `original_image_to_caption.json` of the package `eccv-caption`, beside the annotations
-or where the package is installed. The ids of an image in ascending order are its captions in the order of the split.
+Hashes of the archives are as TensorFlow Datasets keeps them. Benchmarks that judge captions of the Karpathy test split
+name them by id; the ids of an image are in `original_image_to_caption.json` of the package `eccv-caption`, beside the
+annotations or where the package is installed. In ascending order they are its captions in the order of the split.
 """
 
 import importlib.util
@@ -9,8 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.data.captions import read_captions
+from rococo_jax.data.downloads import Download
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
+
+_ZIPS = "http://images.cocodataset.org/zips"
+_KARPATHY = "https://storage.googleapis.com/sfr-vision-language-research/datasets"
+
+
+def images_of(split: str, sha256: str, size: int) -> Download:
+    """The images of a split, as `coco/images/SPLIT`."""
+    return Download(f"{_ZIPS}/{split}.zip", f"coco/images/{split}", "images", sha256, size, unpack=split)
+
+
+VAL2014 = images_of("val2014", "fe9be816052049c34717e077d9e34aa60814a55679f804cd043e3cbee3b9fde0", 6_645_013_297)
+VAL2017 = images_of("val2017", "4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05", 815_585_330)
+
+
+def karpathy_test(to: str) -> Download:
+    """Captions of the Karpathy test split."""
+    name = "coco_karpathy_test.json"
+    digest = "5b202a235ee2a4e13f82b984ef9293b8e2d34f9b1f92147bf8340580f20faf15"
+    return Download(f"{_KARPATHY}/{name}", f"{to}/{name}", "annotations", digest, 1_735_468)
+
 
 IDS = "original_image_to_caption.json"
 CAPTIONS = "coco_karpathy_test.json"

@@ -1,0 +1,114 @@
+"""Two images and two captions, which belong together in one way: five benchmarks that differ in names of fields alone.
+
+Winoground (arXiv 2204.03162): captions of the same words. `examples.jsonl`: `{"id", "image_0", "caption_0", "image_1",
+"caption_1", "collapsed_tag", ...}`, images `NAME.png`, as in the published archive. A part is the collapsed tag.
+
+ColorSwap (arXiv 2402.04492): captions that exchange their colours. `data/test-*.parquet`, the published data set, which
+holds its images; or `test.json`, `[{"id", "image_1", "caption_1", "image_2", "caption_2", ...}]`, images as paths.
+
+BiVLC (arXiv 2406.09952): SugarCrepe's captions with a made image for each false one. `data/test-*.parquet`, which holds
+its images, or `test.jsonl`: `image, caption, negative_image, negative_caption, type, subtype`; the last two are a part.
+
+EqBen (arXiv 2303.14465): the smallest visual change. `private_info_global.json` (all) or
+`eqben_subset_10percent_final.json`: `[{"image0", "caption0", "image1", "caption1", ...}]`. A part is the first folder.
+
+COLA (arXiv 2305.03689): several objects exchange their attributes. `COLA_multiobjects_matching_benchmark.json`:
+`[[link 1, caption 1, link 2, caption 2]]`; images by the last part of the link. Its figure is the image score.
+"""
+
+from collections.abc import Iterator
+
+from rococo_jax.benchmarks.choices.items import Item, choose_pairs
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record
+
+
+def _pairs(record: Record, id: str, part: str, fields: tuple[str, str], name: str = "{}") -> Iterator[Item]:
+    """Images and texts in fields `image{field}` and `caption{field}`."""
+    images = [record.image(f"image{field}", name) for field in fields]
+    yield choose_pairs(id, images, [record.text(f"caption{field}") for field in fields], part)
+
+
+def winoground_items(record: Record) -> Iterator[Item]:
+    """Two images and their captions."""
+    yield from _pairs(record, record.word("id"), record.word("collapsed_tag").lower(), ("_0", "_1"), "{}.png")
+
+
+def colorswap_items(record: Record) -> Iterator[Item]:
+    """Two images and their captions."""
+    yield from _pairs(record, record.word("id"), "all", ("_1", "_2"))
+
+
+def bivlc_items(record: Record) -> Iterator[Item]:
+    """A photograph, a made image, and their captions."""
+    images = [record.image(name) for name in ("image", "negative_image")]
+    texts = [record.text(name) for name in ("caption", "negative_caption")]
+    yield choose_pairs(record.id, images, texts, f"{record.word('type')}_{record.word('subtype')}".lower())
+
+
+def eqben_items(record: Record) -> Iterator[Item]:
+    """Two images and their captions."""
+    yield from _pairs(record, record.id, record.image("image0").file.partition("/")[0], ("0", "1"))
+
+
+def cola_items(record: Record) -> Iterator[Item]:
+    """Two images and their captions."""
+    images = [record.link(place) for place in (0, 2)]
+    yield choose_pairs(record.id, images, [record.text(place) for place in (1, 3)], "multi_objects")
+
+
+choice_benchmark(
+    ChoiceReader(winoground_items),
+    name="winoground",
+    question="Which of two captions of the same words belongs to which of two images?",
+    paper="Winoground: Probing Vision and Language Models for Visio-Linguistic Compositionality, arXiv 2204.03162",
+    licence="META IMAGES RESEARCH LICENSE; images by Getty Images",
+    size="400 items, 800 images",
+    folders={"images": "winoground/images", "annotations": "winoground"},
+    files=("examples.jsonl",),
+    source="huggingface.co/datasets/facebook/winoground, after its terms are accepted",
+)
+choice_benchmark(
+    ChoiceReader(colorswap_items),
+    name="colorswap",
+    question="Which of two captions with exchanged colours belongs to which of two images?",
+    paper="ColorSwap: A Color and Word Order Dataset for Multimodal Evaluation, arXiv 2402.04492",
+    licence="MIT",
+    size="300 items in the test split",
+    folders={"images": "colorswap", "annotations": "colorswap"},
+    files=("test.json", "data/test-*.parquet", "test*.parquet"),
+    source="huggingface.co/datasets/stanfordnlp/colorswap, as it is, or its images unpacked into files",
+)
+choice_benchmark(
+    ChoiceReader(bivlc_items),
+    name="bivlc",
+    question="Do a photograph and an image made for a false caption find their own captions, and the captions them?",
+    paper="BiVLC: Extending Vision-Language Compositionality Evaluation with Text-to-Image Retrieval, arXiv 2406.09952",
+    licence="MIT",
+    size="2,933 items",
+    folders={"images": "bivlc", "annotations": "bivlc"},
+    files=("test.jsonl", "data/test-*.parquet", "test*.parquet"),
+    source="huggingface.co/datasets/imirandam/BiVLC, as it is, or its images unpacked into files",
+)
+choice_benchmark(
+    ChoiceReader(eqben_items),
+    name="eqben",
+    question="Do similarities follow a minimal visual change: which of two captions belongs to which image?",
+    paper="Equivariant Similarity for Vision-Language Foundation Models, arXiv 2303.14465",
+    licence="Apache-2.0; frames of videos under the licences of their data sets",
+    size="250,612 items; the subset has a tenth",
+    folders={"images": "eqben/images", "annotations": "eqben"},
+    files=("private_info_global.json", "eqben_subset_10percent_final.json"),
+    source="the links in the benchmark's public repository; frames stored as .npy must be saved as image files",
+)
+choice_benchmark(
+    ChoiceReader(cola_items, leads=("image_score",)),
+    name="cola",
+    question="Which of two captions with exchanged attributes belongs to which of two images?",
+    paper="COLA: A Benchmark for Compositional Text-to-image Retrieval, arXiv 2305.03689",
+    licence="MIT; images Visual Genome (CC BY 4.0)",
+    size="210 items",
+    folders={"images": "cola/images", "annotations": "cola"},
+    files=("COLA_multiobjects_matching_benchmark.json",),
+    source="annotations: the benchmark's public repository; images: the links in it",
+)
