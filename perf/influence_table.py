@@ -81,8 +81,7 @@ def private_bytes() -> int:
 
 def read(path: str, count: int, how: str, answer) -> None:
     """A worker's memory after 20,000 look-ups."""
-    from rococo_jax.perturb.text.influence_map import InfluenceTable
-    from rococo_jax.perturb.text.influence_table import read_influence_table
+    from rococo_jax.perturb.text.influence_table import InfluenceTable, read_influence_table
 
     texts = [caption(number) for number in np.random.default_rng(0).integers(0, count, 20_000).tolist()]
     before = private_bytes()

@@ -9,7 +9,7 @@ EXAMPLES = """\
   rococo influence models/clip-b32 --captions coco/captions_test.json --out influence.jsonl
   rococo influence models/minilm --captions coco/captions_test.json --method mask --out masked.jsonl
 """
-_METHOD = "how a word is ablated: removed, masked (BERT), or its embeddings replaced by the table's mean"
+_METHOD = "how a word is ablated: removed, or masked (BERT)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that computes influence."""
-    parser.add_argument("--method", choices=("remove", "mask", "mean"), default="remove", help=_METHOD)
+    parser.add_argument("--method", choices=("remove", "mask"), default="remove", help=_METHOD)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tower")
 
 

@@ -1,4 +1,4 @@
-"""Captions with one word removed, masked or replaced by the mean embedding: their token ids and embeddings.
+"""Captions with one word removed or masked: their token ids and embeddings.
 
 A caption without a word is the caption with a space in the word's place. If the caption's tokens are the tokens of its
 pieces (words, and the text between words) in order, removing a word is a shift of token ids, done on the device. This
@@ -29,7 +29,7 @@ from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.models import DualEncoder
 from rococo_jax.perturb.text.words import Word, split_words
 
-_KEPT_PIECES = 200_000
+_CACHED_PIECES = 200_000
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class WordTokenizer:
         words = [split_words(caption) for caption in captions]
         pieces = [_pieces(caption, each) for caption, each in zip(captions, words, strict=True)]
         self._tokenize({piece for each in pieces for piece in each})
-        whole = self._bodies(captions)
-        return [self._align(caption, *parts) for caption, *parts in zip(captions, words, pieces, whole, strict=True)]
+        bodies = self._bodies(captions)
+        return [self._align(caption, *parts) for caption, *parts in zip(captions, words, pieces, bodies, strict=True)]
 
     def _align(self, caption: str, words: tuple[Word, ...], pieces: list[str], ids: list[int]) -> WordTokens:
         spans = []
@@ -104,7 +104,7 @@ class WordTokenizer:
         return WordTokens(words, ids, None, self._bodies([without_word(caption, word) for word in words]))
 
     def _tokenize(self, pieces: set[str]) -> None:
-        if len(self._pieces) > _KEPT_PIECES:
+        if len(self._pieces) > _CACHED_PIECES:
             self._pieces.clear()
         # Some sentencepiece tokenizers give a lone space a token that it has nowhere else, hence no tokens here.
         self._pieces.update((piece, []) for piece in pieces if not piece.strip())
@@ -118,9 +118,9 @@ class WordTokenizer:
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         rust = self._uncut.rust
-        bare, whole = rust.encode("a", add_special_tokens=False).ids, rust.encode("a").ids
-        first = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
-        return whole[:first], whole[first + len(bare) :]
+        bare, ids = rust.encode("a", add_special_tokens=False).ids, rust.encode("a").ids
+        first = next(i for i in range(len(ids)) if ids[i : i + len(bare)] == bare)
+        return ids[:first], ids[first + len(bare) :]
 
 
 def _pieces(caption: str, words: Sequence[Word]) -> list[str]:
@@ -152,62 +152,39 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    layout: Layout, bodies: Int[Array, "b n"], spans: Int[Array, "b 3"], removes: bool
-) -> tuple[Int[Array, "b t"], Bool[Array, "b t"], Bool[Array, "b t"]]:
-    """Token ids, attention mask, and which tokens belong to the word (none where it is removed).
+    layout: Layout, bodies: Int[Array, "b n"], spans: Int[Array, "b 3"], mask_id: int | None
+) -> tuple[Int[Array, "b t"], Bool[Array, "b t"]]:
+    """Token ids and attention mask, the word's tokens removed or, with `mask_id`, each masked.
 
     `spans` has for each row the number of tokens of the body, the word's first token, and its number of tokens.
     """
     count, start, length = spans[:, 0:1], spans[:, 1:2], spans[:, 2:3]
-    kept = jnp.minimum(count - length if removes else count, layout.room)
+    removes = mask_id is None
+    room = jnp.minimum(count - length if removes else count, layout.room)
     place = jnp.arange(layout.length, dtype=jnp.int32)[None]
     inside = jnp.broadcast_to(place - len(layout.prefix), (bodies.shape[0], layout.length))
     source = jnp.where(inside >= start, inside + length, inside) if removes else inside
     ids = jnp.take_along_axis(bodies, jnp.clip(source, 0, bodies.shape[1] - 1), axis=1)
-    ids = jnp.where(inside < kept, ids, layout.pad_id)
+    ids = jnp.where(inside < room, ids, layout.pad_id)
     for offset, token in enumerate(layout.suffix):
-        ids = jnp.where(inside == kept + offset, token, ids)
+        ids = jnp.where(inside == room + offset, token, ids)
     for offset, token in enumerate(layout.prefix):
         ids = jnp.where(place == offset, token, ids)
-    mask = jnp.full(ids.shape, True) if layout.reads_padding else inside < kept + len(layout.suffix)
-    in_word = (inside >= start) & (inside < jnp.minimum(start + length, kept))
-    return ids, mask, jnp.zeros_like(in_word) if removes else in_word
+    mask = jnp.full(ids.shape, True) if layout.reads_padding else inside < room + len(layout.suffix)
+    if not removes:
+        ids = jnp.where((inside >= start) & (inside < jnp.minimum(start + length, room)), mask_id, ids)
+    return ids, mask
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def embed_changed(
     graph: nnx.GraphDef,
     layout: Layout,
-    method: str,
-    mask_id: int,
+    mask_id: int | None,
     state: nnx.State,
     bodies: Int[Array, "b n"],
     spans: Int[Array, "b 3"],
 ) -> Float[Array, "b dim"]:
-    """Unit vectors of the changed texts, float32. `method` is `remove`, `mask` or `mean`; see `lay_out`."""
+    """Unit vectors of the changed texts, float32; see `lay_out`."""
     model: DualEncoder = nnx.merge(graph, state)
-    ids, mask, in_word = lay_out(layout, bodies, spans, method == "remove")
-    if method == "remove":
-        return model.text_embeddings(ids, mask)
-    if method == "mask":
-        return model.text_embeddings(jnp.where(in_word, mask_id, ids), mask)
-    return embed_pooled(model, _tokens_with_mean(model, ids, mask, in_word), ids, mask)
-
-
-def _tokens_with_mean(model: DualEncoder, ids: Array, mask: Array, in_word: Array) -> Float[Array, "b t width"]:
-    """The tower's output tokens, with the mean of its token table in place of the word's embeddings."""
-    table = model.text.words[...]
-    model.text.words = nnx.Param(jnp.concatenate([table, table.mean(0, keepdims=True)]))
-    return model.text.tokens(jnp.where(in_word, table.shape[0], ids), mask)
-
-
-def embed_pooled(model: DualEncoder, tokens: Float[Array, "b t width"], ids: Array, mask: Array) -> Array:
-    """Unit vectors from the tower's output tokens."""
-    return embed_features(model, model.text.pool(tokens, ids, mask))
-
-
-def embed_features(model: DualEncoder, features: Float[Array, "... width"]) -> Float[Array, "... dim"]:
-    """Unit vectors from pooled features, through the model's head; a zero vector stays zero."""
-    vectors = features if model.text_head is None else model.text_head(features)
-    squares = jnp.square(vectors).sum(-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(jnp.float32).tiny))
+    return model.text_embeddings(*lay_out(layout, bodies, spans, mask_id))

@@ -3,8 +3,8 @@
     EI(w) = 1 - cos(f(T), f(T without w)) = |f(T) - f(T without w)|^2 / 2        for unit vectors f
 
 [RoCOCO, arXiv 2304.10727, from the description]. The right-hand side loses no digits where the two vectors are close,
-and is exactly 0 where they are equal. Instead of being removed a word can be masked (BERT), or its token embeddings
-replaced by the mean of the tower's table [ours]; both keep the positions of the other words.
+and is exactly 0 where they are equal. Instead of being removed a word can be masked (BERT), which keeps the positions
+of the other words.
 
 Words are removed on the device, from token ids (`ablated_text.py` states when that equals tokenising the shortened
 caption). In a causal tower the tokens before a word are the same with and without it and are computed once
@@ -32,7 +32,7 @@ from rococo_jax.perturb.text.ablated_text import Layout, WordTokenizer, WordToke
 from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_share_prefix, embed_trees
 from rococo_jax.runtime import AXES
 
-METHODS = ("remove", "mask", "mean")
+METHODS = ("remove", "mask")
 # About 40 MB of vectors at ten words a caption and 512 dimensions.
 _CAPTIONS_AT_ONCE = 2048
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
@@ -67,7 +67,7 @@ def word_influence(
     Args:
         encoder: a model with a text tower.
         captions: strings; words are those of `split_words`.
-        method: `remove`, `mask` (each of the word's tokens becomes the mask token) or `mean` (the table's mean).
+        method: `remove`, or `mask`: each of the word's tokens becomes the mask token.
         wanted: for each caption the words to compute, NaN for the others; all by default.
         share_prefix: compute common prefixes once, where the tower and the method allow it.
         captions_at_once: how many captions are held at once.
@@ -103,11 +103,11 @@ class _Engine:
             raise InputError(encoder.name, "method", repr(method), f"one of {', '.join(METHODS)}")
         self.encoder, self.method, self.mesh = encoder, method, encoder.mesh
         self.spec, self.words = encoder.tokenizer.spec, WordTokenizer(encoder.tokenizer)
-        self.mask_id = _mask_id(encoder) if method == "mask" else -1
+        self.mask_id = _mask_id(encoder) if method == "mask" else None
         self.graph, state = nnx.split(encoder.model)
         self.state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
         can_share = can_share_prefix(encoder.spec.text, self.words.prefix, self.words.suffix)
-        self.share_prefix = share_prefix and method == "remove" and can_share
+        self.share_prefix = share_prefix and self.mask_id is None and can_share
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
 
@@ -117,9 +117,9 @@ class _Engine:
         rows: list[_Row] = []
         sharing: list[_Row] = []
         for number, part in enumerate(parts):
-            asked = list(range(len(part.words)) if wanted is None else wanted[number])
-            result[number][asked] = 0.0
-            words = [word for word in asked if self._is_seen(part, word)]
+            requested = list(range(len(part.words)) if wanted is None else wanted[number])
+            result[number][requested] = 0.0
+            words = [word for word in requested if self._is_seen(part, word)]
             if words:
                 shares = self.share_prefix and part.spans is not None and self.words.suffix[0] not in part.ids
                 (sharing if shares else rows).extend(self._rows(number, part, words))
@@ -140,7 +140,7 @@ class _Engine:
             if part.spans is not None:
                 start, end = part.spans[word]
                 rows.append(_Row(number, word, part.ids, start, end - start))
-            elif self.method == "remove":
+            elif self.mask_id is None:
                 rows.append(_Row(number, word, part.shortened[word], 0, 0))
             else:
                 found = "a caption whose words share tokens with their surroundings"
@@ -149,7 +149,7 @@ class _Engine:
 
     def _embed(self, rows: list[_Row]) -> Float[np.ndarray, "rows dim"]:
         special = len(self.words.prefix) + len(self.words.suffix)
-        removed = [row.length if self.method == "remove" else 0 for row in rows]
+        removed = [row.length if self.mask_id is None else 0 for row in rows]
         counts = [min(len(row.ids) - gone, self.words.room) + special for row, gone in zip(rows, removed, strict=True)]
         output = np.empty((len(rows), self.encoder.spec.text_dim), np.float32)
         fixed = self.spec.fixed_length
@@ -161,11 +161,8 @@ class _Engine:
             bodies, spans = _row_arrays(
                 [rows[i] for i in _filled(batch.index.tolist(), batch.unit * self.mesh.size)], batch.length
             )
-            place = self._place
-            vectors = embed_changed(
-                self.graph, layout, self.method, self.mask_id, self.state, place(bodies), place(spans)
-            )
-            return batch.index, vectors
+            arrays = map(self._place, (bodies, spans))
+            return batch.index, embed_changed(self.graph, layout, self.mask_id, self.state, *arrays)
 
         for index, vectors in _one_ahead(map(run, batches)):
             output[index] = np.asarray(vectors)[: len(index)]
@@ -213,12 +210,12 @@ def _row_arrays(rows: Sequence[_Row], length: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _compare(rows: list[_Row], vectors: np.ndarray, result: list[np.ndarray]) -> None:
-    whole = None
+    unchanged = None
     for row, vector in zip(rows, vectors, strict=True):
         if row.word is None:
-            whole = vector
+            unchanged = vector
         else:
-            result[row.caption][row.word] = np.square(whole - vector).sum() / 2
+            result[row.caption][row.word] = np.square(unchanged - vector).sum() / 2
 
 
 def _alike(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:

@@ -5,6 +5,16 @@
 One line a caption, in file order; null for words whose influence was not computed. An unfinished table is a hidden file
 beside the final one, with the fingerprint of everything that decides its content; an unfinished table of another model
 or captions file is discarded.
+
+Training reads a table through a memory map beside it (`.NAME.map`, or in the cache folder where nothing can be written
+there), an Arrow file of
+
+    key          uint64             the first 8 bytes of each caption's BLAKE2b, ascending
+    influence    list of float32    of its words, NaN where it was not computed
+
+All processes and workers of a machine share it, about 16 bytes and 4 a word a caption, and no worker holds it. It is
+made again when the table's file changes. Of captions that come twice the last counts. A caption that is not among the
+n of the table is taken for another one with a probability of n / 2^64.
 """
 
 import contextlib
@@ -12,6 +22,7 @@ import hashlib
 import json
 import math
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,6 +30,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.encoders import Encoder
@@ -28,7 +40,8 @@ from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import find_candidates
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.processes import gather, run_on_all_processes
-from rococo_jax.storage import hash_json, read_json, write_json
+from rococo_jax.runtime import cache_folder
+from rococo_jax.storage import atomic_write, hash_json, read_json, write_json
 
 _DECIMALS = 7
 _LARGEST = float(np.finfo(np.float32).max)
@@ -107,8 +120,8 @@ def write_influence_table(
             ends = [min(start + (each + 1) * captions_at_once, total) for each in range(count)]
             sizes = [max(end - start - each * captions_at_once, 0) for each, end in enumerate(ends)]
             turn, size = [list(islice(lines, each)) for each in sizes], sizes[number]
-            made = collect("influence", lambda size=size: list(islice(influences, size)))
-            for chunk, values in zip(turn, made, strict=True):
+            of_processes = collect("influence", lambda size=size: list(islice(influences, size)))
+            for chunk, values in zip(turn, of_processes, strict=True):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
                 if on_progress is not None and chunk:
@@ -203,3 +216,78 @@ def _fingerprint(head: Path) -> str | None:
         return read_json(head, "a fingerprint").get("fingerprint")
     except (InputError, AttributeError):
         return None
+
+
+class InfluenceTable:
+    """Caption -> influence of its words, from the map beside the table; pickles as its path.
+
+    Raises InputError as `read_influence_table`.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        place, state = _map_of(self.path), _state(self.path)
+        table = _open_map(place, state)
+        if table is None:
+            _make_map(self.path, place, state)
+            table = _open_map(place, state)
+        self._keys, lists = table["key"].to_numpy(), table["influence"]
+        self._ends, self._values = lists.offsets.to_numpy(), lists.values.to_numpy()
+
+    def __reduce__(self):
+        return InfluenceTable, (self.path,)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, caption: str) -> Float[np.ndarray, " words"]:
+        """The influence of the words of a caption. Raises KeyError for one that is not in the table."""
+        key = _key(caption)
+        place = int(np.searchsorted(self._keys, key))
+        if place == len(self._keys) or self._keys[place] != key:
+            raise KeyError(caption)
+        return self._values[self._ends[place] : self._ends[place + 1]].copy()
+
+
+def _key(caption: str) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(caption.encode(), digest_size=8).digest(), "little"))
+
+
+def _state(path: Path) -> dict[bytes, bytes]:
+    """Size and time of a file, as the metadata of its map."""
+    about = path.stat() if path.is_file() else None
+    return {b"table": f"{about.st_size} {about.st_mtime_ns}".encode() if about else b"none"}
+
+
+def _map_of(path: Path) -> Path:
+    if os.access(path.absolute().parent, os.W_OK):
+        return path.with_name(f".{path.name}.map")
+    return cache_folder() / "influence" / f"{hash_json(str(path.absolute()))[:24]}.map"
+
+
+def _open_map(place: Path, state: Mapping[bytes, bytes]) -> Any:
+    """The columns of a map; None where there is none, it is damaged, or of another state of the file."""
+    import pyarrow as pa
+
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(place))).get_batch(0)
+    except (OSError, pa.ArrowException):
+        return None
+    return table if table.schema.metadata == state else None
+
+
+def _make_map(path: Path, place: Path, state: Mapping[bytes, bytes]) -> None:
+    import pyarrow as pa
+
+    keys, ends, values = array("Q"), array("q", [0]), array("f")
+    for caption, influence in iterate_influence_table(path):
+        keys.append(int(_key(caption)))
+        values.frombytes(influence.astype(np.float32).tobytes())
+        ends.append(len(values))
+    keys = np.array(keys, np.uint64)
+    order = np.argsort(keys, kind="stable")
+    order = order[np.append(keys[order][1:] != keys[order][:-1], True)] if len(order) else order
+    lists = pa.LargeListArray.from_arrays(np.array(ends, np.int64), np.array(values, np.float32)).take(pa.array(order))
+    table = pa.record_batch({"key": keys[order], "influence": lists}).replace_schema_metadata(state)
+    with atomic_write(place) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
+        file.write_batch(table)

@@ -29,7 +29,6 @@ from jaxtyping import Array, Bool, Float, Int
 from rococo_jax.models import DualEncoder, TextSpec
 from rococo_jax.models.attention import attend
 from rococo_jax.models.transformer import Block
-from rococo_jax.perturb.text.ablated_text import embed_features
 
 _RUN = 32
 # Depths of trees. Texts of similar length share a tree, so that short texts do not attend to empty places.
@@ -153,7 +152,14 @@ def embed_trees(
     last = tower.spec.layers - 1
     x = jax.lax.fori_loop(0, last, step, x)
     x = _last_block(layer(last), x, mask, paths, ends).astype(jnp.float32)
-    return embed_features(model, tower.norm(x))
+    return _embed_features(model, tower.norm(x))
+
+
+def _embed_features(model: DualEncoder, features: Float[Array, "... width"]) -> Float[Array, "... dim"]:
+    """Unit vectors from pooled features, through the model's head; a zero vector stays zero."""
+    vectors = features if model.text_head is None else model.text_head(features)
+    squares = jnp.square(vectors).sum(-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(jnp.float32).tiny))
 
 
 def _last_block(block: Block, x: Array, mask: Array, paths: Array, ends: Array) -> Float[Array, "b e width"]:

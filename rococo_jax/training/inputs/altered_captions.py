@@ -19,8 +19,7 @@ from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
-from rococo_jax.perturb.text.influence_map import InfluenceTable
-from rococo_jax.perturb.text.influence_table import write_influence_table
+from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
