@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.classify import means, plain
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.metrics.metric import Metric, percent
 
 METRICS = (
     Metric("ras", "RAS", "higher", "", "robustness alignment score: gain of alignment less change of uncertainty",
@@ -28,16 +28,12 @@ METRICS = (
            plain("ras_destructive")),
     Metric("ras_corrective", "RAS, corrective", "higher", "", "mean of the positive part of RAS", "ours",
            plain("ras_corrective")),
-    Metric("consistency", "Consistency", "higher", "%", "the same answer before and after", "ours",
-           share("consistency")),
-    Metric("right_to_wrong", "Right to wrong", "lower", "%", "right before, wrong after", "ours",
-           share("right_to_wrong")),
-    Metric("wrong_to_right", "Wrong to right", "higher", "%", "wrong before, right after", "ours",
-           share("wrong_to_right")),
-    Metric("erroneous_confidence", "Erroneous confidence", "lower", "%", "wrong afterwards, and surer than before",
-           "ours", share("erroneous_confidence")),
-    Metric("hesitation", "Hesitation", "lower", "%", "right before and after, and less sure", "ours",
-           share("hesitation")),
+    percent("consistency", "Consistency", "higher", "the same answer before and after", "ours"),
+    percent("right_to_wrong", "Right to wrong", "lower", "right before, wrong after", "ours"),
+    percent("wrong_to_right", "Wrong to right", "higher", "wrong before, right after", "ours"),
+    percent("erroneous_confidence", "Erroneous confidence", "lower", "wrong afterwards, and surer than before",
+            "ours"),
+    percent("hesitation", "Hesitation", "lower", "right before and after, and less sure", "ours"),
 )  # fmt: skip
 
 

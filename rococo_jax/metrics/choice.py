@@ -27,29 +27,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.metric import Metric, Shares, share
+from rococo_jax.metrics.metric import Metric, Shares, percent
 
 # What an item asks for: a text of an image, an image of a text, both, or, without images, which texts are alike.
 Asks = Literal["texts", "images", "both", "alike"]
-_TIES = Metric("ties", "Ties", "lower", "%", "decided by equal scores, which counts as an error", "ours", share("ties"))
-_OTA = Metric("ota", "OTA", "higher", "%", "accuracy: the right text scores strictly higher than the wrong ones",
-              "benchmark", share("ota"))  # fmt: skip
-_ATA = Metric("ata", "ATA", "higher", "%", "both right texts score strictly higher than the wrong ones", "benchmark",
-              share("ata"))  # fmt: skip
-_ITT = Metric("itt", "ITT", "higher", "%", "image-to-text: both right texts score strictly higher; ATA by another name",
-              "benchmark", share("ata"))  # fmt: skip
-_TOT = Metric("tot", "TOT", "higher", "%", "texts alone: the two right ones are more alike than either and a wrong one",
-              "paper", share("tot"))  # fmt: skip
-_BRITTLENESS = Metric("brittleness", "Brittleness", "lower", "%", "a wrong text scores between the two right ones",
-                      "benchmark", share("brittleness"))  # fmt: skip
-_ON_TOP = Metric("negative_on_top", "Negative on top", "lower", "%", "a wrong text scores higher than every right one",
-                 "ours", share("negative_on_top"))  # fmt: skip
-_TEXT = Metric("text_score", "Text score", "higher", "%", "every image scores its right text strictly highest",
-               "benchmark", share("text_score"))  # fmt: skip
-_IMAGE = Metric("image_score", "Image score", "higher", "%", "every text scores its right image strictly highest",
-                "benchmark", share("image_score"))  # fmt: skip
-_GROUP = Metric("group_score", "Group score", "higher", "%", "text score and image score at once", "benchmark",
-                share("group_score"))  # fmt: skip
 
 
 def _mean_over_kinds(shares: Shares) -> Float[np.ndarray, "*draws"]:
@@ -78,7 +59,21 @@ _PAIRS = Metric("pairs_right", "Pairs", "higher", "%", "pairs of items of which 
 _SETS = Metric("sets_right", "Sets", "higher", "%", "sets of items of which all are right", "benchmark",
                _share_of("sets_right"))  # fmt: skip
 _OF_BUNDLES = {"kind": _BY_KIND, "pair": _PAIRS, "set": _SETS}
-METRICS = (_OTA, _ATA, _ITT, _TOT, _BRITTLENESS, _ON_TOP, _GROUP, _TEXT, _IMAGE, *_OF_BUNDLES.values(), _TIES)
+METRICS = (
+    percent("ota", "OTA", "higher", "accuracy: the right text scores strictly higher than the wrong ones", "benchmark"),
+    percent("ata", "ATA", "higher", "both right texts score strictly higher than the wrong ones", "benchmark"),
+    percent("itt", "ITT", "higher", "image-to-text: both right texts score strictly higher; ATA by another name",
+            "benchmark", "ata"),
+    percent("tot", "TOT", "higher", "texts alone: the two right ones are more alike than either and a wrong one",
+            "paper"),
+    percent("brittleness", "Brittleness", "lower", "a wrong text scores between the two right ones", "benchmark"),
+    percent("negative_on_top", "Negative on top", "lower", "a wrong text scores higher than every right one", "ours"),
+    percent("group_score", "Group score", "higher", "text score and image score at once", "benchmark"),
+    percent("text_score", "Text score", "higher", "every image scores its right text strictly highest", "benchmark"),
+    percent("image_score", "Image score", "higher", "every text scores its right image strictly highest", "benchmark"),
+    *_OF_BUNDLES.values(),
+    percent("ties", "Ties", "lower", "decided by equal scores, which counts as an error", "ours"),
+)  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
 

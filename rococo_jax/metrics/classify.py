@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.metric import Metric, Shares, share
+from rococo_jax.metrics.metric import Metric, Shares, percent
 
 BINS = 15
 # Beyond so many images, bundles of them are drawn for intervals.
@@ -46,17 +46,15 @@ def _gaps(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
 
 
 _TOP = (
-    Metric("top1", "Top-1", "higher", "%", "the right class is strictly the most probable", "benchmark", share("top1")),
-    Metric("top5", "Top-5", "higher", "%", "the right class is among the five most probable", "benchmark",
-           share("top5")),
+    percent("top1", "Top-1", "higher", "the right class is strictly the most probable", "benchmark"),
+    percent("top5", "Top-5", "higher", "the right class is among the five most probable", "benchmark"),
     Metric("per_class", "Mean per class", "higher", "%", "mean over classes of their top-1", "benchmark", _per_class),
 )  # fmt: skip
 METRICS = (
     *_TOP,
-    Metric("prior", "Class prior", None, "%", "top-1 of always answering the most frequent class, without looking",
-           "ours", share("prior")),
-    Metric("confidence", "Confidence", None, "%", "mean probability of the most probable class", "benchmark",
-           share("confidence")),
+    percent("prior", "Class prior", None, "top-1 of always answering the most frequent class, without looking",
+            "ours"),
+    percent("confidence", "Confidence", None, "mean probability of the most probable class", "benchmark"),
     Metric("ece", "ECE", "lower", "%", "expected calibration error, 15 bins (lo, hi] of equal width", "benchmark",
            _gaps("ece")),
     Metric("ece_mass", "ECE, equal mass", "lower", "%", "the same with 15 bins of equally many images", "paper",

@@ -8,19 +8,19 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.metrics.metric import percent
 from rococo_jax.similarity.differences import DifferenceStatistics
 
 COUNTED = ("preference", "blind", "grounding", "difference_r1")
 METRICS = (
-    Metric("preference", "Preference", "higher", "%", "the right one of an original and its altered copy scores higher "
-           "with what shows it; ties count one half", "ours", share("preference")),
-    Metric("blind", "Blind", None, "%", "the original scores higher with something that does not show it: 50 is "
-           "unbiased, above it the alteration is recognised without looking", "ours", share("blind")),
-    Metric("grounding", "Grounding", "higher", "%", "what shows the original prefers it by more than what does not: 50 "
-           "is blind; a bias for the original as such cancels", "ours", share("grounding")),
-    Metric("difference_r1", "Difference R@1", "higher", "%", "nothing prefers the original by as much as what shows it",
-           "ours", share("difference_r1")),
+    percent("preference", "Preference", "higher", "the right one of an original and its altered copy scores higher "
+            "with what shows it; ties count one half", "ours"),
+    percent("blind", "Blind", None, "the original scores higher with something that does not show it: 50 is unbiased, "
+            "above it the alteration is recognised without looking", "ours"),
+    percent("grounding", "Grounding", "higher", "what shows the original prefers it by more than what does not: 50 is "
+            "blind; a bias for the original as such cancels", "ours"),
+    percent("difference_r1", "Difference R@1", "higher", "nothing prefers the original by as much as what shows it",
+            "ours"),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ Images are put in the order of their group before drawing, so the order of queri
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
@@ -42,6 +42,9 @@ class Counted:
     columns: tuple[str, ...]
     group: Int[np.ndarray, " items"]
     metrics: tuple[Metric, ...]
+
+    # Metrics that no sums over images make have their own `drawn(resamples, seed)` instead of `per_image`.
+    resampled_alone: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -121,21 +124,21 @@ def intervals(
 ) -> dict[str, Interval]:
     """`[low, high]` in the metric's unit for the mean of each metric over runs (seeds, kinds or parts).
 
-    A run is a `Counted`, or has `values()` and `drawn(resamples, seed)`, for metrics that no sums over images make.
+    A run is a `Counted`, or is `resampled_alone` and has `values()` and `drawn(resamples, seed)`.
     Several runs are resampled with the same images. `clean`, the baseline on the same images, adds `drop` and
     `drop_points`. The interval of `drop` is None where the primary metric of some draw of the baseline is 0, because
     its drop is not defined.
     """
     tail = (100.0 - LEVEL) / 2
     ends = [tail, 100.0 - tail]
-    if hasattr(runs[0], "drawn"):  # not made of sums over images
+    if runs[0].resampled_alone:
         of_draws = [run.drawn(resamples, seed) for run in runs]
         return {name: _ends(np.mean([each[name] for each in of_draws], axis=0), ends) for name in of_draws[0]}
     images = np.unique(np.concatenate([run.group for run in runs]))
-    asked = [*runs, *([] if clean is None else [clean])]
-    widths = np.cumsum([len(run.columns) + 1 for run in asked])[:-1]
-    sums = sums_over_draws(np.concatenate([run.per_image(images) for run in asked], axis=1), resamples, seed)
-    drawn = [run.metrics_of(each) for run, each in zip(asked, np.split(sums, widths, axis=1), strict=True)]
+    every = [*runs, *([] if clean is None else [clean])]
+    widths = np.cumsum([len(run.columns) + 1 for run in every])[:-1]
+    sums = sums_over_draws(np.concatenate([run.per_image(images) for run in every], axis=1), resamples, seed)
+    drawn = [run.metrics_of(each) for run, each in zip(every, np.split(sums, widths, axis=1), strict=True)]
     drawn_runs = drawn[: len(runs)]
     values = {name: np.mean([drawn[name] for drawn in drawn_runs], axis=0) for name in _of_all(drawn_runs)}
     if clean is not None:

@@ -16,16 +16,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.intervals import image_draws
-from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.metrics.metric import Metric, percent
 
 METRICS = (
-    Metric("map_at_r", "mAP@R", "higher", "%", "mean precision over the places of positives up to their number",
-           "benchmark", share("map_at_r")),
-    Metric("r_precision", "R-precision", "higher", "%", "positives among as many first places as there are positives",
-           "benchmark", share("r_precision")),
-    Metric("judged_r1", "R@1, judged", "higher", "%", "a judged positive is first", "benchmark", share("judged_r1")),
-    Metric("excused", "Excused", None, "%", "R@1 counts an error, and people judged it none", "ours",
-           share("excused")),
+    percent("map_at_r", "mAP@R", "higher", "mean precision over the places of positives up to their number",
+            "benchmark"),
+    percent("r_precision", "R-precision", "higher", "positives among as many first places as there are positives",
+            "benchmark"),
+    percent("judged_r1", "R@1, judged", "higher", "a judged positive is first", "benchmark"),
+    percent("excused", "Excused", None, "R@1 counts an error, and people judged it none", "ours"),
 )  # fmt: skip
 CORRELATIONS = (
     Metric("spearman_sampled", "Spearman, sampled", "higher", "", "mean of 1,000 samples as published, times 100",
@@ -69,6 +68,7 @@ class Correlated:
     group: Int[np.ndarray, " pairs"]
     metrics: tuple[Metric, ...] = CORRELATIONS
 
+    resampled_alone = True
     primary = property(lambda self: self.metrics[0].name)
 
     def __len__(self) -> int:

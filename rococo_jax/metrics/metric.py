@@ -50,6 +50,18 @@ def share(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
     return lambda shares: shares[name]
 
 
+def percent(
+    name: str,
+    label: str,
+    better: Literal["higher", "lower"] | None,
+    definition: str,
+    origin: Literal["benchmark", "paper", "ours"],
+    column: str = "",
+) -> Metric:
+    """A metric that is one counted share itself, of the column of its name or of another one."""
+    return Metric(name, label, better, "%", definition, origin, share(column or name))
+
+
 # Of any kind of task whose variants have a baseline; computed from two variants by `drop`.
 DROPS = (
     Metric("drop", "Drop", "lower", "%", "100 × (clean − altered) / clean, of R@1 or of the accuracy", "ours"),

@@ -81,6 +81,7 @@ class Separated:
     outs: Mapping[str, Float[np.ndarray, " outs"]]
     metrics: tuple[Metric, ...] = METRICS
 
+    resampled_alone = True
     primary = property(lambda self: self.metrics[0].name)
 
     def __len__(self) -> int:

@@ -27,53 +27,26 @@ _CUTOFFS = (1, 5, 10)
 # What is counted for each query; every metric is linear in the shares of these.
 COUNTED = ("r1", "r5", "r10", *(f"top1_{kind}" for kind in KINDS))
 METRICS = (
-    Metric(
-        "r1", "R@1", "higher", "%", "share of queries whose best-ranked right answer is first", "benchmark", share("r1")
+    *(
+        Metric(f"r{cutoff}", f"R@{cutoff}", "higher", "%",
+               f"share of queries whose best-ranked right answer is {among}", "benchmark", share(f"r{cutoff}"))
+        for cutoff, among in zip(_CUTOFFS, ("first", "among the first 5", "among the first 10"), strict=True)
     ),
-    Metric(
-        "r5",
-        "R@5",
-        "higher",
-        "%",
-        "share of queries whose best-ranked right answer is among the first 5",
-        "benchmark",
-        share("r5"),
+    Metric("r_mean", "Mean R", "higher", "%", "(R@1 + R@5 + R@10) / 3", "benchmark",
+           lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3),
+    Metric("fr1", "FR@1", "lower", "%",
+           "false recall: share of queries whose first choice is altered, whoever it belongs to", "benchmark",
+           lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"]),
+    *(
+        Metric(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, "%", f"first choice is {what}", "benchmark",
+               share(f"top1_{kind}"))
+        for kind, what in {
+            "own": "an original of the query's own",
+            "own_altered": "an altered one of the query's own",
+            "other_altered": "an altered one of another",
+            "other": "an original of another",
+        }.items()
     ),
-    Metric(
-        "r10",
-        "R@10",
-        "higher",
-        "%",
-        "share of queries whose best-ranked right answer is among the first 10",
-        "benchmark",
-        share("r10"),
-    ),
-    Metric(
-        "r_mean",
-        "Mean R",
-        "higher",
-        "%",
-        "(R@1 + R@5 + R@10) / 3",
-        "benchmark",
-        lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3,
-    ),
-    Metric(
-        "fr1",
-        "FR@1",
-        "lower",
-        "%",
-        "false recall: share of queries whose first choice is altered, whoever it belongs to",
-        "benchmark",
-        lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"],
-    ),
-    Metric("top1_own", "Own", None, "%", "first choice is an original of the query's own", "benchmark",
-           share("top1_own")),
-    Metric("top1_own_altered", "Own altered", None, "%", "first choice is an altered one of the query's own",
-           "benchmark", share("top1_own_altered")),
-    Metric("top1_other_altered", "Other altered", None, "%", "first choice is an altered one of another", "benchmark",
-           share("top1_other_altered")),
-    Metric("top1_other", "Other", None, "%", "first choice is an original of another", "benchmark",
-           share("top1_other")),
 )  # fmt: skip
 
 

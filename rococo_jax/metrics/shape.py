@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.classify import BinnedCounted
-from rococo_jax.metrics.metric import Metric, Shares, share
+from rococo_jax.metrics.metric import Metric, Shares, percent
 
 
 def _bias(shares: Shares) -> np.ndarray:
@@ -21,8 +21,8 @@ def _bias(shares: Shares) -> np.ndarray:
 METRICS = (
     Metric("shape_bias", "Shape bias", None, "%", "share of shape among answers by shape or texture, where the two "
            "differ", "benchmark", _bias),
-    Metric("saw_texture", "Texture", None, "%", "the answer is the class of the texture, where the two differ",
-           "benchmark", share("saw_texture")),
+    percent("saw_texture", "Texture", None, "the answer is the class of the texture, where the two differ",
+            "benchmark"),
 )  # fmt: skip
 
 
