@@ -96,7 +96,8 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     names = file_names(plan)
     folder = ResumableFolder(out, describe(plan), {name: files[name] for name in plan.images})
     absent = folder.missing(names)
-    missing = [places for places in plan_batches(plan) if any(names[place] in absent for place in places)]
+    batches = [places.tolist() for places in plan_batches(plan)]
+    missing = [places for places in batches if any(names[place] in absent for place in places)]
     encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
     written = sum(map(len, missing))
     with (
@@ -110,7 +111,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
                                 strict=True))  # fmt: skip
 
             def encoded(place: int, squashed: Mapping[int, np.ndarray] = squashed) -> bytes:
-                return encode(mix_pair(plan, place, *(squashed[of[place]] for of in (plan.first, plan.partner))))
+                return encode(mix_pair(plan, place, *(squashed[int(of[place])] for of in (plan.first, plan.partner))))
 
             for place, content in zip(places, pool.map(encoded, places), strict=True):
                 folder.write(names[place], content)

@@ -22,10 +22,11 @@ Everything depends on the seed, the caption, the other captions of its image and
 
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import regex
@@ -52,7 +53,7 @@ from rococo_jax.perturb.text.word_exchange import (
     fits_article,
     is_new,
 )
-from rococo_jax.perturb.text.words import like_case, split_words
+from rococo_jax.perturb.text.words import replace_word, split_words
 
 BALANCED_VARIANTS = tuple(variant for variant in VARIANTS if variant != "danger")
 _DETAIL = regex.compile(
@@ -83,8 +84,15 @@ class BalancedAlteration(Alteration):
 
     def record(self) -> dict[str, Any]:
         """The entry of an annotation's `changes`."""
-        more = {"operation": self.operation, "gain": [round(value, 4) for value in self.gain]}
-        return {**super().record(), **more}
+        return {**super().record(), "operation": self.operation, "gain": [round(value, 4) for value in self.gain]}
+
+
+class _Exchanges(NamedTuple):
+    """Ways to alter one text: each exchanges words at some indices, with the concept of the first."""
+
+    original: str
+    words: Words
+    ways: list[tuple[dict[int, str], str]]
 
 
 @dataclass(frozen=True)
@@ -109,13 +117,13 @@ class BalancedAlterer:
     seed: int = 0
     balance: Balance = field(default_factory=Balance)
     proposals: int = 96
-    _own: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    _of_images: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self):
         for name, allowed in (("variant", BALANCED_VARIANTS), ("operation", OPERATIONS)):
             if getattr(self, name) not in allowed:
-                wanted = f"one of {', '.join(allowed)}"
-                raise InputError("balanced captions", name, repr(getattr(self, name)), wanted)
+                expected = f"one of {', '.join(allowed)}"
+                raise InputError("balanced captions", name, repr(getattr(self, name)), expected)
 
     @functools.cached_property
     def words(self) -> WordDraws:
@@ -137,24 +145,32 @@ class BalancedAlterer:
         originals = tuple(originals)
         proposals = self.propose(caption, originals, draw)
         if self.operation == "swap":
-            made = [each for each in (self.swap_of(proposals),) if each is not None]
-            scores = np.array([self.balance.score(each.comes, each.goes) for each in made])
-            shares = [self.balance.rate(each.gain[0]) * kept_share(scores) for each in made]
+            chosen = [each for each in (self.swap_of(proposals),) if each is not None]
+            scores = np.array([self.balance.score(each.comes, each.goes) for each in chosen])
+            shares = [self.balance.rate(each.gain[0]) * kept_share(scores) for each in chosen]
         else:
             place = originals.index(caption) if caption in originals else 0
             coin = _hash([self.seed, "coin", *originals]) + place + draw
             gains = np.array([each.gain for each in proposals]).reshape(-1, 2)
             scores = np.array([self.balance.score(each.comes, each.goes) for each in proposals])
             pairs = opposite_pairs(gains, count, scores)
-            made = [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
+            chosen = [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
             shares = [kept_share(scores[list(pair)]) for pair in pairs]
-        kept = (_share([self.seed, "kept", caption, draw, turn]) < share for turn, share in enumerate(shares))
-        return [each for each, is_kept in zip(made, kept, strict=True) if is_kept]
+        draws = (_hash([self.seed, "kept", caption, draw, turn]) / 2**64 for turn in range(len(chosen)))
+        return [each for each, share, drawn in zip(chosen, shares, draws, strict=True) if drawn < share]
 
     def propose(self, caption: str, originals: Iterable[str], draw: int) -> list[BalancedAlteration]:
         """What an alteration is chosen from; arguments as those of `alter`."""
         random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
-        return list(dict.fromkeys(self._proposals(caption, tuple(originals), random)))
+        originals = tuple(originals)
+        present, left_out = self._of_image(originals)
+        if self.operation == "replace":
+            exchanges = self._replace(caption, present, random)
+        elif self.operation == "swap":
+            exchanges = self._swap(caption)
+        else:
+            exchanges = self._extend(caption, originals, present, random)
+        return list(dict.fromkeys(each for some in exchanges for each in self._altered(some, left_out)))
 
     def swap_of(self, proposals: Sequence[BalancedAlteration]) -> BalancedAlteration | None:
         """The swap of a caption: one that makes it more probable, where there is one."""
@@ -162,75 +178,71 @@ class BalancedAlterer:
         chosen = rises or [each for each in proposals if max(each.gain) < 0]
         return min(chosen, key=lambda each: _hash([self.seed, "swap", each.caption]), default=None)
 
-    def _proposals(
-        self, caption: str, originals: tuple[str, ...], random: np.random.Generator
-    ) -> Iterator[BalancedAlteration]:
-        present, left_out = self._of_image(originals)
-        words = words_of(caption)
-        if self.operation == "replace":
-            yield from self._replace(caption, words, present, left_out, random)
-        elif self.operation == "swap":
-            yield from self._swap(caption, words, left_out)
-        else:
-            yield from self._extend(caption, originals, present, left_out, random)
+    def _altered(self, exchanges: _Exchanges, left_out: Mapping) -> Iterator[BalancedAlteration]:
+        original, words, ways = exchanges
+        spans = split_words(original) if ways else ()
+        gains = self.reference.ngrams.gains(words, (exchange for exchange, _ in ways), left_out)
+        for (exchange, concept), gain in zip(ways, gains, strict=True):
+            text, place = original, next(iter(exchange))
+            for index, new in sorted(exchange.items(), reverse=True):
+                text = replace_word(text, spans[index], new)
+            rounded = round(gain[0], DECIMALS), round(gain[1], DECIMALS)
+            yield BalancedAlteration(text, place, words[place], exchange[place], concept, None, original,
+                                     self.operation, rounded, *changed(words, exchange))  # fmt: skip
 
     def _of_image(self, originals: tuple[str, ...]) -> tuple[frozenset[str], Mapping]:
         """The words of an image's captions, and their n-grams among the reference's."""
-        if originals not in self._own:
-            if len(self._own) > 64:
-                self._own.clear()
+        if originals not in self._of_images:
+            if len(self._of_images) > 64:
+                self._of_images.clear()
             words = frozenset(word for text in originals for word in words_of(text))
-            self._own[originals] = words, self.reference.counts_of(originals)
-        return self._own[originals]
+            self._of_images[originals] = words, self.reference.counts_of(originals)
+        return self._of_images[originals]
 
-    def _replace(self, caption: str, words, present, left_out, random) -> Iterator[BalancedAlteration]:
-        slots = find_slots(words, self.reference.lexicon, attributes=self.variant != "diff_concept")
-        if not slots:
-            return
-        chosen, draws = random.integers(len(slots), size=self.proposals), random.random(self.proposals)
-        spans = split_words(caption)
-        proposed = [
-            (slot, new)
-            for number, slot in enumerate(slots)
-            for new in dict.fromkeys(self.words.draw(slot, draws[chosen == number]))
-            if self._may_stand(words, slot, new, present)
-        ]
-        gains = self.reference.ngrams.gains(words, ({slot.index: new} for slot, new in proposed), left_out)
-        for (slot, new), gain in zip(proposed, gains, strict=True):
-            text = _write(caption, {spans[slot.index]: new})
-            yield self._made(text, words, {slot.index: new}, slot.concept, caption, gain)
+    def _slots(self, words: Words) -> tuple[Slot, ...]:
+        return find_slots(words, self.reference.lexicon, attributes=self.variant != "diff_concept")
 
     def _may_stand(self, words: Sequence[str], slot: Slot, new: str, present: frozenset[str]) -> bool:
         lexicon = self.reference.lexicon
-        changed = alters(words[slot.index], new, lexicon) and is_new(new, present, lexicon)
-        return changed and fits_article(words, slot.index, new)
+        is_change = alters(words[slot.index], new, lexicon) and is_new(new, present, lexicon)
+        return is_change and fits_article(words, slot.index, new)
 
-    def _swap(self, caption: str, words, left_out) -> Iterator[BalancedAlteration]:
-        lexicon, spans = self.reference.lexicon, split_words(caption)
-        slots = find_slots(words, lexicon, attributes=self.variant != "diff_concept")
-        for number, one in enumerate(slots):
-            for other in slots[number + 1 :]:
-                first, second = words[one.index], words[other.index]
-                same = one.concept == other.concept
-                if (one.noun is None) != (other.noun is None) or (one.noun is None and not same):
-                    continue
-                if {"same_concept": not same, "diff_concept": same}.get(self.variant, False):
-                    continue
-                # "A man and a woman" and "chairs, tables" say the same in any order.
-                between = caption[spans[one.index].end : spans[other.index].start]
-                if "," in between or "and" in words[one.index + 1 : other.index]:
-                    continue
-                fits = fits_article(words, one.index, second) and fits_article(words, other.index, first)
-                if one.plural != other.plural or not fits or not alters(first, second, lexicon):
-                    continue
-                exchange = {one.index: second, other.index: first}
-                (gain,) = self.reference.ngrams.gains(words, [exchange], left_out)
-                text = _write(caption, {spans[one.index]: second, spans[other.index]: first})
-                yield self._made(text, words, exchange, one.concept, caption, gain)
+    def _replace(self, caption: str, present: frozenset[str], random: np.random.Generator) -> Iterator[_Exchanges]:
+        words = words_of(caption)
+        if not (slots := self._slots(words)):
+            return
+        chosen, draws = random.integers(len(slots), size=self.proposals), random.random(self.proposals)
+        yield _Exchanges(caption, words, [
+            ({slot.index: new}, slot.concept)
+            for number, slot in enumerate(slots)
+            for new in dict.fromkeys(self.words.draw(slot, draws[chosen == number]))
+            if self._may_stand(words, slot, new, present)
+        ])  # fmt: skip
 
-    def _extend(self, caption: str, originals, present, left_out, random) -> Iterator[BalancedAlteration]:
+    def _swap(self, caption: str) -> Iterator[_Exchanges]:
+        words, spans, ways = words_of(caption), split_words(caption), []
+        for one, other in itertools.combinations(self._slots(words), 2):
+            first, second = words[one.index], words[other.index]
+            same = one.concept == other.concept
+            if (one.noun is None) != (other.noun is None) or (one.noun is None and not same):
+                continue
+            if {"same_concept": not same, "diff_concept": same}.get(self.variant, False):
+                continue
+            # "A man and a woman" and "chairs, tables" say the same in any order.
+            between = caption[spans[one.index].end : spans[other.index].start]
+            if "," in between or "and" in words[one.index + 1 : other.index]:
+                continue
+            fits = fits_article(words, one.index, second) and fits_article(words, other.index, first)
+            if one.plural == other.plural and fits and alters(first, second, self.reference.lexicon):
+                ways.append(({one.index: second, other.index: first}, one.concept))
+        yield _Exchanges(caption, words, ways)
+
+    def _extend(
+        self, caption: str, originals: tuple[str, ...], present: frozenset[str], random: np.random.Generator
+    ) -> Iterator[_Exchanges]:
         """`add` and `negate`: the caption with a true and with a wrong ending."""
         lexicon, own = self.reference.lexicon, frozenset(words_of(caption))
+        stop = "." if caption.rstrip().endswith(".") else ""
         for opening, noun in self._details([text for text in originals if text != caption]):
             if not is_new(noun, own, lexicon):
                 continue
@@ -239,14 +251,10 @@ class BalancedAlterer:
             words = (*words_of(text), noun)
             slot = find_slots(words, lexicon)[-1]
             for other in dict.fromkeys(self.words.draw(slot, random.random(self.proposals // 4))):
-                if not self._may_stand(words, slot, other, present):
-                    continue
-                true, wrong = (other, noun) if self.operation == "negate" else (noun, other)
-                extended, exchange = (*words[:-1], true), {len(words) - 1: wrong}
-                (gain,) = self.reference.ngrams.gains(extended, [exchange], left_out)
-                stop = "." if caption.rstrip().endswith(".") else ""
-                original, altered = (text + word + stop for word in (true, wrong))
-                yield self._made(altered, extended, exchange, slot.concept, original, gain)
+                if self._may_stand(words, slot, other, present):
+                    true, wrong = (other, noun) if self.operation == "negate" else (noun, other)
+                    way = {len(words) - 1: wrong}, slot.concept
+                    yield _Exchanges(text + true + stop, (*words[:-1], true), [way])
 
     def _details(self, captions: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(opening, noun) of details that captions end a phrase with: ("near a ", "fence")."""
@@ -254,12 +262,6 @@ class BalancedAlterer:
             for match in _DETAIL.finditer(caption):
                 if self.reference.lexicon.find(match[2]) is not None:
                     yield match[1].lower(), match[2].lower()
-
-    def _made(self, altered, words, exchange, concept, original, gain) -> BalancedAlteration:
-        place, rounded = next(iter(exchange)), (round(gain[0], DECIMALS), round(gain[1], DECIMALS))
-        old, new = words[place], exchange[place]
-        ngrams = changed(words, exchange)
-        return BalancedAlteration(altered, place, old, new, concept, None, original, self.operation, rounded, *ngrams)
 
 
 def balanced_alterer(
@@ -290,21 +292,9 @@ def fit_balance(alterer: BalancedAlterer, rounds: int = 16, captions: int = 12_0
         for each in swaps:
             pools.add_one(each.gain, (each.comes, each.goes), balance.rate(each.gain[0]))
     else:
-        for found in proposals:
-            pools.add([each.gain for each in found], [(each.comes, each.goes) for each in found])
+        for of_caption in proposals:
+            pools.add([each.gain for each in of_caption], [(each.comes, each.goes) for each in of_caption])
     return replace(balance, signs=pools.fit(rounds))
-
-
-def _write(caption: str, changes: Mapping) -> str:
-    """The caption with words exchanged, each in the case of the word before it."""
-    for word, new in sorted(changes.items(), key=lambda item: -item[0].start):
-        caption = caption[: word.start] + like_case(word.text, new) + caption[word.end :]
-    return caption
-
-
-def _share(key: Sequence[Any]) -> float:
-    """A number from 0 to 1 (excluded) that the key decides."""
-    return _hash(key) / 2**64
 
 
 def _hash(key: Sequence[Any]) -> int:
