@@ -67,18 +67,18 @@ def text_baselines(texts: tuple[str, ...], training_captions: tuple[str, ...] | 
         training_captions: for the n-gram models; without them, those are left out.
     """
     words = [words_of(text) for text in texts]
-    found: dict[str, Preference] = {}
+    preferences: dict[str, Preference] = {}
     if training_captions is not None:
-        asked = set(words)
-        model = NgramModel([each for each in map(words_of, training_captions) if each not in asked])
+        benchmark_texts = set(words)
+        model = NgramModel([each for each in map(words_of, training_captions) if each not in benchmark_texts])
         scores = np.array([model.log_probability(each) for each in words])
         for column, name in enumerate(_ORDERS):
-            found[name] = _higher(scores[:, column])
-    found["shorter"] = _higher(-np.array([len(each) for each in words], float))
+            preferences[name] = _higher(scores[:, column])
+    preferences["shorter"] = _higher(-np.array([len(each) for each in words], float))
     bags: dict[tuple[str, ...], int] = {}
     bag = np.array([bags.setdefault(tuple(sorted(each)), len(bags)) for each in words], int)
-    found["bag_of_words"] = lambda right, wrong: np.where(bag[right] == bag[wrong], 0.5, 1.0)
-    return found
+    preferences["bag_of_words"] = lambda right, wrong: np.where(bag[right] == bag[wrong], 0.5, 1.0)
+    return preferences
 
 
 def _higher(score: Float[np.ndarray, " texts"]) -> Preference:

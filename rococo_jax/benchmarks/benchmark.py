@@ -70,8 +70,8 @@ class Benchmark:
         coverage = self.data.get("coverage", {})
         wanted = coverage.get("wanted", len(self.images))
         tasks = ", ".join(dict.fromkeys(task.name for task in self.tasks))
-        said = f"{self.name}: {len(self.images)} of {wanted} images, {len(self.texts)} texts; {tasks}"
-        return f"{said}; not read: {', '.join(self.unread)}" if self.unread else said
+        phrase = f"{self.name}: {len(self.images)} of {wanted} images, {len(self.texts)} texts; {tasks}"
+        return f"{phrase}; not read: {', '.join(self.unread)}" if self.unread else phrase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +185,12 @@ def open_images(
     names = list(dict.fromkeys(names))
     present, missing = find_images(names, folder)
     refuse_missing_images(folder, missing, len(names), settings.allow_missing_images)
-    kept = tuple(name for name in names if name in present)
+    opened = tuple(name for name in names if name in present)
     if settings.limit:
-        missing, kept = [*missing, *kept[settings.limit :]], kept[: settings.limit]
-    coverage = {"present": len(kept), "wanted": len(names), "complete": not missing}
-    data = {"images": str(folder.resolve()), "image_count": len(kept), "coverage": coverage}
-    return FileImages(kept, tuple(present[name] for name in kept)), tuple(missing), data
+        missing, opened = [*missing, *opened[settings.limit :]], opened[: settings.limit]
+    coverage = {"present": len(opened), "wanted": len(names), "complete": not missing}
+    data = {"images": str(folder.resolve()), "image_count": len(opened), "coverage": coverage}
+    return FileImages(opened, tuple(present[name] for name in opened)), tuple(missing), data
 
 
 def partial_note(present: int, wanted: int) -> str:
@@ -217,8 +217,8 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     tasks = []
     for images in sets:
         pooled = f"corruptions_{images.severity}" if images.kind is not None and len(kinds) > 1 else None
-        asked = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
-        tasks += [task for task in asked if task is not None]
+        corrupted = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
+        tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     decides = {**benchmark.decides, "corruptions": list(kinds), "severities": list(severities)}
     return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), decides=decides)

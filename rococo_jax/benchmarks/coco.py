@@ -46,8 +46,8 @@ def package_file(name: str, folder: Path) -> Path:
     """
     if (folder / name).is_file():
         return folder / name
-    found = importlib.util.find_spec("eccv_caption")
-    path = None if found is None or found.origin is None else Path(found.origin).parent / "data" / name
+    package = importlib.util.find_spec("eccv_caption")
+    path = None if package is None or package.origin is None else Path(package.origin).parent / "data" / name
     if path is None or not path.is_file():
         raise InputError(
             folder / name, "file", "nothing there", "the file, or `pip install eccv-caption`, which has it"
@@ -63,7 +63,7 @@ def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
     """
     path = package_file(IDS, folder)
     by_image = read_json(path, "caption ids by image id")
-    made = {}
+    caption_of = {}
     for item in read_captions(captions / CAPTIONS):
         ids = by_image.get(str(coco_number(item.image))) if isinstance(by_image, dict) else None
         if ids is None:
@@ -72,8 +72,8 @@ def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
             wanted = f"whole numbers, at most {len(item.captions)}, one a caption"
             raise InputError(path, f"ids of {item.image}", f"{ids}"[:80], wanted)
         for number, text in zip(sorted(ids), item.captions, strict=False):
-            made[int(number)] = item.image, text
-    return made
+            caption_of[int(number)] = item.image, text
+    return caption_of
 
 
 def is_numbers(value: Any) -> bool:

@@ -20,16 +20,16 @@ _NAME = re.compile(r"([a-z]+)\d*(?:-([a-z]+)\d*)?")
 
 def read(folders: Mapping[str, Path]) -> LabelledImages:
     """The stimuli that are there, by the names of their files."""
-    folder, found = folders["images"], []
+    folder, stimuli = folders["images"], []
     for task in TASKS:
         for path in sorted(path for path in (folder / task).rglob("*") if path.suffix.lower() in IMAGE_ENDINGS):
             parts = _NAME.fullmatch(path.stem)
             if parts is None or (task == TASKS[0] and parts[2] is None):
                 raise InputError(path, "name", path.name, "SHAPEn-TEXTUREm" if task == TASKS[0] else "CLASSn")
-            found.append(Labelled(path.relative_to(folder).as_posix(), parts[1], task, parts[2]))
-    if not found:
+            stimuli.append(Labelled(path.relative_to(folder).as_posix(), parts[1], task, parts[2]))
+    if not stimuli:
         raise InputError(folder, "stimuli", "none", f"images under {', '.join(TASKS)}")
-    return LabelledImages(tuple(found), {name: name for name in CLASSES}, folder)
+    return LabelledImages(tuple(stimuli), {name: name for name in CLASSES}, folder)
 
 
 INFO = class_benchmark(

@@ -54,20 +54,20 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     texts: dict[str, int] = {}
     tasks = []
     for part, path in there.items():
-        kept = []
+        pairs = []
         for one, other, rating in _rows(path, _COLUMNS[part]):
             if part == "image_text":
                 # The caption's own image need not be there.
                 _, text = ids.get(int(one), ("", ""))
                 right = number.get(coco_number(other))
                 if text and right is not None:
-                    kept.append((texts.setdefault(text, len(texts)), right, rating, right))
+                    pairs.append((texts.setdefault(text, len(texts)), right, rating, right))
             else:
                 left, right = number.get(coco_number(one)), number.get(coco_number(other))
                 if left is not None and right is not None:
-                    kept.append((left, right, rating, left))
-        if len(kept) > 1:
-            one, other, rating, image = (np.array(column) for column in zip(*kept, strict=True))
+                    pairs.append((left, right, rating, left))
+        if len(pairs) > 1:
+            one, other, rating, image = (np.array(column) for column in zip(*pairs, strict=True))
             table = TEXTS if part == "image_text" else ORIGINALS
             rows = Rows.of(table, one), Rows.of(ORIGINALS, other)
             tasks.append(CorrelationTask(NAME, part, *rows, rating, one, image))

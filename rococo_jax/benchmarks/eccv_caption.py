@@ -25,33 +25,33 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     ids = caption_ids(folders["judgements"], folders["captions"])
     images, missing, data = open_images(folders["images"], [image for image, _ in ids.values()], settings)
     row = {image: place for place, image in enumerate(images.names)}
-    kept = {number: pair for number, pair in sorted(ids.items()) if pair[0] in row}
-    place = {number: column for column, number in enumerate(kept)}
+    captions = {number: pair for number, pair in sorted(ids.items()) if pair[0] in row}
+    place = {number: column for column, number in enumerate(captions)}
     by_number = {coco_number(image): at for image, at in row.items()}
-    of_caption = np.array([row[image] for image, _ in kept.values()])
+    of_caption = np.array([row[image] for image, _ in captions.values()])
     texts: dict[str, int] = {}
-    text_rows = np.array([texts.setdefault(text, len(texts)) for _, text in kept.values()])
+    text_rows = np.array([texts.setdefault(text, len(texts)) for _, text in captions.values()])
     sides = (Rows.of(ORIGINALS, np.arange(len(images))), Rows.of(TEXTS, text_rows))
     tasks = []
     for variant, path, (own, others) in zip(("image_to_text", "text_to_image"), judgements,
                                             ((by_number, place), (place, by_number)), strict=True):  # fmt: skip
-        found = read_json(path, "positives by id")
-        if not isinstance(found, dict):
-            raise InputError(path, "file", type(found).__name__, "an object of positives by id")
-        for one, several in found.items():
+        positives = read_json(path, "positives by id")
+        if not isinstance(positives, dict):
+            raise InputError(path, "file", type(positives).__name__, "an object of positives by id")
+        for one, several in positives.items():
             if not one.isdecimal() or not is_numbers(several):
                 raise InputError(path, one, f"{several}"[:80], "a list of whole numbers, by a whole number")
         judged = {int(one): [others[int(each)] for each in several if int(each) in others]
-                  for one, several in found.items() if int(one) in own}  # fmt: skip
-        asked = [(own[one], several) for one, several in judged.items() if several]
-        if not asked:
+                  for one, several in positives.items() if int(one) in own}  # fmt: skip
+        queried = [(own[one], several) for one, several in judged.items() if several]
+        if not queried:
             continue
-        at = np.array([one for one, _ in asked])
+        at = np.array([one for one, _ in queried])
         by_image = variant == "image_to_text"
         queries, gallery = sides if by_image else sides[::-1]
         every = np.arange(len(images))
         groups = (at, of_caption) if by_image else (of_caption[at], every)
-        tasks.append(JudgedTask(NAME, variant, queries[at], gallery, [several for _, several in asked], *groups))
+        tasks.append(JudgedTask(NAME, variant, queries[at], gallery, [several for _, several in queried], *groups))
     notes = [partial_note(len(images), len(images) + len(missing))] if missing else []
     decides = {"judgements": [hash_file(path) for path in judgements], "captions": hash_json([*texts])}
     decides["images"] = hash_json(dict(zip(images.names, images.hashes, strict=True)))

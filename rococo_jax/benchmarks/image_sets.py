@@ -66,18 +66,18 @@ class CorruptedImages:
 
     def _prepared(self, rows: Sequence[int], prepare: Prepare) -> list[Any]:
         several = self.views.is_announced(prepare)
-        kept = [self.views.kept(row, prepare) for row in rows] if several else [None]
-        if all(pixels is not None for pixels in kept):
-            return kept
+        prepared = [self.views.kept(row, prepare) for row in rows] if several else [None]
+        if all(pixels is not None for pixels in prepared):
+            return prepared
         pixels = np.stack([self.originals.views.pixels(row, _CUT) for row in rows])
         if self.kind is not None:
             ids = np.array([image_id(self.originals.names[row]) for row in rows], np.int64)
             corrupt = find_corruption(self.kind)
             pixels = np.asarray(corrupt(pixels, self.severity, jax.random.key(self.seed), ids=ids))
-        made = [prepare(Image.fromarray(image)) for image in pixels]
-        for row, each in zip(rows, made if several else [], strict=several):
+        results = [prepare(Image.fromarray(image)) for image in pixels]
+        for row, each in zip(rows, results if several else [], strict=several):
             self.views.keep(row, prepare, each)
-        return made
+        return results
 
     @cached_property
     def views(self) -> Views:

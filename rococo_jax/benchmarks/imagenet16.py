@@ -40,26 +40,26 @@ def coarse_places() -> dict[int, str]:
     >>> coarse_places()[404], coarse_places()[200], 0 in coarse_places()
     ('airplane', 'dog', False)
     """
-    made = {}
+    class_at = {}
     for name, listed in PLACES.items():
         for first, _, last in (part.partition("-") for part in listed.split()):
-            made |= dict.fromkeys(range(int(first), int(last or first) + 1), name)
-    return made
+            class_at |= dict.fromkeys(range(int(first), int(last or first) + 1), name)
+    return class_at
 
 
 def read(folders: Mapping[str, Path]) -> LabelledImages:
     """The images of the 16 classes, by the places of their WordNet ids among all 1,000 in the folder."""
     folder = folders["images"]
     names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_ENDINGS)
-    found = [(name, _NAME.fullmatch(name)) for name in names]
-    for name, match in found:
+    matches = [(name, _NAME.fullmatch(name)) for name in names]
+    for name, match in matches:
         if match is None:
             raise InputError(folder, "image", name, "WORDNETID_name")
-    place = {wordnet: number for number, wordnet in enumerate(sorted({match[1] for _, match in found}))}
+    place = {wordnet: number for number, wordnet in enumerate(sorted({match[1] for _, match in matches}))}
     if len(place) != _ALL:
         raise InputError(folder, "classes of ImageNet", len(place), f"{_ALL}, whose order says which is which")
     coarse = coarse_places()
-    images = tuple(Labelled(name, coarse[at]) for name, match in found if (at := place[match[1]]) in coarse)
+    images = tuple(Labelled(name, coarse[at]) for name, match in matches if (at := place[match[1]]) in coarse)
     return LabelledImages(images, {name: name for name in CLASSES}, folder)
 
 

@@ -77,9 +77,9 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     texts: dict[str, int] = {}
     every, tasks = np.arange(len(originals)), []
     for variant, of_images in captions.items():
-        kept = [(row, text) for row, image in enumerate(originals.names) for text in of_images[image]]
-        group = np.array([row for row, _ in kept])
-        rows = Rows.of(TEXTS, np.array([texts.setdefault(text, len(texts)) for _, text in kept]))
+        captioned = [(row, text) for row, image in enumerate(originals.names) for text in of_images[image]]
+        group = np.array([row for row, _ in captioned])
+        rows = Rows.of(TEXTS, np.array([texts.setdefault(text, len(texts)) for _, text in captioned]))
         images, ties = Rows.of(ORIGINALS, every), "pessimistic" if settings.protocol == "strict" else "published"
         for task, sides in zip(TASKS, ((rows, images, group, every), (images, rows, every, group)), strict=True):
             if settings.wants(task):

@@ -44,16 +44,16 @@ def read_classes(path: Path) -> dict[str, str]:
         InputError: it is neither a list of labels nor an object of names by label.
     """
     value = read_json(path, "a list of labels, or names by label")
-    made = {label: spoken(label) for label in value if isinstance(label, str)} if isinstance(value, list) else value
+    names = {label: spoken(label) for label in value if isinstance(label, str)} if isinstance(value, list) else value
     if (
-        not isinstance(made, dict)
-        or len(made) != len(value)
-        or not all(isinstance(each, str) for each in made.values())
+        not isinstance(names, dict)
+        or len(names) != len(value)
+        or not all(isinstance(each, str) for each in names.values())
     ):
         raise InputError(
             path, "classes", str(value)[:80], "a list of labels, each once, or an object of names by label"
         )
-    return made
+    return names
 
 
 INFO = class_benchmark(

@@ -102,10 +102,10 @@ class Bundled:
         numbers, first = np.unique(self.number, return_index=True)
         here = np.bincount(self.number[self.number >= 0], minlength=len(self.sizes))
         both = np.bincount(self.number[(self.number >= 0) & right], minlength=len(self.sizes))
-        whole = np.append(here == self.sizes, False)  # the last for -1
+        is_whole = np.append(here == self.sizes, False)  # the last for -1
         name, counted, won = _OF_BUNDLES[how].name, np.zeros(len(right), bool), np.zeros(len(right), bool)
-        counted[first] = whole[numbers]
-        won[first] = whole[numbers] & np.append(both == self.sizes, False)[numbers]
+        counted[first] = is_whole[numbers]
+        won[first] = is_whole[numbers] & np.append(both == self.sizes, False)[numbers]
         return {name: won, f"all_{name}": counted}
 
 
@@ -200,5 +200,5 @@ def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[M
     >>> [metric.name for metric in metrics_of(("ata", "tot"), ("itt",))]
     ['itt', 'ata', 'tot']
     """
-    made = {*columns, *(["by_kind"] if any(name.startswith(_KIND_ITEMS) for name in columns) else [])}
-    return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in made)]))
+    present = {*columns, *(["by_kind"] if any(name.startswith(_KIND_ITEMS) for name in columns) else [])}
+    return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in present)]))

@@ -189,8 +189,8 @@ def _fitted(
         mean = np.einsum("ij,ij->i", p, shifted)
         spread = np.einsum("ij,ij,ij->i", p, shifted, shifted) - mean**2
         first = mean - shifted[np.arange(len(z)), own]
-        found = np.stack([first, first + spread]) * known[run]
-        return np.stack([found[:, half[run] == side].sum(axis=1) for side in (0, 1)], axis=1)
+        derivatives = np.stack([first, first + spread]) * known[run]
+        return np.stack([derivatives[:, half[run] == side].sum(axis=1) for side in (0, 1)], axis=1)
 
     for _ in range(_STEPS):
         first, second = sum(_in_threads(slopes, runs), np.zeros((2, 2))) / counts

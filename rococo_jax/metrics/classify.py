@@ -37,8 +37,8 @@ def _per_class(shares: Shares) -> Float[np.ndarray, "*draws"]:
         return np.asarray(np.minimum(shares["per_class"], 100.0))
     counts = np.stack([value for name, value in shares.items() if name.startswith("of_class_")])
     hits = np.stack([value for name, value in shares.items() if name.startswith("hit_class_")])
-    found = np.where(counts > 0, 100.0 * hits / np.where(counts > 0, counts, 1.0), 0.0)
-    return np.asarray(found.sum(axis=0) / (counts > 0).sum(axis=0))
+    accuracies = np.where(counts > 0, 100.0 * hits / np.where(counts > 0, counts, 1.0), 0.0)
+    return np.asarray(accuracies.sum(axis=0) / (counts > 0).sum(axis=0))
 
 
 def _gaps(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
@@ -116,14 +116,14 @@ def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray,
 
 def reliability(statistics: ClassStatistics) -> dict[str, list[list[float | int]]]:
     """Of each bin of equal width `[images, mean confidence, top-1]` from 0 to 1, as it is and scaled."""
-    made = {}
+    curves = {}
     for name, confidence in (("as it is", statistics.confidence), ("scaled", statistics.scaled_confidence)):
         place = equal_width_bins(confidence)
         count = np.bincount(place, minlength=BINS)
         sums = [np.bincount(place, values, BINS) for values in (confidence, statistics.right.astype(float))]
-        made[name] = [[int(n), *(float(s / n) if n else 0.0 for s in each)]
+        curves[name] = [[int(n), *(float(s / n) if n else 0.0 for s in each)]
                       for n, each in zip(count, np.stack(sums, 1), strict=True)]  # fmt: skip
-    return made
+    return curves
 
 
 def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
@@ -148,11 +148,11 @@ def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"]
         "ece_mass": (BINS, equal_mass_bins(statistics.confidence), gap),
         "ece_scaled": (BINS, equal_width_bins(statistics.scaled_confidence), scaled),
     }
-    made = {*columns, *bins, "per_class"}
+    names_of_metrics = {*columns, *bins, "per_class"}
     if not many:
         bins |= {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
     names = (*columns, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
-    metrics = tuple(metric for metric in METRICS if metric.name in made)
+    metrics = tuple(metric for metric in METRICS if metric.name in names_of_metrics)
     return BinnedCounted(np.stack(list(columns.values()), axis=1), names, bundled(group), metrics, bins)
 
 
@@ -165,5 +165,5 @@ def bundled(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
 
 def means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[Metric]) -> Counted:
     """Counts of plain columns, the metrics among `metrics` that are made of them."""
-    made = tuple(metric for metric in metrics if metric.name in columns)
-    return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), made)
+    present = tuple(metric for metric in metrics if metric.name in columns)
+    return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), present)

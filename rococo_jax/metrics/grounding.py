@@ -37,5 +37,7 @@ def count_differences(statistics: DifferenceStatistics, group: Int[np.ndarray, "
         statistics: one entry for each pair and own query.
         group: the image that each entry belongs to.
     """
-    kept = statistics.wrong > 0
-    return Counted(shares_of_pairs(statistics)[kept], COUNTED, group[kept], METRICS) if kept.any() else None
+    has_wrong = statistics.wrong > 0
+    return (
+        Counted(shares_of_pairs(statistics)[has_wrong], COUNTED, group[has_wrong], METRICS) if has_wrong.any() else None
+    )

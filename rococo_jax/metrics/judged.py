@@ -41,15 +41,15 @@ def judge_rows(
     own: Bool[np.ndarray, "queries items"],
 ) -> Float[np.ndarray, "queries counted"]:
     """The columns of `METRICS` for queries that have a positive each, from 0 to 1."""
-    found = np.empty((len(scores), len(METRICS)))
+    counts = np.empty((len(scores), len(METRICS)))
     for row, (values, right) in enumerate(zip(scores, positive, strict=True)):
         many = int(right.sum())
         # Of equal scores those of positives come last.
         order = np.lexsort((right, -values))[:many]
         hits = right[order]
         precision = hits.cumsum() / np.arange(1, many + 1)
-        found[row] = (hits * precision).mean(), precision[-1], hits[0], hits[0] and not own[row, order[0]]
-    return found
+        counts[row] = (hits * precision).mean(), precision[-1], hits[0], hits[0] and not own[row, order[0]]
+    return counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,20 +82,20 @@ class Correlated:
     def _sampled(self, seed: int = 0) -> Float[np.ndarray, " samples"]:
         order = np.argsort(self.query, kind="stable")
         _, begins, counts = np.unique(self.query[order], return_index=True, return_counts=True)
-        rng, found = np.random.default_rng(seed), []
+        rng, correlations = np.random.default_rng(seed), []
         for _ in range(_SAMPLES):
             chosen = rng.permutation(len(begins))[: max(2, len(begins) // 2)]
             pairs = order[begins[chosen] + (rng.random(len(chosen)) * counts[chosen]).astype(int)]
-            found.append(100 * spearman(self.similarity[pairs], self.rating[pairs]))
-        return np.array(found)
+            correlations.append(100 * spearman(self.similarity[pairs], self.rating[pairs]))
+        return np.array(correlations)
 
     def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """The samples as published, and all pairs of redrawn images."""
         _, place = np.unique(self.group, return_inverse=True)
         draws = image_draws(int(place.max()) + 1, min(resamples, 500), seed)
         pairs = np.arange(len(self))
-        whole = [np.repeat(pairs, counts[place]) for counts in draws]
-        redrawn = [100 * spearman(self.similarity[each], self.rating[each]) for each in whole]
+        redrawn_pairs = [np.repeat(pairs, counts[place]) for counts in draws]
+        redrawn = [100 * spearman(self.similarity[each], self.rating[each]) for each in redrawn_pairs]
         return {"spearman_sampled": self._sampled(), "spearman": np.array(redrawn)}
 
 

@@ -39,8 +39,8 @@ _AT_ONCE = 2**22
 
 def scores_of(statistics: ClassStatistics) -> dict[str, Float[np.ndarray, " images"]]:
     """The scores of each image; higher means more like an image of the classes."""
-    found = {"mcm": statistics.mcm, "max_logit": statistics.max_logit, "energy": statistics.energy}
-    return found | {"entropy": -statistics.raw_entropy}
+    scores = {"mcm": statistics.mcm, "max_logit": statistics.max_logit, "energy": statistics.energy}
+    return scores | {"entropy": -statistics.raw_entropy}
 
 
 def separation(
@@ -113,12 +113,12 @@ class Separated:
 
     def roc(self, points: int = 101) -> dict[str, list[list[float]]]:
         """`[false positive rate, true positive rate]` along each score's curve, thinned."""
-        made = {}
+        curves = {}
         for score, ins in self.ins.items():
             outs = self.outs[score]
             # Thresholds at even steps of both rates, so that steep and flat parts are drawn alike.
             at = np.concatenate([np.quantile(each, np.linspace(0, 1, points)) for each in (ins, outs)])
             at = np.unique(at)[::-1]
             rates = [1 - np.searchsorted(np.sort(each), at, side="left") / len(each) for each in (outs, ins)]
-            made[score] = [[0.0, 0.0], *np.round(np.stack(rates, 1), 4).tolist()]
-        return made
+            curves[score] = [[0.0, 0.0], *np.round(np.stack(rates, 1), 4).tolist()]
+        return curves

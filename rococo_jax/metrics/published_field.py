@@ -58,10 +58,10 @@ class Field:
             InputError: it is not known; the nearest is suggested.
         """
         known = {each.lower(): place for place, each in enumerate(self.names)}
-        asked = " ".join(name.replace("/", " ").lower().split())
-        if asked not in known:
+        requested = " ".join(name.replace("/", " ").lower().split())
+        if requested not in known:
             raise unknown_name("--against", "checkpoint", name, self.names)
-        return {column: float(values[known[asked]]) for column, values in self.figures.items()}
+        return {column: float(values[known[requested]]) for column, values in self.figures.items()}
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def select_greedily(
         distances.append(distance[one])
         before.append(nearest[one])
         if unit is not None:
-            found = 1.0 - unit @ unit[one]
-            nearest = np.where(found < distance, one, nearest)
-            distance = np.minimum(found, distance)
+            to_chosen = 1.0 - unit @ unit[one]
+            nearest = np.where(to_chosen < distance, one, nearest)
+            distance = np.minimum(to_chosen, distance)
     return np.array(chosen, int), np.array(distances), np.array(before, int)

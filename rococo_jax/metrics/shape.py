@@ -36,12 +36,12 @@ def count_shapes(
     counted: BinnedCounted, statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
 ) -> BinnedCounted:
     """The counts with those of shape and texture."""
-    found = np.stack(seen(statistics, texture), axis=1).astype(np.float64)
+    columns_of_shape = np.stack(seen(statistics, texture), axis=1).astype(np.float64)
     dense = counted.counts.shape[1]
     columns = (*counted.columns[:dense], "saw_shape", "saw_texture", *counted.columns[dense:])
-    metrics = METRICS if found.any() else METRICS[1:]
+    metrics = METRICS if columns_of_shape.any() else METRICS[1:]
     metrics = (counted.metrics[0], *metrics, *counted.metrics[1:])
-    counts = np.concatenate([counted.counts, found], axis=1)
+    counts = np.concatenate([counted.counts, columns_of_shape], axis=1)
     return dataclasses.replace(counted, counts=counts, columns=columns, metrics=metrics)
 
 

@@ -48,7 +48,7 @@ def audit_choices(info: BenchmarkInfo, annotations: Path, images: Path | None = 
     """
     tables, hashes, records = info.reader.read(annotations, info.files)
     parts: dict[str, dict[str, Any]] = {}
-    found = {name: {"meaning": meaning, "count": 0, "examples": []} for name, (meaning, _) in QUIRKS.items()}
+    quirks = {name: {"meaning": meaning, "count": 0, "examples": []} for name, (meaning, _) in QUIRKS.items()}
     repeated: Counter = Counter()
     for item in tables.items():
         part = parts.setdefault(item.part, {"items": 0, "asks": shape_of(item), "texts": Counter()})
@@ -57,9 +57,9 @@ def audit_choices(info: BenchmarkInfo, annotations: Path, images: Path | None = 
         repeated[item.part, item.images, item.texts] += 1
         for name, (_, is_odd) in QUIRKS.items():
             if is_odd(item):
-                found[name]["count"] += 1
-                if len(found[name]["examples"]) < _EXAMPLES:
-                    found[name]["examples"].append({"part": item.part, "id": item.id, "texts": list(item.texts)})
+                quirks[name]["count"] += 1
+                if len(quirks[name]["examples"]) < _EXAMPLES:
+                    quirks[name]["examples"].append({"part": item.part, "id": item.id, "texts": list(item.texts)})
     for part in parts.values():
         part["texts"] = {str(count): number for count, number in sorted(part["texts"].items())}
     report = {
@@ -70,7 +70,7 @@ def audit_choices(info: BenchmarkInfo, annotations: Path, images: Path | None = 
         "images": {"named": len(tables.names)},
         "texts": len(tables.texts),
         "items_that_repeat_another": sum(count - 1 for count in repeated.values()),
-        "quirks": found,
+        "quirks": quirks,
         "hashes": hashes,
     }
     if images is not None:

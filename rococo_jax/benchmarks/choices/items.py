@@ -111,15 +111,15 @@ class Part:
 
     def bundles(self) -> dict[str, Bundled]:
         """The bundles that have enough items, by way of counting."""
-        found = {}
+        bundled = {}
         for how, numbers in self.labels.items():
             of_item = np.full(len(self.ids), -1)
             of_item[: len(self.label_of[how])] = _whole(self.label_of[how])
             sizes = np.bincount(of_item[of_item >= 0], minlength=len(numbers))
             counted = sizes >= np.array([bundle.least for bundle in numbers])
             number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)  # the last for -1
-            found[how] = Bundled(number[of_item], sizes[counted])
-        return found
+            bundled[how] = Bundled(number[of_item], sizes[counted])
+        return bundled
 
     def columns(self, places: array, ends: array, kept: Bool[np.ndarray, " items"]) -> Int[np.ndarray, "kept most"]:
         """One row an item, -1 where it has fewer than the largest."""
@@ -233,35 +233,35 @@ def tasks_of(
     for part_name, part in tables.parts.items():
         every = np.ones(len(part.ids), bool)
         item_pictures = part.columns(part.pictures, part.picture_ends, every)
-        kept = (there[item_pictures] | (item_pictures < 0)).all(axis=1)
-        if not kept.any():
+        is_kept = (there[item_pictures] | (item_pictures < 0)).all(axis=1)
+        if not is_kept.any():
             continue
-        item_pictures, item_texts = item_pictures[kept], part.columns(part.texts, part.text_ends, kept)
-        match = _match(part, kept, item_pictures.shape[1], item_texts.shape[1])
+        item_pictures, item_texts = item_pictures[is_kept], part.columns(part.texts, part.text_ends, is_kept)
+        match = _match(part, is_kept, item_pictures.shape[1], item_texts.shape[1])
         new = np.unique(item_texts[item_texts >= 0])
         new = new[used[new] < 0]
         used[new] = np.arange(len(kept_texts), len(kept_texts) + len(new))
         kept_texts += new.tolist()
-        asked = np.unique(item_pictures[item_pictures >= 0])
+        used_pictures = np.unique(item_pictures[item_pictures >= 0])
         place = np.full(len(pictures) + 1, -1)  # the last for -1
-        place[asked] = np.arange(len(asked))
-        rows = Rows(()) if alone else _rows([picture_rows[pictures[one]] for one in asked.tolist()])
+        place[used_pictures] = np.arange(len(used_pictures))
+        rows = Rows(()) if alone else _rows([picture_rows[pictures[one]] for one in used_pictures.tolist()])
         more: dict[str, Any] = {} if pooled is None else {"pooled": pooled.get(part_name)}
         tasks.append(
             ChoiceTask(
                 name=name,
                 variant=part_name,
                 ids=part.ids
-                if kept.all()
-                else [one for one, keep in zip(part.ids, kept.tolist(), strict=True) if keep],
+                if is_kept.all()
+                else [one for one, keep in zip(part.ids, is_kept.tolist(), strict=True) if keep],
                 images=rows,
-                image_names=image_of[asked] if not alone else np.empty(0, int),
+                image_names=image_of[used_pictures] if not alone else np.empty(0, int),
                 item_images=np.full((len(item_texts), 1), -1) if alone else place[item_pictures],
                 item_texts=np.where(item_texts < 0, -1, used[item_texts]),
                 match=match[:, :1] if alone else match,
                 group=image_of[item_pictures[:, 0]],
                 leads=tuple(leads),
-                bundles={how: each.share(kept) for how, each in part.bundles().items()},
+                bundles={how: each.share(is_kept) for how, each in part.bundles().items()},
                 **more,
             )
         )

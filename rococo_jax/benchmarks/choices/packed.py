@@ -93,11 +93,11 @@ def packed_images(
     by_name = {path.name: path for path in tables}
     if len(by_name) < len(tables):
         raise InputError(folder, "tables", "two of one name", "every table once")
-    kept, left_out = names[:limit] if limit else names, names[limit:] if limit else ()
-    paths = tuple(by_name[name.partition("/")[0]] / name.partition("/")[2] for name in kept)
-    coverage = {"present": len(kept), "wanted": len(names), "complete": not left_out}
-    data = {"images": str(folder.resolve()), "image_count": len(kept), "coverage": coverage}
-    return PackedImages(tuple(kept), paths), tuple(left_out), data
+    opened, left_out = names[:limit] if limit else names, names[limit:] if limit else ()
+    paths = tuple(by_name[name.partition("/")[0]] / name.partition("/")[2] for name in opened)
+    coverage = {"present": len(opened), "wanted": len(names), "complete": not left_out}
+    data = {"images": str(folder.resolve()), "image_count": len(opened), "coverage": coverage}
+    return PackedImages(tuple(opened), paths), tuple(left_out), data
 
 
 @lru_cache(maxsize=8)

@@ -75,8 +75,8 @@ class ChoiceReader:
 def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
     about = {"tasks": (about["name"],), "optional": ("images",) if reader.works_without_images else (), **about}
-    made = BenchmarkInfo(**about, reader=reader, open=partial(_open, about["name"], about["files"], reader))
-    return register(made)
+    info = BenchmarkInfo(**about, reader=reader, open=partial(_open, about["name"], about["files"], reader))
+    return register(info)
 
 
 def _open(
@@ -94,8 +94,8 @@ def _open(
     else:
         if any(map(is_packed, tables.names)):
             patterns = [file for file in files if "*" in file]
-            found = [path for file in patterns for path in found_files(annotations, file)]
-            originals, missing, about = packed_images(annotations, found, list(tables.names), settings.limit)
+            packed_tables = [path for file in patterns for path in found_files(annotations, file)]
+            originals, missing, about = packed_images(annotations, packed_tables, list(tables.names), settings.limit)
         else:
             originals, missing, about = open_images(folders["images"], list(tables.names), settings)
         names = originals.names
@@ -140,8 +140,8 @@ def _picture_rows(
         _check_inside(tables.source, picture, originals.paths[row[picture.file]])
     crops = CroppedImages(originals, tuple(row[each.file] for each in cut), tuple(each.box for each in cut), CROPS)
     # Files of which no picture is whole need not be embedded.
-    whole = any(picture.box is None for picture in there)
-    return {**({ORIGINALS: originals} if whole else {}), CROPS: crops}, places
+    has_whole = any(picture.box is None for picture in there)
+    return {**({ORIGINALS: originals} if has_whole else {}), CROPS: crops}, places
 
 
 def _check_inside(source: object, picture: Picture, path: Path) -> None:

@@ -65,27 +65,27 @@ def class_benchmark(read: Read, **about: Any) -> BenchmarkInfo:
 
 
 def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
-    found = read(folders)
-    _check(found, name)
-    originals, missing, data = open_images(folders["images"], [each.image for each in found.images], settings)
+    labelled = read(folders)
+    _check(labelled, name)
+    originals, missing, data = open_images(folders["images"], [each.image for each in labelled.images], settings)
     row = {image: place for place, image in enumerate(originals.names)}
-    there = [each for each in found.images if each.image in row]
-    notes = list(found.notes)
+    there = [each for each in labelled.images if each.image in row]
+    notes = list(labelled.notes)
     if missing:
         notes.append(f"only {len(originals)} of {len(originals) + len(missing)} images of {name} were present")
     texts: dict[str, int] = {}
     # Names decide the order, whatever the labels are.
-    classes = sorted(found.classes, key=lambda label: (found.classes[label], label))
+    classes = sorted(labelled.classes, key=lambda label: (labelled.classes[label], label))
     prompts = {
         templates: np.array([
-            [texts.setdefault(prompt(each, found.classes[label]), len(texts)) for each in templates_of(templates)]
+            [texts.setdefault(prompt(each, labelled.classes[label]), len(texts)) for each in templates_of(templates)]
             for label in classes
         ])
         for templates in dict.fromkeys(settings.templates)
     }  # fmt: skip
     place = {label: number for number, label in enumerate(classes)}
     tasks = []
-    for task in dict.fromkeys(each.task or name for each in found.images):
+    for task in dict.fromkeys(each.task or name for each in labelled.images):
         of_task = [each for each in there if (each.task or name) == task]
         if not of_task or not settings.wants(task):
             continue
@@ -95,7 +95,7 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
             tasks.append(ClassifyTask(
                 name=task,
                 variant=CLEAN if number == 0 else variant_of(templates),
-                classes=tuple(found.classes[label] for label in classes),
+                classes=tuple(labelled.classes[label] for label in classes),
                 prompts=texts_of,
                 images=Rows.of(ORIGINALS, rows),
                 image_names=rows,
@@ -104,9 +104,9 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
                 texture=texture if any(each.texture for each in of_task) else None,
             ))  # fmt: skip
     labels = [[each.image, each.label, each.task, each.texture] for each in there]
-    decides = {"labels": hash_json(labels), "classes": dict(found.classes), "templates": hash_json(list(texts))}
+    decides = {"labels": hash_json(labels), "classes": dict(labelled.classes), "templates": hash_json(list(texts))}
     decides["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
-    data |= {"annotations": str(found.source.resolve()), "caption_count": len(texts)}
+    data |= {"annotations": str(labelled.source.resolve()), "caption_count": len(texts)}
     sets = {ORIGINALS: originals}
     return Benchmark(name, originals.names, tuple(texts), sets, tuple(tasks), tuple(notes), data, decides)
 
@@ -117,8 +117,8 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
     Raises:
         InputError: a folder is missing or has no image.
     """
-    asked = [task for task in benchmark.tasks if isinstance(task, ClassifyTask) and task.variant == CLEAN]
-    if not out_images or not asked:
+    clean_tasks = [task for task in benchmark.tasks if isinstance(task, ClassifyTask) and task.variant == CLEAN]
+    if not out_images or not clean_tasks:
         return benchmark
     sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}
     for name, folder in out_images:
@@ -130,7 +130,7 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         sets[f"out_{name}"] = images = FileImages(names, tuple(paths), f"out_{name}")
         hashes[name] = hash_json(list(images.hashes))
         outside = Rows.of(images.name, np.arange(len(names)))
-        tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in asked]
+        tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in clean_tasks]
     decides = {**benchmark.decides, "out_images": hashes}
     return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides)
 
@@ -140,25 +140,25 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
 
 
-def _check(found: LabelledImages, name: str) -> None:
-    if len(found.classes) < 2:
-        raise InputError(found.source, "classes", len(found.classes), f"at least 2 for {name}")
+def _check(labelled: LabelledImages, name: str) -> None:
+    if len(labelled.classes) < 2:
+        raise InputError(labelled.source, "classes", len(labelled.classes), f"at least 2 for {name}")
     by_name: dict[str, str] = {}
-    for label, called in found.classes.items():
+    for label, called in labelled.classes.items():
         if not called.strip():
-            raise InputError(found.source, f"class {label!r}", "an empty name", "a name for prompts")
+            raise InputError(labelled.source, f"class {label!r}", "an empty name", "a name for prompts")
         if by_name.setdefault(called, label) != label:
-            raise InputError(found.source, f"class {label!r}", f"the name of {by_name[called]!r}", "another name")
+            raise InputError(labelled.source, f"class {label!r}", f"the name of {by_name[called]!r}", "another name")
     seen = set()
-    for each in found.images:
+    for each in labelled.images:
         for label in (each.label, each.texture):
-            if label is not None and label not in found.classes:
-                raise InputError(found.source, f"label of {each.image}", label, f"one of {_few(found.classes)}")
+            if label is not None and label not in labelled.classes:
+                raise InputError(labelled.source, f"label of {each.image}", label, f"one of {_few(labelled.classes)}")
         if (each.task, each.image) in seen:
-            raise InputError(found.source, f"image {each.image}", "the same image twice", "one line an image")
+            raise InputError(labelled.source, f"image {each.image}", "the same image twice", "one line an image")
         seen.add((each.task, each.image))
-    if without := sorted(set(found.classes) - {each.label for each in found.images}):
-        raise InputError(found.source, f"class {without[0]!r}", "no image", "at least one image of every class")
+    if without := sorted(set(labelled.classes) - {each.label for each in labelled.images}):
+        raise InputError(labelled.source, f"class {without[0]!r}", "no image", "at least one image of every class")
 
 
 def _few(names: Mapping[str, str]) -> str:
@@ -174,15 +174,15 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
     """
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
-    found = {}
+    images_of = {}
     for below in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         images = image_files(below)
         if not images:
             raise InputError(below, "class folder", "no image", "at least one image of every class")
-        found[below.name] = [path.relative_to(folder).as_posix() for path in images]
-    if not found:
+        images_of[below.name] = [path.relative_to(folder).as_posix() for path in images]
+    if not images_of:
         raise InputError(folder, "class folders", "none", "a folder of images for each class")
-    return found
+    return images_of
 
 
 def spoken(label: str) -> str:
@@ -196,6 +196,6 @@ def spoken(label: str) -> str:
 
 def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
     """A folder of class folders, whose names are the classes'."""
-    found = class_folders(folders["images"])
-    images = tuple(Labelled(image, label) for label, names in found.items() for image in names)
-    return LabelledImages(images, {label: spoken(label) for label in found}, folders["images"])
+    images_of = class_folders(folders["images"])
+    images = tuple(Labelled(image, label) for label, names in images_of.items() for image in names)
+    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"])

@@ -177,20 +177,20 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing there"
-        raise InputError(folder, "annotation folder", found, "a folder of annotation files")
+        continuing = "a file" if folder.exists() else "nothing there"
+        raise InputError(folder, "annotation folder", continuing, "a folder of annotation files")
     values = {path: read_json(path, "an annotation file") for path in sorted(folder.glob("*.json"))}
     certain = {path: annotation_from_json(value, path) for path, value in values.items() if _is_variant(path, value)}
     others = {path: value for path, value in values.items() if path not in certain}
     clean_source, clean = _find_clean(folder, others, list(certain.values()))
-    found = {path: annotation_from_json(others[path], path) for path in _continuing(others, clean, clean_source)}
+    continuing = {path: annotation_from_json(others[path], path) for path in _continuing(others, clean, clean_source)}
     known = {name: number for number, name in enumerate(VARIANTS)}
     annotations = sorted(
-        [*certain.values(), *found.values()], key=lambda each: (known.get(each.variant, len(known)), each.variant)
+        [*certain.values(), *continuing.values()], key=lambda each: (known.get(each.variant, len(known)), each.variant)
     )
     for annotation in annotations:
         _check_against_clean(annotation, clean, clean_source)
-    ignored = tuple(path for path in others if path not in found and path != clean_source)
+    ignored = tuple(path for path in others if path not in continuing and path != clean_source)
     for path in ignored:
         _refuse_other_captions(others[path], path, clean, clean_source)
     return AnnotationSet(clean, {each.variant: each for each in annotations}, ignored, clean_source)

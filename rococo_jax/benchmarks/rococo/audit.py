@@ -153,15 +153,15 @@ _TIES = [(name, READINGS[name]) for name in ("exact", "normalised")]
 
 
 def _no_ops(annotation: Annotation, *, normalised: bool) -> dict[str, Any]:
-    found = no_ops(annotation, normalised=normalised)
-    items = [(annotation.items[number], place) for number, place in found]
+    places = no_ops(annotation, normalised=normalised)
+    items = [(annotation.items[number], place) for number, place in places]
     examples = [_example(item.image, item.originals[place], item.altered[place]) for item, place in items[:EXAMPLES]]
-    return {"count": len(found), "examples": examples}
+    return {"count": len(places), "examples": examples}
 
 
 def _quirk(edits: Iterable[tuple[str, str, str, "Edits"]], has_it: Callable[["Edits"], bool]) -> dict[str, Any]:
-    found = [_example(image, original, altered) for image, original, altered, edit in edits if has_it(edit)]
-    return {"count": len(found), "examples": found[:EXAMPLES]}
+    examples = [_example(image, original, altered) for image, original, altered, edit in edits if has_it(edit)]
+    return {"count": len(examples), "examples": examples[:EXAMPLES]}
 
 
 def _example(image: str, original: str, altered: str | None) -> dict[str, str | None]:

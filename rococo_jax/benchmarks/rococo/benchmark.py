@@ -92,15 +92,15 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
     image_row = {item.image: row for row, item in enumerate(items)}
     captions = tuple(caption for item in items for caption in (*item.originals, *_altered(item)))
     in_file_order = iter(range(len(captions)))
-    whole = _image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
-    whole = dataclasses.replace(whole, ties="pessimistic" if strict else "published")
-    tasks, notes = [_part(whole, "clean", ~whole.gallery_altered)], []
+    task = _image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
+    task = dataclasses.replace(task, ties="pessimistic" if strict else "published")
+    tasks, notes = [_part(task, "clean", ~task.gallery_altered)], []
     if variant is not None:
-        kept = np.ones(len(captions), bool)
+        is_kept = np.ones(len(captions), bool)
         if strict:
-            kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
+            is_kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
             notes = _note_on_no_ops(variant, items, strict)
-        tasks.append(_part(whole, variant, kept))
+        tasks.append(_part(task, variant, is_kept))
     tasks.append(_turned_round(tasks[0]))
     return CaptionTasks(tuple(image_row), captions, tuple(tasks), tuple(notes))
 
@@ -136,10 +136,10 @@ def _image_to_text(
         originals = len(item.originals)
         made_from = [-1] * originals + [place for place, each in enumerate(item.altered) if each is not None]
         captions = [*item.originals, *_altered(item)]
-        kept = _kept_in_strict(item) if strict else [True] * len(captions)
+        is_kept = _kept_in_strict(item) if strict else [True] * len(captions)
         image, begin = image_row[item.image], len(gallery)
         images.append(image)
-        for caption, keep, place in zip(captions, kept, made_from, strict=True):
+        for caption, keep, place in zip(captions, is_kept, made_from, strict=True):
             if keep:
                 gallery.append(caption_row(caption))
                 group.append(image)
@@ -236,10 +236,10 @@ def _hashes(annotations: AnnotationSet, names: tuple[str, ...], hashes: tuple[st
 
 
 def _asked(settings: Settings) -> dict[str, Any]:
-    asked: dict[str, Any] = {"tasks": [task for task in TASKS if settings.wants(task)]}
-    if TEXT_TO_IMAGE in asked["tasks"]:
-        asked |= {"mixes": list(settings.mixed_galleries), "seeds": list(settings.seeds)}
-    return asked
+    requested: dict[str, Any] = {"tasks": [task for task in TASKS if settings.wants(task)]}
+    if TEXT_TO_IMAGE in requested["tasks"]:
+        requested |= {"mixes": list(settings.mixed_galleries), "seeds": list(settings.seeds)}
+    return requested
 
 
 _PUBLISHED = "https://raw.githubusercontent.com/pseulki/rococo/ab20e1ab5627643a5179515d389f4eae82a3c25f/annotations"

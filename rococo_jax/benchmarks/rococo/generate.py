@@ -95,16 +95,16 @@ def alter_images(
     items, alterations, unaltered = [], [], Counter()
     influences = iter(influences)
     for image in images:
-        made = []
+        chosen = []
         for caption in image.captions:
-            found = alterer.alter(caption, image.captions, next(influences))
-            made.append(found[0] if found else None)
-            if not found:
+            altered_captions = alterer.alter(caption, image.captions, next(influences))
+            chosen.append(altered_captions[0] if altered_captions else None)
+            if not altered_captions:
                 candidates = find_candidates(split_words(caption), alterer.lexicon)
                 unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
-        altered = tuple(None if each is None else each.caption for each in made)
+        altered = tuple(None if each is None else each.caption for each in chosen)
         items.append(AlteredCaptions(image.image, image.captions, altered))
-        alterations.append(tuple(made))
+        alterations.append(tuple(chosen))
     return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
 
 
@@ -118,10 +118,10 @@ def candidate_influence(
 ) -> list[np.ndarray]:
     """For every caption the influence of its candidates, NaN for the other words."""
     captions = [caption for image in images for caption in image.captions]
-    wanted = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
+    candidates = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
     # Without shared prefixes: a caption's influence must not depend, in its last digit, on the captions beside it.
     return list(
-        word_influence(encoder, captions, method=method, wanted=wanted, share_prefix=False, on_progress=on_progress)
+        word_influence(encoder, captions, method=method, wanted=candidates, share_prefix=False, on_progress=on_progress)
     )
 
 

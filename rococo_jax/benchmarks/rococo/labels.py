@@ -52,11 +52,11 @@ def variant_note(variant: str) -> str | None:
             "alone does. It shows the same as its original, so the first place between the two is close to chance, and "
             "a mixed variant says something about mixing only beside it"
         )
-    found = _MIX.fullmatch(variant)
-    if found is None:
+    match = _MIX.fullmatch(variant)
+    if match is None:
         return None
-    ratio, other = float(found[2]), f"{1 - float(found[2]):.10g}"
-    if found[1] == "mix":
+    ratio, other = float(match[2]), f"{1 - float(match[2]):.10g}"
+    if match[1] == "mix":
         return f"every image once more, {ratio:.10g} of it blended with {other} of another image, beside the originals"
     return (
         f"every image once more with a box of another image, {other} of the area before it is clipped at the border, "

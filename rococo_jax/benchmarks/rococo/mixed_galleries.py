@@ -80,10 +80,10 @@ def describe(plan: MixingPlan) -> dict[str, Any]:
 
 def file_names(plan: MixingPlan) -> list[str]:
     """A name for each place of the plan: the first image's, then variant and seed. No two runs share a name."""
-    kept = names_without_suffix(plan.images)
+    stems = names_without_suffix(plan.images)
     strict = "_strict" if plan.protocol == "strict" else ""
     suffix = ".jpg" if plan.compressed else ".png"
-    return [f"{kept[first]}_{plan.variant}_seed{plan.seed}{strict}{suffix}" for first in plan.first]
+    return [f"{stems[first]}_{plan.variant}_seed{plan.seed}{strict}{suffix}" for first in plan.first]
 
 
 def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathLike, workers: int = 2) -> int:
@@ -126,11 +126,11 @@ _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 def parse_mix(variant: str) -> tuple[str, float]:
     """`patch_0.9` -> ("patch", 0.9). Raises InputError where it is no method and ratio."""
-    found = _MIX.fullmatch(variant)
-    if found is None or not 0 <= float(found[2]) <= 1:
+    match = _MIX.fullmatch(variant)
+    if match is None or not 0 <= float(match[2]) <= 1:
         wanted = "mix_R or patch_R with a ratio R from 0 to 1, such as mix_0.9, or control"
         raise InputError("settings", "mixed_galleries", variant, wanted)
-    return found[1], float(found[2])
+    return match[1], float(match[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -93,8 +93,8 @@ def _nearest(lines: Sequence[PublishedLine], there: Mapping[str, Mapping[str, An
     choices = [*there, *[None] * len(lines)]
 
     def compared(line: PublishedLine, variant: str | None) -> ComparedLine:
-        found = {} if variant is None else {name: float(there[variant][name]) for name in METRICS}
-        return ComparedLine(line, variant, found)
+        percentages = {} if variant is None else {name: float(there[variant][name]) for name in METRICS}
+        return ComparedLine(line, variant, percentages)
 
     def cost(assigned: Sequence[ComparedLine]) -> tuple[int, float]:
         without = sum(each.variant is None for each in assigned)
@@ -102,8 +102,8 @@ def _nearest(lines: Sequence[PublishedLine], there: Mapping[str, Mapping[str, An
         return without, away
 
     # At most four variants and three lines.
-    found = itertools.permutations(choices, len(lines))
-    return list(min(([compared(*pair) for pair in zip(lines, order, strict=True)] for order in found), key=cost))
+    orders = itertools.permutations(choices, len(lines))
+    return list(min(([compared(*pair) for pair in zip(lines, order, strict=True)] for order in orders), key=cost))
 
 
 def refuse_other_conditions(results: Mapping[str, Any], path: Path) -> None:

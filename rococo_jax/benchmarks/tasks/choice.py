@@ -97,14 +97,17 @@ class ChoiceTask:
         """Every right text beside every wrong one of its item of one image: items, right and wrong rows of texts."""
         columns, present = range(self.item_texts.shape[1]), self.item_texts >= 0
         right = self.match[:, 0] & present
-        found = [
+        items_by_columns = [
             (np.flatnonzero(right[:, one] & ~self.match[:, 0, other] & present[:, other]), one, other)
             for one in columns
             for other in columns
         ]
-        item = np.concatenate([items for items, _, _ in found])
+        item = np.concatenate([items for items, _, _ in items_by_columns])
         order = np.argsort(item, kind="stable")
-        sides = (np.concatenate([self.item_texts[each[0], each[side]] for each in found])[order] for side in (1, 2))
+        sides = (
+            np.concatenate([self.item_texts[each[0], each[side]] for each in items_by_columns])[order]
+            for side in (1, 2)
+        )
         return item[order], *sides
 
     def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
@@ -145,8 +148,8 @@ class ChoiceTask:
             parts = list(pool.map(score_run, runs))
         scores = np.concatenate([scores for scores, _ in parts] or [np.empty(self.match.shape)])
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
-        asked = self.pairs(max((len(embeddings.tables[name]) for name in self.images.tables), default=0))
-        differences = None if asked is None else asked.score(embeddings, mesh)
+        altered_pairs = self.pairs(max((len(embeddings.tables[name]) for name in self.images.tables), default=0))
+        differences = None if altered_pairs is None else altered_pairs.score(embeddings, mesh)
         scale = embeddings.logit_scale or DEFAULT_SCALE
         return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None, scale), differences)
 
@@ -167,12 +170,14 @@ class ChoiceTask:
         differences = None if None in compared else DifferenceStatistics.concatenate(compared)
         results = [scores for scores, _ in results]
         alike = [each.alike for each in results]
-        whole = None
+        joined_alike = None
         if self.compares_texts:
             # A share without an item of several right texts compares none.
-            whole = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
+            joined_alike = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
                                     for each, a in zip(results, alike, strict=True)])  # fmt: skip
-        scores = ItemScores(np.concatenate([each.scores for each in results]), self.match, whole, results[0].scale)
+        scores = ItemScores(
+            np.concatenate([each.scores for each in results]), self.match, joined_alike, results[0].scale
+        )
         return ChoiceOutcome(self, scores, differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":

@@ -56,11 +56,11 @@ class ChoiceOutcome(OfTask):
     @functools.cached_property
     def counted(self) -> Counted:
         """Right choices and ties, item by item."""
-        found = dict(self.hits)
+        hits = dict(self.hits)
         for how, bundled in self.of.bundles.items():
-            found |= bundled.columns(how, self.hits["ota"])
-        columns = tuple(found)
-        counts = np.stack(list(found.values()), axis=1).astype(np.float64)
+            hits |= bundled.columns(how, self.hits["ota"])
+        columns = tuple(hits)
+        counts = np.stack(list(hits.values()), axis=1).astype(np.float64)
         return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
 
     @property
@@ -91,8 +91,8 @@ class ChoiceOutcome(OfTask):
 
     def won(self, tables: Tables) -> list[Example]:
         """Pairs whose right text won, blind or by looking."""
-        found, named = self.differences, (self.task, self.variant, self.seed)
-        return [] if found is None else self.of.pairs(len(tables.images)).won(named, found, tables)
+        differences, named = self.differences, (self.task, self.variant, self.seed)
+        return [] if differences is None else self.of.pairs(len(tables.images)).won(named, differences, tables)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -110,7 +110,7 @@ class ChoiceOutcome(OfTask):
     def _closest_of(self, run: slice) -> Closest:
         scores, match = self.scores.scores[run], self.of.match[run]
         every = np.arange(len(scores))
-        sought, found = [], []
+        leads, closest = [], []
         for side in ("texts", "images") if self.of.asks == "both" else (self.of.asks,):
             turned = side == "images"
             values, right = (scores.swapaxes(1, 2), match.swapaxes(1, 2)) if turned else (scores, match)
@@ -126,13 +126,13 @@ class ChoiceOutcome(OfTask):
             answer, wrong, right_score, wrong_score = picked
             places = (answer, query, wrong, query) if turned else (query, answer, query, wrong)
             places = (each.astype(np.int16) for each in places)
-            found.append(Closest(*places, right_score, wrong_score))
-            sought.append(lead[every, query])
-        if len(found) == 1:
-            return found[0]
-        by_image = sought[1] < sought[0]
+            closest.append(Closest(*places, right_score, wrong_score))
+            leads.append(lead[every, query])
+        if len(closest) == 1:
+            return closest[0]
+        by_image = leads[1] < leads[0]
         names = [field.name for field in dataclasses.fields(Closest)]
-        return Closest(*(np.where(by_image, getattr(found[1], n), getattr(found[0], n)) for n in names))
+        return Closest(*(np.where(by_image, getattr(closest[1], n), getattr(closest[0], n)) for n in names))
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " items"]:
         """The items of which some image is among these rows of the benchmark's `images`."""
@@ -149,10 +149,12 @@ class ChoiceOutcome(OfTask):
         scores = ItemScores(self.scores.scores[items], self.scores.match[items], alike, self.scores.scale)
         if self.differences is None:
             return ChoiceOutcome(task, scores)
-        kept = items[self.of.compared_items()[0]]
-        found = self.differences.select(kept[self.differences.pair])
-        number = np.cumsum(kept) - 1
-        return ChoiceOutcome(task, scores, dataclasses.replace(found, pair=number[found.pair], pairs=int(kept.sum())))
+        is_kept = items[self.of.compared_items()[0]]
+        differences = self.differences.select(is_kept[self.differences.pair])
+        number = np.cumsum(is_kept) - 1
+        return ChoiceOutcome(
+            task, scores, dataclasses.replace(differences, pair=number[differences.pair], pairs=int(is_kept.sum()))
+        )
 
     def chosen_from(self, others: Sequence["ChoiceOutcome"], fold: Int[np.ndarray, " names"]) -> "ChoiceOutcome":
         """Each item as the outcome has it that the fold of its group names."""
@@ -165,8 +167,8 @@ class ChoiceOutcome(OfTask):
         if self.differences is None:
             return ChoiceOutcome(self.of, scores)
         of_entry = fold[self.of.pairs(0).group[self.differences.pair]]
-        found = self.differences.chosen_from([each.differences for each in others], of_entry)
-        return ChoiceOutcome(self.of, scores, found)
+        differences = self.differences.chosen_from([each.differences for each in others], of_entry)
+        return ChoiceOutcome(self.of, scores, differences)
 
     def rows(self, tables: Tables):
         """One row an item (`pyarrow.Table`).

@@ -35,9 +35,9 @@ class ClassOutcome(OfTask):
     @property
     def sureness(self) -> Sureness:
         """The class predicted, whether it is right, and how sure the model is."""
-        found = self.statistics
-        uncertainty = found.entropy / np.log(len(self.of.classes))
-        return Sureness(found.predicted, found.right, found.confidence, uncertainty)
+        statistics = self.statistics
+        uncertainty = statistics.entropy / np.log(len(self.of.classes))
+        return Sureness(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
     def change_from(self, baseline: "ClassOutcome") -> Counted:
         """What corruption changed, image by image; see `metrics.change`."""
@@ -57,10 +57,10 @@ class ClassOutcome(OfTask):
     def curves(self) -> dict[str, Any]:
         """What charts are drawn of: reliability, temperatures, shares of shape by class."""
         about = self.statistics
-        made = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(about)}
+        curves = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(about)}
         if self.of.texture is not None:
-            made["shape_by_class"] = shape_shares(about, self.of.texture, self.of.classes)
-        return made
+            curves["shape_by_class"] = shape_shares(about, self.of.texture, self.of.classes)
+        return curves
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " images"]:
         """The images that are among these rows of the benchmark's `images`."""
@@ -81,34 +81,36 @@ class ClassOutcome(OfTask):
         """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
         import pyarrow as pa
 
-        task, found = self.of, self.statistics
+        task, statistics = self.of, self.statistics
         names, classes = np.array(tables.images, object), np.array(task.classes, object)
         columns = {
-            "task": pa.array([task.name] * len(found)),
-            "variant": pa.array([task.variant] * len(found)),
+            "task": pa.array([task.name] * len(statistics)),
+            "variant": pa.array([task.variant] * len(statistics)),
             "image": pa.array(names[task.image_names], pa.string()),
-            "label": pa.array(classes[found.label], pa.string()),
-            "predicted": pa.array(classes[found.predicted], pa.string()),
-            "chosen": pa.array(np.where(found.right, "right", "wrong")),
-            "rank": pa.array(found.rank, pa.int64()),
+            "label": pa.array(classes[statistics.label], pa.string()),
+            "predicted": pa.array(classes[statistics.predicted], pa.string()),
+            "chosen": pa.array(np.where(statistics.right, "right", "wrong")),
+            "rank": pa.array(statistics.rank, pa.int64()),
         }
         if task.texture is not None:
             columns["texture"] = pa.array(classes[task.texture], pa.string())
         for name in ("confidence", "nll", "brier", "entropy", "scaled_confidence", "scaled_nll"):
-            columns[name] = pa.array(getattr(found, name), pa.float64())
+            columns[name] = pa.array(getattr(statistics, name), pa.float64())
         return pa.table(columns)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The images of which the model is most sure of a wrong class."""
-        task, found = self.of, self.statistics
+        task, statistics = self.of, self.statistics
         chosen = []
-        for row in np.argsort(-np.where(found.right, -1.0, found.confidence), kind="stable")[:count].tolist():
-            if found.right[row]:
+        for row in np.argsort(-np.where(statistics.right, -1.0, statistics.confidence), kind="stable")[:count].tolist():
+            if statistics.right[row]:
                 break
             (table,), (index,) = task.images[row : row + 1].tables, task.images[row : row + 1].index.tolist()
             image = Side(image=tables.images[int(task.image_names[row])], picture=(table, index))
-            right, wrong = (Side(text=task.classes[int(each[row])]) for each in (found.label, found.predicted))
-            scores = float(np.exp(-found.nll[row])), float(found.confidence[row])
+            right, wrong = (
+                Side(text=task.classes[int(each[row])]) for each in (statistics.label, statistics.predicted)
+            )
+            scores = float(np.exp(-statistics.nll[row])), float(statistics.confidence[row])
             chosen.append(
                 Example(task.name, task.variant, task.seed, "error", 0, "wrong", image, right, wrong, *scores)
             )

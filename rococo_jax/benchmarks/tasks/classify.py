@@ -72,8 +72,8 @@ class ClassifyTask:
         table, rows = embeddings.select(self.images)
         scale = embeddings.logit_scale or DEFAULT_SCALE
         block = functools.partial(cosines, table, rows, vectors, embeddings.source)
-        found = class_statistics(block, self.label, self.half, len(self.classes), scale)
-        return ClassOutcome(self, found)
+        statistics = class_statistics(block, self.label, self.half, len(self.classes), scale)
+        return ClassOutcome(self, statistics)
 
     def split(self, count: int) -> list["ClassifyTask"]:
         """The whole task and empty ones: temperatures need all images at once, and scoring is cheap."""

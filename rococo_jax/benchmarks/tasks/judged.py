@@ -54,7 +54,7 @@ class JudgedTask:
         """
         del mesh
         (queries, rows), (gallery, columns) = map(embeddings.select, (self.queries, self.gallery))
-        items, found = np.asarray(gallery, np.float64)[columns].T, []
+        items, counts = np.asarray(gallery, np.float64)[columns].T, []
         size = max(1, _NUMBERS_AT_ONCE // max(1, len(columns)))
         for start in range(0, len(rows), size):
             some = range(start, min(start + size, len(rows)))
@@ -64,8 +64,8 @@ class JudgedTask:
             positive = np.zeros(scores.shape, bool)
             for row, query in enumerate(some):
                 positive[row, list(self.positives[query])] = True
-            found.append(judge_rows(scores, positive, self.query_image[some, None] == self.gallery_image))
-        return JudgedOutcome(self, np.concatenate(found) if found else np.empty((0, len(judged.METRICS))))
+            counts.append(judge_rows(scores, positive, self.query_image[some, None] == self.gallery_image))
+        return JudgedOutcome(self, np.concatenate(counts) if counts else np.empty((0, len(judged.METRICS))))
 
     def split(self, count: int) -> list["JudgedTask"]:
         """The task with a share of the queries each."""

@@ -50,12 +50,14 @@ class OutOfDistributionTask:
         """
         del mesh
         vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
-        found = []
+        statistics = []
         for rows in (self.within.images, self.outside):
             block = functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source)
             none = np.full(len(rows), -1)
-            found.append(class_statistics(block, none, np.zeros(len(rows), np.int8), len(vectors), scale, (1.0, 1.0)))
-        return OutOfDistributionOutcome(self, *found)
+            statistics.append(
+                class_statistics(block, none, np.zeros(len(rows), np.int8), len(vectors), scale, (1.0, 1.0))
+            )
+        return OutOfDistributionOutcome(self, *statistics)
 
     def split(self, count: int) -> list["OutOfDistributionTask"]:
         """The whole task and empty ones."""
@@ -105,9 +107,9 @@ class OutOfDistributionOutcome(OfTask):
     def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "OutOfDistributionOutcome":
         """The outcome over some of the images, as a variant with a suffix."""
         ins, outs = rows[: len(self.within)], rows[len(self.within) :]
-        kept = [name for name, each in zip(self.of.names, outs.tolist(), strict=True) if each]
+        names = [name for name, each in zip(self.of.names, outs.tolist(), strict=True) if each]
         task = dataclasses.replace(self.of, variant=f"{self.variant}/{suffix}", outside=self.of.outside[outs],
-                                   within=self.of.within.share(np.flatnonzero(ins)), names=kept)  # fmt: skip
+                                   within=self.of.within.share(np.flatnonzero(ins)), names=names)  # fmt: skip
         return OutOfDistributionOutcome(task, self.within[ins], self.outside[outs])
 
     def chosen_from(

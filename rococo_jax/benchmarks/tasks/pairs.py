@@ -119,7 +119,7 @@ class AlteredPairs:
             "won_blind": np.lexsort((-size, -statistics.blind))[: len(won)],
             "won_looking": np.argsort(-size, kind="stable"),
         }
-        found = []
+        examples = []
         for (role, order), chosen in zip(orders.items(), (blind, looking), strict=True):
             shown: set[int] = set()
             for entry in order[chosen[order]].tolist():
@@ -127,8 +127,8 @@ class AlteredPairs:
                 if len(shown) == _MOST or image in shown:
                     continue
                 shown.add(image)
-                found.append(self._example(named, role, statistics, entry, tables))
-        return found
+                examples.append(self._example(named, role, statistics, entry, tables))
+        return examples
 
     def _example(
         self,
@@ -145,9 +145,9 @@ class AlteredPairs:
             f"{agree:.0f} % of {others:,} other {what} prefer the original too; "
             f"by how much, this one ranks {rank:.10g} of {others + 1:,}"
         )
-        asked = dataclasses.replace(side_of(tables, self.queries, int(statistics.query[entry])), note=note)
+        query = dataclasses.replace(side_of(tables, self.queries, int(statistics.query[entry])), note=note)
         sides = (side_of(tables, rows, pair) for rows in (self.right, self.wrong))
-        return Example(*named, role, 0, "own", asked, *sides, float(statistics.difference[entry]), 0.0)
+        return Example(*named, role, 0, "own", query, *sides, float(statistics.difference[entry]), 0.0)
 
 
 def side_of(tables: Tables, rows: Rows, place: int) -> Side:

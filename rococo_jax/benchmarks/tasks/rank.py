@@ -99,7 +99,7 @@ class RankTask:
             InputError: as `rank_statistics`.
         """
         (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
-        asked = {
+        arguments = {
             "query_rows": query_rows,
             "gallery_rows": gallery_rows,
             "query_group": self.query_group,
@@ -112,23 +112,23 @@ class RankTask:
         if self._pairs_are_ranked:
             origin, mixed_in = self.gallery_origin, self.gallery_mixed_in
             both = rank_and_difference_statistics(
-                queries, gallery, **asked, gallery_origin=origin, gallery_mixed_in=mixed_in
+                queries, gallery, **arguments, gallery_origin=origin, gallery_mixed_in=mixed_in
             )
             return RankOutcome(self, *both, sureness)
-        statistics = rank_statistics(queries, gallery, **asked)
+        statistics = rank_statistics(queries, gallery, **arguments)
         differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
         return RankOutcome(self, statistics, differences, sureness)
 
     def _sureness(self, embeddings: Embeddings) -> Sureness:
         (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
         items = np.asarray(gallery, np.float64)[gallery_rows].T
-        scale, found = embeddings.logit_scale or DEFAULT_SCALE, []
+        scale, parts = embeddings.logit_scale or DEFAULT_SCALE, []
         size = max(1, _NUMBERS_AT_ONCE // max(1, len(gallery_rows)))
         for start in range(0, len(query_rows), size):
             some = slice(start, start + size)
             cosines = (np.asarray(queries[query_rows[some]], np.float64) @ items).astype(np.float32).astype(np.float64)
-            found.append(sureness_of(cosines, self.query_group[some, None] == self.gallery_group, scale))
-        return Sureness.concatenate(found)
+            parts.append(sureness_of(cosines, self.query_group[some, None] == self.gallery_group, scale))
+        return Sureness.concatenate(parts)
 
     @property
     def _pairs_are_ranked(self) -> bool:
@@ -230,9 +230,9 @@ class RankOutcome(OfTask):
         """The outcome over some of the queries, as a variant with a suffix; the gallery is the same."""
         task = self.of.share(np.flatnonzero(queries))
         task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        found = self.differences
-        asked = None if found is None else found.select(queries[found.query])
-        return RankOutcome(task, self.statistics[queries], asked)
+        differences = self.differences
+        some = None if differences is None else differences.select(queries[differences.query])
+        return RankOutcome(task, self.statistics[queries], some)
 
     def chosen_from(self, others: Sequence["RankOutcome"], fold: Int[np.ndarray, " names"]) -> "RankOutcome":
         """Each query as the outcome has it that the fold of its image names."""
@@ -273,9 +273,9 @@ class RankOutcome(OfTask):
             "top1_score": self.statistics.best_scores[np.arange(count), kind].astype(np.float64),
             "positive_score": self.statistics.positive_score.astype(np.float64),
         }
-        text, whole, number = pa.string(), pa.int64(), pa.float64()
-        types = {"task": text, "variant": text, "seed": whole, "query": whole, "image": text, "caption": text}
-        types |= {"rank": whole, "rank_optimistic": whole, "rank_pessimistic": whole}
+        text, integer, number = pa.string(), pa.int64(), pa.float64()
+        types = {"task": text, "variant": text, "seed": integer, "query": integer, "image": text, "caption": text}
+        types |= {"rank": integer, "rank_optimistic": integer, "rank_pessimistic": integer}
         types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
         return pa.table(columns, schema=pa.schema(types.items()))
 
@@ -312,7 +312,7 @@ class RankOutcome(OfTask):
             int(task.gallery_origin[indices[kind]]) if task.asks_for_texts and task.gallery_origin is not None else -1
         )
         note = f"altered from: {tables.texts[task.gallery.index[origin]]}" if origin >= 0 else ""
-        asked, right = side_of(tables, task.queries, query), side_of(tables, task.gallery, int(indices[OWN]))
+        query_side, right = side_of(tables, task.queries, query), side_of(tables, task.gallery, int(indices[OWN]))
         wrong = dataclasses.replace(side_of(tables, task.gallery, int(indices[kind])), note=note)
         named = (task.name, task.variant, task.seed, "error", 0, KINDS[kind])
-        return Example(*named, asked, right, wrong, float(scores[OWN]), float(scores[kind]))
+        return Example(*named, query_side, right, wrong, float(scores[OWN]), float(scores[kind]))

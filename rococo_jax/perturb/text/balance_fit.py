@@ -140,12 +140,12 @@ class Pools:
         """The gains of a caption's proposals, and what comes in and goes out with each."""
         if not gains:
             return
-        found = np.array(gains, float)
-        rises, falls = (found > 0).all(1), (found < 0).all(1)
+        values = np.array(gains, float)
+        rises, falls = (values > 0).all(1), (values < 0).all(1)
         if not (rises.any() and falls.any()):
             return
-        kept = np.flatnonzero(rises | falls)
-        self.pools.append(Pool(found[kept], *self._numbered([ngrams[place] for place in kept])))
+        places = np.flatnonzero(rises | falls)
+        self.pools.append(Pool(values[places], *self._numbered([ngrams[place] for place in places])))
 
     def add_one(self, gain: tuple[float, ...], ngrams: tuple[Sequence[Words], Sequence[Words]], rate: float) -> None:
         """The only proposal of a caption, and how often it is kept by its gain."""
@@ -182,8 +182,8 @@ def swap_rates(gains: Iterable[float]) -> tuple[tuple[float, ...], tuple[float, 
 
     In every bin as many of the negative gains are kept as there are positive ones of that size.
     """
-    found = np.array(list(gains))
-    rises, falls = found[found > 0], -found[found < 0]
+    values = np.array(list(gains))
+    rises, falls = values[values > 0], -values[values < 0]
     if len(rises) < _BINS:
         return (), (min(1.0, len(rises) / max(1, len(falls))),)
     ends = np.unique(np.quantile(rises, np.arange(1, _BINS) / _BINS).round(DECIMALS))

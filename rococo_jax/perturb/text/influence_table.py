@@ -106,12 +106,12 @@ def write_influence_table(
             if place // captions_at_once % count == number:
                 yield caption
 
-    wanted = None
+    candidates = None
     if lexicon is not None:
-        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
+        candidates = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
     at_once = {"captions_at_once": captions_at_once}
     influences = start_all(
-        "influence, its start", lambda: word_influence(encoder, mine(), method=method, wanted=wanted, **at_once)
+        "influence, its start", lambda: word_influence(encoder, mine(), method=method, wanted=candidates, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
         # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.

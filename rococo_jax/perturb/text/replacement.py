@@ -78,8 +78,8 @@ class Alteration:
 def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate, ...]:
     """The words of a caption that are nouns of the lexicon."""
     texts = [word.text for word in words]
-    found = ((index, lexicon.find(text)) for index, text in enumerate(texts))
-    return tuple(Candidate(index, noun, lexicon.is_plural(texts, index)) for index, noun in found if noun is not None)
+    nouns = ((index, lexicon.find(text)) for index, text in enumerate(texts))
+    return tuple(Candidate(index, noun, lexicon.is_plural(texts, index)) for index, noun in nouns if noun is not None)
 
 
 @dataclass(frozen=True)
@@ -242,15 +242,15 @@ class AlterCaptions(grain.RandomMapTransform):
         draw = int(rng.integers(1 << 31))
         # The first alterer is drawn, so that with count < alterers all of them are used over the samples.
         first, alterers = draw % len(self.alterers), len(self.alterers)
-        made = []
+        by_alterer = []
         for place in range(min(self.count, alterers)):
             share = -(-(self.count - place) // alterers)
             alterer = self.alterers[(first + place) % alterers]
             altered = alterer.alter(caption, originals, influence, count=share, draw=draw)
-            made.append([each.caption for each in altered])
-        turns = max(map(len, made))
+            by_alterer.append([each.caption for each in altered])
+        turns = max(map(len, by_alterer))
         distinct = list(
-            dict.fromkeys(text for turn in range(turns) for texts in made for text in texts[turn : turn + 1])
+            dict.fromkeys(text for turn in range(turns) for texts in by_alterer for text in texts[turn : turn + 1])
         )
         filled = [distinct[i % len(distinct)] if distinct else "" for i in range(self.count)]
         return {**sample, "altered_captions": tuple(filled), "altered_valid": np.full(self.count, bool(distinct))}
@@ -274,12 +274,12 @@ def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:
     """
     tokens = tokenizer.rust.get_vocab()
     if any(token.endswith(_CLIP_END) for token in tokens):
-        whole = (token.removesuffix(_CLIP_END) for token in tokens if token.endswith(_CLIP_END))
+        tokens_of_words = (token.removesuffix(_CLIP_END) for token in tokens if token.endswith(_CLIP_END))
     elif any(token.startswith(WORD_MARK) for token in tokens):
-        whole = (token.removeprefix(WORD_MARK) for token in tokens if token.startswith(WORD_MARK))
+        tokens_of_words = (token.removeprefix(WORD_MARK) for token in tokens if token.startswith(WORD_MARK))
     else:
-        whole = iter(tokens)
-    words = tuple(sorted({word for word in whole if _WHOLE_WORD.fullmatch(word)}))
+        tokens_of_words = iter(tokens)
+    words = tuple(sorted({word for word in tokens_of_words if _WHOLE_WORD.fullmatch(word)}))
     if not words:
         raise InputError("tokenizer", "vocabulary", "no whole words", "a vocabulary with words, for variant rand_voca")
     return words

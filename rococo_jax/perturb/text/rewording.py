@@ -81,8 +81,8 @@ def reword(caption: str, lexicon: Lexicon, seed: int = 0, count: int = 1) -> lis
     >>> sorted(each.caption for each in reword("A man riding a horse", shipped_lexicon(), count=4))
     ['A horse being ridden by a man', 'A man riding an animal', 'A person riding a horse']
     """
-    found = dict.fromkeys(each for rule in RULES for each in _APPLY[rule](caption, lexicon))
-    distinct = {each.caption: each for each in found if each.caption != caption}
+    rewordings = dict.fromkeys(each for rule in RULES for each in _APPLY[rule](caption, lexicon))
+    distinct = {each.caption: each for each in rewordings if each.caption != caption}
     return sorted(distinct.values(), key=lambda each: _hash([seed, caption, each.caption]))[:count]
 
 

@@ -111,12 +111,13 @@ class ReferenceCaptions:
         self._times: Counter = Counter(self.captions)
         texts = [words_of(caption) for caption in self.captions]
         self.ngrams = NgramModel(texts)
-        found: dict[SlotKey, Counter] = {}
+        counts_by_slot: dict[SlotKey, Counter] = {}
         for words in texts:
             for slot in find_slots(words, lexicon):
-                found.setdefault(slot.key, Counter())[words[slot.index]] += 1
+                counts_by_slot.setdefault(slot.key, Counter())[words[slot.index]] += 1
         self.weights: dict[SlotKey, dict[str, float]] = {
-            key: {word: float(count) for word, count in sorted(words.items())} for key, words in sorted(found.items())
+            key: {word: float(count) for word, count in sorted(words.items())}
+            for key, words in sorted(counts_by_slot.items())
         }
 
     def hash(self) -> str:

@@ -121,8 +121,8 @@ def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Cal
 
     if mesh is None:
         return jax.jit(several)
-    split, whole = PartitionSpec(AXES), PartitionSpec()
-    return jax.jit(jax.shard_map(several, mesh=mesh, in_specs=(split, whole, split, whole), out_specs=split))
+    split, replicated = PartitionSpec(AXES), PartitionSpec()
+    return jax.jit(jax.shard_map(several, mesh=mesh, in_specs=(split, replicated, split, replicated), out_specs=split))
 
 
 CORRUPTIONS: dict[str, Corruption] = {

@@ -50,10 +50,10 @@ def saturate(image: Image, severity: int, draws: None) -> Image:
     value, least = image.max(axis=-1, keepdims=True), image.min(axis=-1, keepdims=True)
     spread = value - least
     saturation = spread / jnp.maximum(value, 1)
-    wanted = jnp.clip(saturation * times + plus, 0, 1)
+    saturated = jnp.clip(saturation * times + plus, 0, 1)
     reddish = jnp.array([0.0, 1.0, 1.0])[None, None]
     share = jnp.where(spread == 0, reddish, (value - image) / jnp.maximum(spread, 1))
-    return to_bytes(value - value * wanted * share)
+    return to_bytes(value - value * saturated * share)
 
 
 def draw_elastic(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "2 height width"]:

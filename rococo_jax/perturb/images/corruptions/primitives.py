@@ -189,8 +189,8 @@ def zoom_taps(side: int, zoom: float) -> tuple[Int[np.ndarray, "zoomed 2"], Floa
 
 def crop_of_zoom(side: int, zoom: float) -> tuple[int, int]:
     """(first line, number of lines) of the centre that fills the frame when zoomed."""
-    kept = int(np.ceil(side / float(zoom)))
-    return (side - kept) // 2, kept
+    lines = int(np.ceil(side / float(zoom)))
+    return (side - lines) // 2, lines
 
 
 def zoom_lines(

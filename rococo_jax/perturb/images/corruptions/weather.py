@@ -92,7 +92,7 @@ def draw_snow(key: Key[Array, ""], height: int, width: int, severity: int) -> Sn
 
 def snow(image: Image, severity: int, draws: SnowDraws) -> Image:
     """Add falling flakes, and the same flakes rotated by 180 degrees, to a whitened image."""
-    mean, deviation, zoom, threshold, _, sigma, kept = SNOW[severity - 1]
+    mean, deviation, zoom, threshold, _, sigma, share = SNOW[severity - 1]
     flakes, offsets = draws
     height, width, _ = image.shape
     flakes = mean + deviation * flakes
@@ -104,7 +104,7 @@ def snow(image: Image, severity: int, draws: SnowDraws) -> Image:
     image = image.astype(jnp.float32)
     gray = image @ jnp.array([0.299, 0.587, 0.114])
     whitened = jnp.maximum(image, (gray * 1.5 + 127.5)[..., None])
-    return to_bytes(kept * image + (1 - kept) * whitened + flakes + flakes[::-1, ::-1])
+    return to_bytes(share * image + (1 - share) * whitened + flakes + flakes[::-1, ::-1])
 
 
 def draw_fog(key: Key[Array, ""], height: int, width: int, severity: int) -> FractalDraws:
