@@ -1,4 +1,4 @@
-"""What a scorer without the image gets: baselines that choose between an original and an altered text from texts alone.
+"""Baselines without the image: scorers that choose between an original and an altered text from texts alone.
 
     bigram, trigram   higher log probability under an n-gram model of training captions (`perturb.text.ngrams`)
     shorter           fewer words

@@ -1,4 +1,4 @@
-"""A benchmark that is ready to be asked, what is known of it before its files are there, and the registry.
+"""Benchmarks, their descriptions, and the registry.
 
 A new benchmark is one file: it builds a `Benchmark` from its published files and registers a `BenchmarkInfo`. Files of
 this package are named in `MODULES`; other packages name theirs as entry points of the group `rococo_jax.benchmarks`.
@@ -62,7 +62,7 @@ class Benchmark:
     unread: tuple[str, ...] = ()
 
     def fingerprint(self) -> dict[str, Any]:
-        """What decides a result, whatever the folders are called."""
+        """The data and settings that decide a result, whatever the folders are called."""
         return dict(self.decides)
 
     def summary(self) -> str:
@@ -76,7 +76,7 @@ class Benchmark:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkInfo:
-    """What is known of a benchmark before its files are there.
+    """A benchmark's description, known before its files are there.
 
     Attributes:
         name: on the command line and in results.
@@ -111,7 +111,7 @@ class BenchmarkInfo:
     downloads: tuple[Download, ...] = ()
 
     def missing(self, folders: Mapping[str, Path]) -> list[str]:
-        """What is not there of what the benchmark needs, as paths."""
+        """Missing paths among those that the benchmark needs."""
         absent = [str(folder) for role, folder in folders.items() if role not in self.optional and not folder.is_dir()]
         annotations = folders.get("annotations")
         needed = annotations is not None and "annotations" not in self.optional
@@ -135,7 +135,7 @@ _REGISTRY: dict[str, BenchmarkInfo] = {}
 
 
 def register(info: BenchmarkInfo) -> BenchmarkInfo:
-    """Makes a benchmark known by its name. Raises ValueError where another benchmark has the name."""
+    """Register a benchmark by its name. Raises ValueError where another benchmark has the name."""
     if _REGISTRY.setdefault(info.name, info) is not info:
         raise ValueError(f"two benchmarks are called {info.name!r}")
     return info
@@ -194,7 +194,7 @@ def open_images(
 
 
 def partial_note(present: int, wanted: int) -> str:
-    """What a reader must know of results on a part of the images."""
+    """Note on results of a part of the images."""
     return (
         f"only {present} of {wanted} images were present: the gallery is smaller than the benchmark's, "
         "so recalls are not comparable with figures on the whole of it"

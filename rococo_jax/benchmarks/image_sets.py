@@ -81,7 +81,7 @@ class CorruptedImages:
 
     @cached_property
     def views(self) -> Views:
-        """What several models want of the corrupted images."""
+        """Prepared forms of the corrupted images, kept for several models."""
         return Views(self.originals.paths, self.thumbnail)
 
     def applied_to(self, originals: FileImages) -> "CorruptedImages":
@@ -93,7 +93,7 @@ class CorruptedImages:
         return next(self.read([row]))
 
     def note(self, row: int) -> str:
-        """Nothing; the set's name tells it."""
+        """Nothing; the set's name says it."""
         return self.originals.note(row)
 
 

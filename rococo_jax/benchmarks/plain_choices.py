@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.choices.records import Record
 
 
 def items(record: Record) -> Iterator[Item]:
-    """The item that a line writes down."""
+    """The item of a line."""
     images = record.under("images")
     pictures = [_picture(images.under(place)) for place in range(len(images.value))]
     pairs = [record.under("match").under(place) for place in range(len(record.under("match").value))]

@@ -1,4 +1,4 @@
-"""What corruption does to a model's probabilities: who changes its mind, and is it the surer for it?
+"""Changes of a model's probabilities by corruption: of its answers, and of how sure it is of them.
 
 p, q are the probabilities of K candidates before and after, y the right one. RAS is of arXiv 2511.19032, the formula
 ours:
@@ -71,7 +71,7 @@ def alignment_change(before: Sureness, after: Sureness) -> Float[np.ndarray, " i
 
 
 def count_changes(before: Sureness, after: Sureness, group: Int[np.ndarray, " items"]) -> Counted:
-    """What counts of each item, for `METRICS`."""
+    """Counts for each item, for `METRICS`."""
     r = alignment_change(before, after)
     columns = {
         "ras": r,

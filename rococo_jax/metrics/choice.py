@@ -94,7 +94,7 @@ class Bundled:
         return Bundled(self.number[items], self.sizes)
 
     def columns(self, how: str, right: Bool[np.ndarray, " items"]) -> dict[str, Bool[np.ndarray, " items"]]:
-        """What is counted of each item: of its kind, or at the first item of a bundle that is whole."""
+        """Columns of each item: of its kind, or at the first item of a bundle that is whole."""
         if how == "kind":
             every = range(len(self.sizes))
             of_kind = {f"{_KIND_ITEMS}{kind}": self.number == kind for kind in every}

@@ -1,4 +1,4 @@
-"""What one model says of each image's classes: a few numbers an image, from logits that pass by in blocks.
+"""Statistics of one model's class probabilities: a few numbers an image, computed from blocks of logits.
 
     p = softmax(scale z), z a model's cosines (or logits, with scale 1); y the right class
     confidence = max p        nll = -ln p_y        brier = sum_c (p_c - 1[c = y])^2        entropy = -sum p ln p
@@ -97,7 +97,7 @@ def class_statistics(
     scale: float,
     temperatures: tuple[float, float] | None = None,
 ) -> ClassStatistics:
-    """What `block` says of each image.
+    """Compute the statistics of each image from `block`.
 
     Args:
         block: called with a run of images, several times and from several threads.

@@ -1,4 +1,4 @@
-"""Which class, and how sure: accuracy and calibration of class probabilities.
+"""Accuracy and calibration of class probabilities.
 
     top-K            the right class is among the K most probable, ties against it
     mean per class   mean over classes of their accuracy; over 64 classes or more, intervals weigh images by the whole
@@ -127,7 +127,7 @@ def reliability(statistics: ClassStatistics) -> dict[str, list[list[float | int]
 
 
 def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
-    """What counts of each image. `group` has the number of each image; equal images are resampled together."""
+    """Counts for each image. `group` has the number of each image; equal images are resampled together."""
     right, label = statistics.right.astype(np.float64), statistics.label
     of_class = np.bincount(label, minlength=classes)
     present, many = max(1, int((of_class > 0).sum())), classes >= _MANY

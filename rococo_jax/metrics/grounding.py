@@ -1,4 +1,4 @@
-"""Why the original wins: preference, blind, grounding and the rank of the difference, in percent, from differences.
+"""Grounding metrics: preference, blind, grounding and the rank of the difference, in percent, from differences.
 
 `similarity.differences` has the formulas; a figure is the mean over pairs and their own queries. Pairs that have no
 wrong query do not count.
@@ -31,7 +31,7 @@ def shares_of_pairs(statistics: DifferenceStatistics) -> Float[np.ndarray, "entr
 
 
 def count_differences(statistics: DifferenceStatistics, group: Int[np.ndarray, " entries"]) -> Counted | None:
-    """What counts of each entry that has a wrong query, for `METRICS`; None where none has.
+    """Counts for each entry that has a wrong query, for `METRICS`; None where none has.
 
     Args:
         statistics: one entry for each pair and own query.

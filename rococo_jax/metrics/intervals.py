@@ -30,7 +30,7 @@ Interval = list[float] | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counted:
-    """What counts of each query or item of one task and variant.
+    """Counts for each query or item of one task and variant.
 
     Attributes:
         counts: 1.0 where an item counts for that column, else 0.0.
@@ -78,7 +78,7 @@ class Counted:
 
 @functools.lru_cache(maxsize=4)
 def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UInt16[np.ndarray, "resamples images"]:
-    """How often each image is in each draw (16-bit counts); the same seed gives the same draws."""
+    """Number of times that each image is in each draw (16 bits); the same seed gives the same draws."""
     counts = np.empty((resamples, images), np.uint16)
     for row, drawn in zip(counts, _new_draws(images, resamples, seed), strict=True):
         row[:] = drawn

@@ -25,7 +25,7 @@ _USUAL = (
 
 @functools.cache
 def _table() -> tuple[str, dict[str, dict[str, float]]]:
-    """Where the figures are from, and those of each name in lower case."""
+    """Source of the figures, and those of each name in lower case."""
     value = json.loads(FIGURES.read_text(encoding="utf-8"))
     known = {}
     for names, figures in value["rows"]:
@@ -78,7 +78,7 @@ def compare_with_published(results: Mapping[str, Any]) -> list[str]:
 
 
 def _reasons(results: Mapping[str, Any]) -> str:
-    """What in this very result differs from the published way, else what usually does."""
+    """Differences of this very result from the published way, else the usual ones."""
     about, model, found = results["about"], results["fingerprint"].get("model", {}), []
     if results["protocol"] != "paper":
         found.append(f"the protocol is {results['protocol']}, which changes captions and counts ties against the model")

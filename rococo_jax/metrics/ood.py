@@ -1,4 +1,4 @@
-"""Is an image of the classes at all? How well a score tells images of the classes (in) from others (out).
+"""Out-of-distribution detection: how well a score tells images of the classes (in) from others (out).
 
     mcm        max softmax(z / T), T = 1 on cosines (arXiv 2211.13445)
     max_logit  max z

@@ -24,7 +24,7 @@ _AT_ONCE = 256
 
 @dataclasses.dataclass(frozen=True)
 class PairedDifference:
-    """What `paired_differences` finds for one comparison.
+    """Result of `paired_differences` for one comparison.
 
     Attributes:
         points: model minus other, in percentage points.

@@ -73,5 +73,5 @@ def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float
 
 
 def count_retrieval(statistics: RankStatistics, ties: Ties, group: Int[np.ndarray, " queries"]) -> Counted:
-    """What counts of each query, for `METRICS`. `group` is the image that each query is, or belongs to."""
+    """Counts for each query, for `METRICS`. `group` is the image that each query is, or belongs to."""
     return Counted(count_hits(statistics, ties), COUNTED, group, METRICS)

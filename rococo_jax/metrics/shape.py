@@ -1,4 +1,4 @@
-"""Shape or texture: what a model sees in an image whose outline is of one class and whose texture is of another.
+"""Shape bias: the answers for images whose outline is of one class and whose texture is of another.
 
 shape bias      N_shape / (N_shape + N_texture) over images whose two labels differ; predictions of neither are
                 left out (Geirhos et al. 2019, arXiv 1811.12231)

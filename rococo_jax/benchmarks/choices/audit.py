@@ -1,4 +1,4 @@
-"""What is odd about the items of a benchmark of choices: counted and shown, never mended.
+"""Audit the items of a benchmark of choices: quirks are counted and shown, never corrected.
 
 Texts are compared word for word, and as bags of words without case and punctuation: a model without word order can at
 best tie on two texts of one bag.

@@ -103,7 +103,7 @@ class Part:
         self.label_of: dict[str, array] = {}
 
     def add_bundles(self, bundles: Iterable[Bundle]) -> None:
-        """Notes those of the item that was added last."""
+        """Record those of the item that was added last."""
         for bundle in bundles:
             numbers, of_item = self.labels.setdefault(bundle.how, {}), self.label_of.setdefault(bundle.how, array("q"))
             of_item.extend([-1] * (len(self.ids) - 1 - len(of_item)))
@@ -197,7 +197,7 @@ class ItemTables:
 
 
 def shape_of(item: Item) -> str:
-    """What an item asks, in words."""
+    """Describe an item's kind of question."""
     if len(item.images) == 1:
         several = len(item.match) > 1
         return "texts of one image, several of them right" if several else "texts of one image"

@@ -60,7 +60,7 @@ class PackedImages(FileImages):
 
     @cached_property
     def views(self) -> Views:
-        """What is made of the images and kept."""
+        """Prepared forms of the images, kept."""
         return Views(self.paths, self._decoded)
 
     def _decoded(self, row: int) -> Image.Image:

@@ -28,7 +28,7 @@ CROPS = "crops"
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceReader:
-    """How a benchmark's published files become items.
+    """Reader that makes items of a benchmark's published files.
 
     Attributes:
         items: the items of one record; none where the benchmark's own rule leaves it out.

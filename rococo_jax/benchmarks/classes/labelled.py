@@ -40,7 +40,7 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages:
-    """What a reader finds.
+    """Labelled images as a reader gives them.
 
     Attributes:
         images: all of them.
@@ -186,7 +186,7 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
 
 
 def spoken(label: str) -> str:
-    """What prompts call a folder.
+    """Name of a folder's class in prompts.
 
     >>> spoken("great_white_shark")
     'great white shark'

@@ -220,7 +220,7 @@ def _shared_start(one: list[str], other: list[str]) -> int:
 
 
 def inspect_images(clean: Sequence[CaptionedImage], folder: str | os.PathLike) -> dict[str, Any]:
-    """How many of the named images are in `folder`. Images are not opened."""
+    """Count the named images in `folder`. Images are not opened."""
     present, missing = find_images([item.image for item in clean], folder)
     return {
         "folder": str(Path(folder)),

@@ -85,7 +85,7 @@ def common_change(original: str, altered: Mapping[str, str | None]) -> tuple[int
 
 
 def pair_counts(originals: Sequence[str], altered: Sequence[str | None]) -> dict[tuple[str, str], int]:
-    """How often each word was replaced by each: (old, new) -> count, words in `plain` form."""
+    """Count replacements of words: (old, new) -> count, words in `plain` form."""
     counts: dict[tuple[str, str], int] = {}
     for original, caption in zip(originals, altered, strict=True):
         change = None if caption is None else recover_change(original, caption)

@@ -1,4 +1,4 @@
-"""How people read the names in RoCOCO's results: tasks, variants and protocols, and what a reader must know of them.
+"""Labels and notes for the names in RoCOCO's results: tasks, variants and protocols.
 
 clean, same_concept, diff_concept, rand_voca, danger      altered captions
 mix_0.9, patch_0.9, control                               mixed galleries
@@ -41,7 +41,7 @@ _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
 def variant_note(variant: str) -> str | None:
-    """What a reader must know of a mixed gallery; None for other variants.
+    """Note on a mixed gallery; None for other variants.
 
     >>> variant_note("danger") is None, "0.1 of another image" in variant_note("mix_0.9")
     (True, True)

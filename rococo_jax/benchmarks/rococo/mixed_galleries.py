@@ -184,7 +184,7 @@ class MixedImages:
 
     @cached_property
     def views(self) -> Views:
-        """What several models want of the mixed images."""
+        """Prepared forms of the mixed images, kept for several models."""
         return Views(self.originals.paths, self.thumbnail)
 
     def applied_to(self, originals: FileImages) -> "MixedImages":
@@ -199,7 +199,7 @@ class MixedImages:
         return Image.fromarray(mix_place(self.plan, place, squashed))
 
     def note(self, row: int) -> str:
-        """What was mixed in, and the share of the image's own content."""
+        """Name of the image that was mixed in, and the share of the image's own content."""
         if self.plan.variant == CONTROL:
             return "squashed and compressed, nothing mixed in"
         place = int(self._place[row])

@@ -65,7 +65,7 @@ class MixingPlan:
 
     @property
     def self_mixed(self) -> int:
-        """How many images are mixed with themselves."""
+        """Number of images that are mixed with themselves."""
         return int((self.first == self.partner).sum())
 
     @property

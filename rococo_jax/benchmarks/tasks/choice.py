@@ -62,7 +62,7 @@ class ChoiceTask:
 
     @property
     def asks(self) -> Asks:
-        """What is compared: see `metrics.choice.Asks`."""
+        """Kind of comparison: see `metrics.choice.Asks`."""
         several_texts = self.item_texts.shape[1] > 1
         if not len(self.images):
             return "alike"
@@ -75,7 +75,7 @@ class ChoiceTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many items there are, and how many similarities they need."""
+        """Number of items, and of similarities they need."""
         return len(self.ids), self.match.size
 
     def pairs(self, images: int) -> AlteredPairs | None:

@@ -1,4 +1,4 @@
-"""What a choice task makes of one model's similarities: counts, a row an item, and examples of wrong choices."""
+"""Outcome of a choice task for one model's similarities: counts, a row an item, examples of wrong choices."""
 
 import dataclasses
 import functools
@@ -77,7 +77,7 @@ class ChoiceOutcome(OfTask):
         return None if self.differences is None else self.of.pairs(0).counted(self.differences)
 
     def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
-        """What corruption changed, item by item, of choices among texts; see `metrics.change`."""
+        """Changes by corruption, item by item, of choices among texts; see `metrics.change`."""
         if self.of.asks != "texts":
             return None
         found = (
@@ -96,7 +96,7 @@ class ChoiceOutcome(OfTask):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many items and images there are."""
+        """Number of items and images."""
         return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""What a classify task makes of one model's probabilities: counts, a row an image, curves, and confident errors."""
+"""Outcome of a classify task for one model's probabilities: counts, a row an image, curves, confident errors."""
 
 import dataclasses
 import functools
@@ -40,12 +40,12 @@ class ClassOutcome(OfTask):
         return Sureness(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
     def change_from(self, baseline: "ClassOutcome") -> Counted:
-        """What corruption changed, image by image; see `metrics.change`."""
+        """Changes by corruption, image by image; see `metrics.change`."""
         return count_changes(baseline.sureness, self.sureness, self.of.image_names)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many images, classes and templates there are."""
+        """Number of images, classes and templates."""
         classes, templates = self.of.prompts.shape
         return {"images": len(self.of.label), "classes": classes, "templates": templates}
 
@@ -55,7 +55,7 @@ class ClassOutcome(OfTask):
         return {"top1": 100.0 / len(self.of.classes)}
 
     def curves(self) -> dict[str, Any]:
-        """What charts are drawn of: reliability, temperatures, shares of shape by class."""
+        """Data of charts: reliability, temperatures, shares of shape by class."""
         about = self.statistics
         curves = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(about)}
         if self.of.texture is not None:

@@ -51,7 +51,7 @@ class ClassifyTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many images there are, and how many similarities they need."""
+        """Number of images, and of similarities they need."""
         return len(self.label), len(self.label) * len(self.classes)
 
     @functools.cached_property

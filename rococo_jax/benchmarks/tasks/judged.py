@@ -43,7 +43,7 @@ class JudgedTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many queries there are, and how many similarities they need."""
+        """Number of queries, and of similarities they need."""
         return len(self.queries), len(self.queries) * len(self.gallery)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "JudgedOutcome":
@@ -106,7 +106,7 @@ class JudgedOutcome(OfTask):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many queries, gallery items and judged pairs there are."""
+        """Number of queries, gallery items and judged pairs."""
         pairs = sum(map(len, self.of.positives))
         return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "positives": pairs}
 
@@ -151,7 +151,7 @@ class CorrelationTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many pairs there are, twice."""
+        """Number of pairs, twice."""
         return len(self.rating), len(self.rating)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "CorrelationOutcome":
@@ -199,7 +199,7 @@ class CorrelationOutcome(OfTask):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many pairs, and items that they are sampled by."""
+        """Number of pairs, and of items that they are sampled by."""
         return {"pairs": len(self.of.rating), "queries": len(np.unique(self.of.query))}
 
     def rows(self, tables: Tables):

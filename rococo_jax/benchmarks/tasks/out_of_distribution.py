@@ -38,7 +38,7 @@ class OutOfDistributionTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many images there are on both sides, and how many similarities they need."""
+        """Number of images on both sides, and of similarities they need."""
         images = len(self.within.label) + len(self.outside)
         return images, images * len(self.within.classes)
 
@@ -93,7 +93,7 @@ class OutOfDistributionOutcome(OfTask):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many images there are on each side."""
+        """Number of images on each side."""
         return {"inside": len(self.within), "outside": len(self.outside)}
 
     def curves(self) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class AlteredPairs:
 
 
 def side_of(tables: Tables, rows: Rows, place: int) -> Side:
-    """What an example shows of one of the rows."""
+    """Side of an example for one of the rows."""
     row = rows[place : place + 1]
     (table,), (index,) = row.tables, row.index.tolist()
     if table == TEXTS:

@@ -89,7 +89,7 @@ class RankTask:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many queries there are, and how many similarities they need."""
+        """Number of queries, and of similarities they need."""
         return len(self.queries), len(self.queries) * len(self.gallery)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "RankOutcome":
@@ -202,14 +202,14 @@ class RankOutcome(OfTask):
         return None if self.differences is None else self.of.pairs.counted(self.differences)
 
     def change_from(self, baseline: "RankOutcome") -> Counted | None:
-        """What corruption changed, query by query; see `metrics.change`. None where it was not looked at."""
+        """Changes by corruption, query by query; see `metrics.change`. None where they were not measured."""
         if self.sureness is None or baseline.sureness is None:
             return None
         return count_changes(baseline.sureness, self.sureness, self.of.query_group)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many queries, gallery items and images there are."""
+        """Number of queries, gallery items and images."""
         images = len(np.unique(self.of.query_group))
         pairs = {} if self.differences is None else {"pairs": self.differences.pairs}
         return {"queries": len(self.of.queries), "gallery": len(self.of.gallery), "images": images} | pairs

@@ -248,7 +248,7 @@ def _rounded(product: Array, zero: Array) -> Array:
 
 
 def is_negative(mixed: Mixed, ids: Int[Array, " batch"]) -> Bool[Array, " batch"]:
-    """Which mixed images are negatives of their own image's caption (the visual contrastive loss).
+    """Whether each mixed image is a negative of its own image's caption (the visual contrastive loss).
 
     An image mixed with itself, or with no content of its partner, is still the original and would be a false negative.
     """

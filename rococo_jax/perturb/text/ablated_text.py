@@ -80,7 +80,7 @@ class WordTokenizer:
 
     @property
     def room(self) -> int:
-        """How many tokens of a text the tower reads besides the special ones."""
+        """Number of tokens of a text that the tower reads besides the special ones."""
         return self.spec.context_length - len(self.prefix) - len(self.suffix)
 
     def __call__(self, captions: Sequence[str]) -> list[WordTokens]:

@@ -160,7 +160,7 @@ class BalancedAlterer:
         return [each for each, share, drawn in zip(chosen, shares, draws, strict=True) if drawn < share]
 
     def propose(self, caption: str, originals: Iterable[str], draw: int) -> list[BalancedAlteration]:
-        """What an alteration is chosen from; arguments as those of `alter`."""
+        """All proposals that an alteration is chosen from; arguments as those of `alter`."""
         random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
         originals = tuple(originals)
         present, left_out = self._of_image(originals)

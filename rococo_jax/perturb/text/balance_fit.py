@@ -1,4 +1,4 @@
-"""What keeps balanced alterations from showing in their words: signs of words and pairs, and rates of swaps [ours].
+"""Fit that keeps balanced alterations from showing in their words: signs of words and pairs, rates of swaps [ours].
 
 An alteration exchanges some words and word pairs of a text (`changed`). Where a word comes into texts more often than
 it goes out of them, having it is a sign of being altered, and a classifier of word n-grams learns it. The fit gives
@@ -34,7 +34,7 @@ _BINS = 8
 
 @dataclass(frozen=True)
 class Balance:
-    """What was fitted.
+    """Fitted signs and rates.
 
     Attributes:
         signs: of words and word pairs: the weight with which they tell altered texts.
@@ -47,12 +47,12 @@ class Balance:
     rates: tuple[float, ...] = (1.0,)
 
     def score(self, comes: Iterable[Words], goes: Iterable[Words]) -> float:
-        """How much more altered a text looks."""
+        """Score of an alteration: above 0 the text looks more altered."""
         of = self.signs.get
         return round(sum(of(each, 0.0) for each in comes) - sum(of(each, 0.0) for each in goes), DECIMALS)
 
     def rate(self, gain: float) -> float:
-        """How often a swap with this gain is kept."""
+        """Share of swaps with this gain that are kept."""
         return 1.0 if gain > 0 else self.rates[int(np.searchsorted(self.gains, -gain))]
 
 
@@ -73,7 +73,7 @@ def changed(words: Sequence[str], exchange: Mapping[int, str]) -> tuple[tuple[Wo
 
 
 def kept_share(scores: Float[np.ndarray, " proposals"]) -> float:
-    """How often opposite proposals with these scores are kept.
+    """Share of opposite proposals with these scores that are kept.
 
     >>> kept_share(np.array([1.0, -3.0]))
     1.0

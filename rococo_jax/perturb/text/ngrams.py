@@ -53,7 +53,7 @@ class NgramModel:
     def gains(
         self, words: Sequence[str], exchanges: Iterable[Mapping[int, str]], left_out: Mapping[Words, int] = _NONE
     ) -> Iterator[tuple[float, float]]:
-        """How much the log probability rises, order 2 and order 3, if words at these indices are exchanged.
+        """Yield the rise of the log probability, order 2 and order 3, for each exchange of words.
 
         Args:
             words: the text.

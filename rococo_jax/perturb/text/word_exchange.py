@@ -1,4 +1,4 @@
-"""Which words a balanced alteration exchanges for which: slots of nouns and attributes, and how often a word is drawn.
+"""Words that a balanced alteration may exchange: slots of nouns and attributes, and the frequency of each new word.
 
 A slot is a place of a caption with the words that fit it: the nouns of a concept in one number, or one group of
 `ATTRIBUTES`. Words are drawn as often as reference captions have them, so that a word comes into captions about as
@@ -59,7 +59,7 @@ class Slot:
 
     @property
     def key(self) -> SlotKey:
-        """What decides which words fit."""
+        """Key of the words that fit."""
         return self.concept, self.plural
 
 

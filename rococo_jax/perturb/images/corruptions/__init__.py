@@ -55,7 +55,7 @@ class Corruption:
 
     @property
     def at_a_time(self) -> int:
-        """How many images a device computes at once, whatever the batch size."""
+        """Number of images that a device computes at once, whatever the batch size."""
         return 1 if self.on_host or jax.default_backend() == "cpu" else _AT_A_TIME_ON_ACCELERATORS
 
     def __call__(

@@ -1,4 +1,4 @@
-"""What the corruptions share: random numbers for whole images, Gaussian and small filters, linear zoom, motion.
+"""Primitives of the corruptions: random numbers for whole images, Gaussian and small filters, linear zoom, motion.
 
 Filters take one float32 image (height, width, channels). Borders are those of the reference: "edge" repeats the last
 pixel, "symmetric" mirrors including it, "reflect" mirrors without it.
