@@ -22,7 +22,8 @@ from rococo_jax.benchmarks.baselines import figure, prefers, text_baselines
 from rococo_jax.benchmarks.rococo.balanced import balance_captions
 from rococo_jax.benchmarks.rococo.generate import write_altered
 from rococo_jax.benchmarks.text_pairs import TextPairs, read_text_pairs
-from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text.balance import balanced_alterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.ngrams import words_of

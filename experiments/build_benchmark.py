@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from rococo_jax.benchmarks.rococo.generate import AlteredSet, alter_captions, write_altered
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.words import plain, split_words

@@ -13,7 +13,8 @@ from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.captions import CaptionedImage, read_captioned_images
+from rococo_jax.data.captioned_images import read_captioned_images
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.cache import EmbeddingCache

@@ -21,7 +21,7 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.mixed_galleries import mix_one, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.report.vocabulary import variant_label
 from rococo_jax.storage import atomic_write, read_json
 

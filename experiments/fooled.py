@@ -27,7 +27,7 @@ from defence_figures import among_mixed, per_image, retrieval
 from rococo_jax.benchmarks.rococo.generate import alter_captions
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.data.captions import read_captioned_images
+from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache

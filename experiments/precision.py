@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rococo_jax.data.captions import read_captioned_images
+from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.encoders import load_model
 from rococo_jax.models import attention, layers
 from rococo_jax.runtime import enable_compilation_cache

@@ -19,7 +19,8 @@ from rococo_jax.benchmarks.rococo.annotations import Annotation, AnnotationSet
 from rococo_jax.benchmarks.rococo.benchmark import tasks_of_set
 from rococo_jax.benchmarks.rococo.generate import alter_captions, candidate_influence
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
-from rococo_jax.data.captions import find_images, read_captions
+from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.image_files import find_images
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images, embed_texts

@@ -16,8 +16,8 @@ from rococo_jax.benchmarks.image_sets import UNCORRUPTED, CorruptedImages
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
-from rococo_jax.data.captions import find_images, refuse_missing_images
 from rococo_jax.data.downloads import Download
+from rococo_jax.data.image_files import find_images, refuse_missing_images
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
 

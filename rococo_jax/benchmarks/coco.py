@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captions import captions_from_json
 from rococo_jax.data.downloads import Download
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
@@ -63,8 +63,8 @@ def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
     """
     path = package_file(IDS, folder)
     by_image = read_json(path, "caption ids by image id")
-    caption_of = {}
-    for item in read_captions(captions / CAPTIONS):
+    caption_of, source = {}, captions / CAPTIONS
+    for item in captions_from_json(read_json(source, "a captions file"), source):
         ids = by_image.get(str(coco_number(item.image))) if isinstance(by_image, dict) else None
         if ids is None:
             raise InputError(path, "image", f"nothing of {item.image}", "the ids of its captions")

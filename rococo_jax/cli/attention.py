@@ -60,9 +60,9 @@ def _find(arguments: argparse.Namespace) -> tuple[dict, dict]:
     """Files by name, and a caption for each where there are captions."""
     from pathlib import Path
 
-    from rococo_jax.data.captions import find_images, read_captions
+    from rococo_jax.data.captioned_images import read_captions
+    from rococo_jax.data.image_files import find_images, list_images
     from rococo_jax.errors import InputError
-    from rococo_jax.perturb.images.image_folders import list_images
 
     if arguments.captions is None:
         return {name: Path(arguments.images) / name for name in list_images(arguments.images)}, {}

@@ -2,6 +2,7 @@
 
 import argparse
 
+from rococo_jax.cli.inputs import add_pair_arguments, read_pairs
 from rococo_jax.cli.outputs import output_file
 
 HELP = "Write a model's image and caption embeddings to one .npz file."
@@ -12,10 +13,8 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
-    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
+    add_pair_arguments(parser)
     parser.add_argument("--out", type=output_file, required=True, metavar="F.npz", help="where the embeddings go")
-    parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
     add_loading_arguments(parser)
     add_embedding_arguments(parser)
 
@@ -76,14 +75,13 @@ def embedding_cache(arguments: argparse.Namespace):
 def run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.encoders import load_encoder
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.storage import atomic_write
 
     enable_compilation_cache()
-    data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
+    data = read_pairs(arguments)
     encoder = load_encoder(arguments.model, compute=compute_of(arguments), options=load_options(arguments))
     cache = embedding_cache(arguments)
     arrays = {

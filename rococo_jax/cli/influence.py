@@ -2,6 +2,7 @@
 
 import argparse
 
+from rococo_jax.cli.inputs import add_captions_arguments, read_captions_of
 from rococo_jax.cli.outputs import output_file
 
 HELP = "Write the embedding influence of every word of every caption, one JSON line a caption."
@@ -14,7 +15,7 @@ _METHOD = "how a word is ablated: removed, or masked (BERT)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory, Hugging Face folder, or hub name")
-    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file")
+    add_captions_arguments(parser)
     parser.add_argument("--out", type=output_file, required=True, metavar="F.jsonl", help="output file")
     add_influence_arguments(parser)
 
@@ -36,14 +37,13 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from rococo_jax.data.captions import read_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.influence_table import write_influence_table
     from rococo_jax.processes import run_on_all_processes
     from rococo_jax.progress import progress
     from rococo_jax.runtime import make_mesh
 
-    images = run_on_all_processes("captions", lambda: read_captions(arguments.captions))
+    images = run_on_all_processes("captions", lambda: read_captions_of(arguments))
     own_devices = make_mesh(jax.local_devices())
     encoder = run_on_all_processes(
         "model", lambda: load_model(arguments.model, mesh=own_devices, dtype=arguments.dtype)

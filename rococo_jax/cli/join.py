@@ -2,6 +2,7 @@
 
 import argparse
 
+from rococo_jax.cli.inputs import add_pair_arguments, read_pairs
 from rococo_jax.cli.outputs import output_folder
 
 HELP = (
@@ -19,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("vision", metavar="VISION", help="model with the image tower: directory, folder, or hub name")
     parser.add_argument("text", metavar="TEXT", help="model with the text tower")
     parser.add_argument("out", type=output_folder, metavar="OUT", help="the new model directory")
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of images (or several, by commas)")
-    parser.add_argument("--captions", required=True, metavar="FILE", help="captions file (or several, by commas)")
+    add_pair_arguments(parser)
     parser.add_argument("--dim", type=int, default=256, help="length of the joint embedding (default 256)")
     parser.add_argument(
         "--image-pooling",
@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cross-fit", action="store_true", help="fit two models on a half of the images each, as one "
                         "folder whose every item is evaluated by the model that has not seen its image")  # fmt: skip
-    parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
     add_embedding_arguments(parser)
 
 
@@ -40,7 +39,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     from rococo_jax.checkpoints import save_model
     from rococo_jax.cli.embed import compute_of, embedding_cache
-    from rococo_jax.data.captions import read_captioned_images
     from rococo_jax.data.images import FileImages
     from rococo_jax.data.training_images import fold_of, training_images, write_folds, write_training_images
     from rococo_jax.encoders import load_model
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     enable_compilation_cache()
     refuse_existing_folder(arguments.out)
-    data = read_captioned_images(arguments.images, arguments.captions, arguments.allow_missing_images)
+    data = read_pairs(arguments)
     compute = compute_of(arguments)
     vision = image_tower_of(load_model(arguments.vision, dtype=compute.dtype), arguments.image_pooling)
     text = text_tower_of(load_model(arguments.text, dtype=compute.dtype))

@@ -42,6 +42,7 @@ COMMANDS = (
     "influence",
     "lexicon",
     "alter-captions",
+    "make-benchmark",
     "mix-images",
     "corrupt-images",
     "pack",

@@ -2,6 +2,7 @@
 
 import argparse
 
+from rococo_jax.cli.inputs import add_pair_arguments, read_pairs
 from rococo_jax.cli.outputs import output_folder
 
 HELP = "Mix another image into every image, as the benchmark does or stricter; writes the images and manifest.json."
@@ -13,8 +14,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images that the captions name")
-    parser.add_argument("--captions", required=True, metavar="FILE", help="its order decides who meets whom")
+    add_pair_arguments(parser, use="its order decides who meets whom; ", may_miss=False)
     parser.add_argument(
         "--out", type=output_folder, required=True, metavar="DIR", help="images and manifest.json; one folder a run"
     )
@@ -34,20 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rococo_jax.benchmarks.rococo.mixed_galleries import write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-    from rococo_jax.data.captions import find_images, read_captions
     from rococo_jax.errors import InputError
     from rococo_jax.runtime import enable_compilation_cache
 
-    names = [item.image for item in read_captions(arguments.captions)]
+    data = read_pairs(arguments)
+    names = list(data.names)
     if len(names) < 2 and arguments.protocol != "control":
         raise InputError(arguments.captions, "images", len(names), "at least two images to mix")
     plan = make_plan(names, arguments.method, arguments.ratio, arguments.seed, arguments.protocol)
-    files, missing = find_images(names, arguments.images)
-    if missing:
-        found = f"{len(files)} of {len(names)} images; {missing[0]!r} is missing"
-        raise InputError(arguments.images, "images", found, f"every image that {arguments.captions} names")
     enable_compilation_cache()
-    written = write_mixed(plan, files, arguments.out)
+    written = write_mixed(plan, dict(zip(names, data.paths, strict=True)), arguments.out)
     print(
         f"{written} images written, {len(names) - written} already there; {plan.variant}, seed {plan.seed}, "
         f"{plan.protocol}: {plan.self_mixed} mixed with themselves, own share {plan.true_ratio.mean():.4f}; "

@@ -2,6 +2,7 @@
 
 import argparse
 
+from rococo_jax.cli.inputs import add_pair_arguments
 from rococo_jax.cli.outputs import output_folder
 
 HELP = "Pack images and captions into ArrayRecord shards, which training reads faster than many small files."
@@ -14,15 +15,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--images",
-        required=True,
-        metavar="DIRS",
-        help="folders of images, separated by commas; or tars, tfds:NAME, shards",
-    )
-    parser.add_argument(
-        "--captions", default="", metavar="FILES", help="captions files or .jsonl, separated by commas, for the folders"
-    )
+    add_pair_arguments(parser)
     parser.add_argument(
         "--out", type=output_folder, required=True, metavar="DIR", help="where the shards and manifest.json go"
     )
@@ -33,17 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leave-out-broken", action="store_true", help="leave out images that cannot be decoded, and name them"
     )
-    parser.add_argument(
-        "--allow-missing-images", action="store_true", help="leave out images that no folder or tar holds"
-    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.data.array_record import pack_pairs
+    from rococo_jax.data.caption_tables import parse_columns
     from rococo_jax.data.pairs import open_pairs
     from rococo_jax.progress import progress
 
-    source = open_pairs(arguments.images, arguments.captions, allow_missing=arguments.allow_missing_images)
+    source = open_pairs(
+        arguments.images,
+        arguments.captions,
+        allow_missing=arguments.allow_missing_images,
+        columns=parse_columns(arguments.columns),
+    )
     with progress("packing", len(source), "images") as advance:
         packed = pack_pairs(
             source,

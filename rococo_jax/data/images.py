@@ -7,71 +7,91 @@ processes nor fork a process that has started JAX.
 
 import collections
 import dataclasses
+import functools
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.data.image_files import Place, hash_image
 from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_file
+from rococo_jax.progress import say
 
 T = TypeVar("T")
 
 _AHEAD = 128
+_MOST_OF_16_BITS = 65535
 _WANTED = "a whole image file that Pillow can read"
 
 
-def open_image(path: str | os.PathLike) -> Image.Image:
+def open_image(place: Place | str) -> Image.Image:
     """An image, decoded at full size, in its stored mode and without its EXIF orientation applied.
+
+    Images of 16 bits a channel are scaled to 8, which is said once.
 
     Raises InputError where the file is missing, empty, cut short, too large to decode safely, or not an image.
     """
-    path = Path(path)
+    place = Path(place) if isinstance(place, str) else place
     try:
-        return _decode(path, path)
+        return decode_image(place.read_bytes(), place)
     except FileNotFoundError:
-        raise InputError(path, "image", "nothing there", _WANTED) from None
+        raise InputError(place, "image", "nothing there", _WANTED) from None
     except IsADirectoryError:
-        raise InputError(path, "image", "a folder", _WANTED) from None
+        raise InputError(place, "image", "a folder", _WANTED) from None
 
 
 def decode_image(data: bytes, source: object) -> Image.Image:
     """Like `open_image`, for the bytes of an image file; `source` names it in errors."""
-    return _decode(io.BytesIO(data), source)
-
-
-def _decode(file: Path | io.BytesIO, source: object) -> Image.Image:
     try:
-        with Image.open(file) as image:
+        with Image.open(io.BytesIO(data)) as image:
+            has_16_bits = any("16" in str(tile.args) for tile in image.tile)  # the decoder's mode, such as RGB;16B
             image.load()
-        return image
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
     except UnidentifiedImageError:
-        size = file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
-        found = "an empty file" if size == 0 else "a file that is not an image"
-        raise InputError(source, "image", found, _WANTED) from None
+        raise InputError(source, "image", "a file that is not an image" if data else "an empty file", _WANTED) from None
     except Image.DecompressionBombError as error:
         raise InputError(source, "image", str(error), _WANTED) from None
     except (Exception, MemoryError) as error:
         # What Pillow's decoders raise on damaged files differs from plugin to plugin: OSError, SyntaxError, KeyError,
         # NotImplementedError, struct.error, ...
         raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
+    return _as_8_bits(image, source) if image.mode[0] in "IF" or has_16_bits else image
 
 
-def load_image(path: str | os.PathLike, prepare: Callable[[Image.Image], T]) -> T:
+def _as_8_bits(image: Image.Image, source: object) -> Image.Image:
+    """An image of more bits a channel in 8: its values times 255 / 65535. Pillow's `convert` would clip them.
+
+    Of colours in 16 bits Pillow keeps the upper 8 itself, which differs by at most one level.
+    """
+    if image.mode[0] in "IF":
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() > _MOST_OF_16_BITS:
+            found = f"values from {values.min():g} to {values.max():g}"
+            raise InputError(source, "image", found, "8 or 16 bits a channel, whose range is known")
+        if image.mode == "I" and values.max() < 256:
+            return Image.fromarray(values.astype(np.uint8))
+        image = Image.fromarray(np.round(values * (255 / _MOST_OF_16_BITS)).astype(np.uint8))
+    _say_once("images of 16 bits a channel are scaled to 8 bits")
+    return image
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    say(text)
+
+
+def load_image(path: Place | str, prepare: Callable[[Image.Image], T]) -> T:
     """The result of `prepare` on one decoded image file. Raises InputError, which names the file."""
     return _made_of(path, open_image(path), prepare)
 
 
-def _made_of(path: str | os.PathLike, image: Image.Image, prepare: Callable[[Image.Image], T]) -> T:
+def _made_of(path: Place | str, image: Image.Image, prepare: Callable[[Image.Image], T]) -> T:
     try:
         return prepare(image)
     except InputError as error:
@@ -86,7 +106,7 @@ class Task(NamedTuple):
 
 
 def map_images(
-    paths: Sequence[str | os.PathLike],
+    paths: Sequence[Place | str],
     prepare: Callable[[Image.Image], T],
     *,
     ahead: int | None = None,
@@ -100,7 +120,7 @@ def map_images(
     return run_tasks(tasks, ahead=ahead, workers=workers)
 
 
-def _loaded(path: str | os.PathLike, prepare: Callable[[Image.Image], T]) -> list[T]:
+def _loaded(path: Place | str, prepare: Callable[[Image.Image], T]) -> list[T]:
     return [load_image(path, prepare)]
 
 
@@ -170,13 +190,13 @@ class ImageSet(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileImages:
-    """Image files, as they are, under the `names` that captions and results call them.
+    """Image files, in folders or inside tables, under the `names` that captions and results call them.
 
     Sets that are made of them read `views`, so that each file is decoded once.
     """
 
     names: tuple[str, ...]
-    paths: tuple[Path, ...]
+    paths: tuple[Place, ...]
     name: str = ORIGINALS
 
     def __len__(self) -> int:
@@ -186,7 +206,7 @@ class FileImages:
     def hashes(self) -> tuple[str, ...]:
         """SHA-256 of every file."""
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
-            return tuple(pool.map(hash_file, self.paths))
+            return tuple(pool.map(hash_image, self.paths))
 
     @cached_property
     def views(self) -> Views:

@@ -91,25 +91,33 @@ def _bytes_hash(image: Path | bytes) -> str:
 
 
 class FolderPairs:
-    """Image files, with their captions in memory."""
+    """Image files, or images inside tables, with their captions in memory."""
 
-    def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Path]):
+    def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Any]):
         self.names = tuple(image.image for image in images)
         self.captions = tuple(image.captions for image in images)
         # Strings take a fifth of the memory of paths, and pickle as much faster.
-        self.paths = tuple(str(path) for path in paths)
+        self.paths = tuple(str(path) if isinstance(path, Path) else path for path in paths)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> PairSample:
-        return PairSample(Path(self.paths[index]), self.names[index], self.captions[index])
+        image = self.place(index)
+        return PairSample(
+            image if isinstance(image, Path) else image.read_bytes(), self.names[index], self.captions[index]
+        )
+
+    def place(self, index: int) -> Any:
+        """The path of an image, or its place inside a table."""
+        place = self.paths[index]
+        return Path(place) if isinstance(place, str) else place
 
     def take(self, rows: Iterable[int]) -> "FolderPairs":
         """Some of the images, in this order."""
         rows = list(rows)
         images = [CaptionedImage(self.names[row], self.captions[row]) for row in rows]
-        return FolderPairs(images, [Path(self.paths[row]) for row in rows])
+        return FolderPairs(images, [self.paths[row] for row in rows])
 
     def hash(self) -> str:
         """Hash of names and captions in their order; not of the folder, so that data may be moved."""

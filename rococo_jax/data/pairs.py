@@ -1,16 +1,20 @@
-"""Opens training data by name: image folders with captions files, shards, TFDS, and whatever else is registered.
+"""Opens image-caption pairs by name: all that `captioned_images` reads, tars, shards, TFDS, and what is registered.
 
-open_pairs("coco/images", "captions_train.json")        folders and captions files (Karpathy form, or JSON lines)
+open_pairs("coco/images", "captions_train.json")        folders and captions files, in any form
 open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
 open_pairs("shards")                                    ArrayRecord shards, as `rococo pack` writes them
 open_pairs("cc12m-{00000..01242}.tar")                  tars in WebDataset's form; or a folder of them
+open_pairs("hf:nlphuji/flickr30k?split=test")            data sets of the `datasets` library, Parquet with images inside
 open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow
 """
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from rococo_jax.data.captions import read_captioned_images
+from rococo_jax.data.caption_tables import Columns
+from rococo_jax.data.captioned_images import CaptionedImages, read_captioned_images
+from rococo_jax.data.captions import CaptionedImage, check_no_image_twice
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
@@ -27,24 +31,27 @@ def register_source(prefix: str, open_source: Callable[[str], PairSource]) -> No
 register_source("tfds:", open_tfds)
 
 
-def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) -> PairSource:
-    """Opens the training data that two settings name, each one entry or several separated by commas.
+def open_pairs(
+    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None
+) -> PairSource:
+    """Opens the pairs that two settings name, each one entry or several separated by commas.
 
     Args:
-        images: folders of images, folders or files of shards (`.array_record`) and of tars (`.tar`, with ranges in
-            braces), names with a registered prefix (`tfds:NAME?split=...`).
-        captions: captions files, `.jsonl` or the Karpathy form. Each applies to whichever folders hold its images;
-            a `.jsonl` file also to its own folder. Shards, tars and registered sources have captions of their own.
+        images: folders of images, what `captioned_images` opens with its images, folders or files of shards
+            (`.array_record`) and of tars (`.tar`, with ranges in braces), names with a registered prefix
+            (`tfds:NAME?split=...`).
+        captions: of the folders; each applies to whichever folders hold its images. Without them, the folders have
+            their own, as shards, tars and registered sources always have.
         allow_missing: leave out images that no folder holds, and samples of tars without an image or a caption, as
             long as there are others.
+        columns: of tables, by role.
 
     Raises:
         InputError: a file or folder is missing or unusable, no folder holds an image, or nothing is named.
     """
-    parts = split_names(images)
     sources: list[PairSource] = []
     folders = []
-    for part in parts:
+    for part in split_names(images):
         prefix = next((prefix for prefix in _REGISTERED if part.startswith(prefix)), None)
         if prefix is not None:
             sources.append(_REGISTERED[prefix](part))
@@ -57,17 +64,45 @@ def open_pairs(images: str, captions: str = "", *, allow_missing: bool = False) 
         else:
             refuse_url(part, "images")
             folders.append(part)
-    if folders and not captions.strip():
-        raise InputError("training data", "captions", "no captions file", f"one for the images of {', '.join(folders)}")
     for part in captions.split(","):
         refuse_url(part.strip(), "captions")
-    if captions.strip():
-        read = read_captioned_images(",".join(folders), captions, allow_missing)
+    if folders or captions.strip():
+        read = read_captioned_images(",".join(folders), captions, allow_missing, columns)
         sources.insert(0, FolderPairs(read.items, read.paths))
     if not sources:
         wanted = ", ".join(("folders of images", "shards", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
         raise InputError("training data", "images", repr(images), wanted)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
+
+
+def read_all_pairs(
+    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None
+) -> CaptionedImages:
+    """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image."""
+    parts = split_names(images)
+    if not any(is_tars(part) or _holds_shards(Path(part)) or part.startswith(tuple(_REGISTERED)) for part in parts):
+        return read_captioned_images(images, captions, allow_missing, columns)
+    source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns)
+    samples = (source[number] for number in range(len(source)))
+    # Names of tars begin with where the tars are.
+    items = tuple(CaptionedImage("/".join(PurePosixPath(each.name).parts[-2:]), each.captions) for each in samples)
+    check_no_image_twice([item.image for item in items], images)
+    return CaptionedImages(items, tuple(PairImage(source, number) for number in range(len(items))))
+
+
+class PairImage(NamedTuple):
+    """The place of an image of a source, which can be read as a path can."""
+
+    source: PairSource
+    number: int
+
+    def read_bytes(self) -> bytes:
+        """The bytes of the image file."""
+        image = self.source[self.number].image
+        return image if isinstance(image, bytes) else image.read_bytes()
+
+    def __str__(self) -> str:
+        return self.source[self.number].name
 
 
 def _holds_shards(path: Path) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.data.captions import coco_number
+from rococo_jax.data.image_files import Place, coco_number, hash_image
 from rococo_jax.errors import InputError
-from rococo_jax.storage import atomic_write, hash_file, read_json, write_json
+from rococo_jax.storage import atomic_write, read_json, write_json
 
 FILE = "training_images.txt"
 # In the folder of a cross-fitted model: `{"format", "folds": [folder, folder]}`, relative to it; the model in place k
@@ -41,9 +41,9 @@ class TrainingImages:
         return np.array([not self.keys.isdisjoint(_keys(*each)) for each in zip(names, hashes, strict=True)], bool)
 
 
-def training_images(names: Iterable[str], paths: Iterable[Path]) -> TrainingImages:
+def training_images(names: Iterable[str], paths: Iterable[Place]) -> TrainingImages:
     """Of image files; reads them."""
-    keys = [key for name, path in zip(names, paths, strict=True) for key in _keys(name, hash_file(path))]
+    keys = [key for name, path in zip(names, paths, strict=True) for key in _keys(name, hash_image(path))]
     return TrainingImages(frozenset(keys))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.baselines import figure, text_baselines
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.storage import hash_json
 
 

@@ -17,7 +17,7 @@ from rococo_jax.benchmarks.baselines import figure, prefers
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import TEXTS
 from rococo_jax.benchmarks.tasks import Task
-from rococo_jax.data.captions import find_images
+from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images

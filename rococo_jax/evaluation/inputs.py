@@ -15,9 +15,11 @@ from rococo_jax.benchmarks.benchmark import (
     with_corrupted_images,
 )
 from rococo_jax.benchmarks.classes.labelled import with_out_images
+from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.progress import say
 
 Folder = str | os.PathLike
 # What errors call an option by its name: `--data-dir` on the command line, `config.eval.data_dir` in a config.
@@ -39,9 +41,9 @@ def read_settings(options: Mapping[str, Any], label: Label) -> Settings:
         protocol=options["protocol"],
         tasks=names_in(options["tasks"]),
         mixed_galleries=names_in(options["mixed_galleries"]),
-        seeds=_numbers(label("seeds"), options["seeds"]),
+        seeds=numbers_in(label("seeds"), options["seeds"]),
         corruptions=corruptions,
-        severities=_numbers(label("severities"), options["severities"]),
+        severities=numbers_in(label("severities"), options["severities"]),
         corrupted_benchmarks=names_in(options["corrupted_benchmarks"]),
         templates=names_in(options["templates"]),
         out_images=tuple(named_values(options["out_images"], label("out_images"), "NAME=DIR").items()),
@@ -90,7 +92,8 @@ def _number(option: str, text: str) -> int:
     return int(text)
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def numbers_in(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers of a list with commas. Raises InputError, which names the option, for anything else."""
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
         raise InputError(option, "numbers", text, "whole numbers with commas between them")
@@ -122,7 +125,8 @@ def open_benchmarks(
     if (data is None) == (images is None) or (images is None) != (annotations is None):
         given = [name for name, value in (("images", images), ("annotations", annotations), ("data", data)) if value]
         raise InputError("evaluate", "folders", " and ".join(given) or "none", "images and annotations, or data")
-    check_known("tasks", settings.tasks, [task for info in known_benchmarks().values() for task in info.tasks])
+    known = known_benchmarks() | ({} if data is None else own_benchmarks(Path(data)))
+    check_known("tasks", settings.tasks, [task for info in known.values() for task in info.tasks])
     if data is None:
         if names or folders:
             raise InputError("evaluate", "benchmarks", "names with images and annotations", "names with data")
@@ -172,19 +176,37 @@ def _under(
 ) -> list[tuple[BenchmarkInfo, dict[str, Path]]]:
     if not data.is_dir():
         raise InputError(data, "data", "a file" if data.exists() else "nothing there", "a folder of benchmarks")
-    known = known_benchmarks()
+    own = own_benchmarks(data)
+    known = known_benchmarks() | own
     layout = {place for info in known.values() for place in info.folders.values()}
     check_known("folders", list(folders), [*known, *sorted(layout)], "evaluate")
     if names:
-        chosen = [find_benchmark(name) for name in dict.fromkeys(names)]
+        chosen = [own.get(name) or find_benchmark(name) for name in dict.fromkeys(names)]
     else:
         chosen = [info for info in known.values() if not info.missing(layout_folders(info, data, folders))]
         chosen = [info for info in chosen if any(map(settings.wants, info.tasks))]
         if not chosen:
             wanted = f"all files of one; `rococo benchmarks --data {data}` says what is missing of each"
             raise InputError(data, "benchmarks", "none whose files are all there", wanted)
+    chosen = _without_collisions(chosen, bool(names))
     placed = [(info, layout_folders(info, data, folders)) for info in chosen]
     for info, places in placed:
         if missing := info.missing(places):
             raise InputError(missing[0], info.name, "nothing there", f"{info.size}; from {info.source}")
     return placed
+
+
+def _without_collisions(chosen: Sequence[BenchmarkInfo], are_named: bool) -> list[BenchmarkInfo]:
+    """The benchmarks without later ones that have a task of the same name; these are said, or refused where named."""
+    owner: dict[str, str] = {}
+    kept = []
+    for info in chosen:
+        other = next((owner[task] for task in info.tasks if task in owner), None)
+        if other is None:
+            owner |= dict.fromkeys(info.tasks, info.name)
+            kept.append(info)
+        elif are_named:
+            raise InputError("benchmarks", info.name, f"tasks of the same names as {other}", "one of them at a time")
+        else:
+            say(f"{info.name} left out: {other} has tasks of the same names; --benchmarks {info.name} evaluates it")
+    return kept

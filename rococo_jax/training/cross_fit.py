@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pair_source import FolderPairs, PairSource
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import CROSS_FIT, TrainingImages, fold_of, read_folds, write_folds
 from rococo_jax.errors import InputError
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.storage import hash_file
 
 FOLDS = ("fold_0", "fold_1")
 
@@ -47,7 +47,8 @@ def _folds(source: PairSource) -> np.ndarray:
 
 def _hashes(source: FolderPairs) -> list[str]:
     # As in `training_images`; a file that cannot be read is refused or skipped by the run itself.
-    return [hash_file(path) if path.is_file() else "0" * 64 for path in map(Path, source.paths)]
+    places = map(source.place, range(len(source)))
+    return [hash_image(place) if not isinstance(place, Path) or place.is_file() else "0" * 64 for place in places]
 
 
 def refuse_two_models(name: str) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.data.captions import CaptionedImage, find_images, read_captioned_images, read_captions
+from rococo_jax.data.captioned_images import read_captioned_images, read_captions
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.image_files import find_images
 from rococo_jax.errors import InputError
 
 GOOD = [
@@ -139,7 +141,7 @@ def test_every_folder_is_listed_once(images, monkeypatch):
     import os
 
     listed, scandir = [], os.scandir
-    monkeypatch.setattr("rococo_jax.data.captions.os.scandir", lambda path: listed.append(path) or scandir(path))
+    monkeypatch.setattr("rococo_jax.data.image_files.os.scandir", lambda path: listed.append(path) or scandir(path))
     find_images([f"val2014/{number}.jpg" for number in range(1000)] + NAMES, images)
     assert listed == [images / "val2014"]
 
@@ -160,7 +162,7 @@ def test_each_captions_file_reads_its_own_folder_first_and_then_the_others(tmp_p
     (tmp_path / "a.json").write_text(json.dumps([{"image": name, "caption": [name]} for name in ("1.jpg", "2.jpg")]))
     (tmp_path / "b.json").write_text(json.dumps([{"image": "2.jpg", "caption": ["x", "2.jpg"]}]))
     (tmp_path / "lines/c.jsonl").write_text(
-        '{"image": "3.jpg", "caption": "three"}\n{"image": "4.jpg", "caption": ""}\n'
+        '{"image": "3.jpg", "caption": "three"}\n{"image": "4.jpg", "caption": "four"}\n'
     )
     data = read_captioned_images(f"{tmp_path}/b,{tmp_path}/a", f"{tmp_path}/a.json,{tmp_path}/b.json")
     assert data.paths == (tmp_path / "b/1.jpg", tmp_path / "b/2.jpg") and data.missing == ()

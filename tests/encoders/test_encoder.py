@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.encoders.buckets import text_batches
 from rococo_jax.encoders.compute import text_tokens_at_once
 from rococo_jax.errors import InputError

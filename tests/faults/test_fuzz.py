@@ -31,7 +31,7 @@ from rococo_jax.checkpoints.formats.big_vision import read_npz
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.model_directory import read_description
 from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
 from rococo_jax.errors import InputError

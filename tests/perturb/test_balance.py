@@ -10,7 +10,8 @@ import pytest
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.balanced import SURPLUS, balance_captions
 from rococo_jax.cli.main import main
-from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import OPERATIONS
 from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer

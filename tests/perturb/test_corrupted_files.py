@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli import corrupt_images
+from rococo_jax.data.image_files import list_images
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import corrupt
-from rococo_jax.perturb.images.image_folders import image_id, list_images
+from rococo_jax.perturb.images.image_folders import image_id
 
 
 @pytest.fixture

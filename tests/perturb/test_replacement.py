@@ -10,7 +10,8 @@ import pytest
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.caption_diff import recover_change
 from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images, make_alterer
-from rococo_jax.data.captions import CaptionedImage, read_captions
+from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon

@@ -11,7 +11,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import BenchmarkInfo
 from rococo_jax.benchmarks.choices.items import Item, shape_of
-from rococo_jax.data.captions import find_images
+from rococo_jax.data.image_files import find_images
 from rococo_jax.perturb.text.words import plain, split_words
 
 _EXAMPLES = 3

@@ -5,7 +5,7 @@ named, it is the file's.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, found_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
-from rococo_jax.benchmarks.choices.packed import is_packed, packed_images
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileImages, ImageSet
+from rococo_jax.data.table_images import ParquetTable, TableImage
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json
 
@@ -75,11 +75,11 @@ class ChoiceReader:
 def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
     about = {"tasks": (about["name"],), "optional": ("images",) if reader.works_without_images else (), **about}
-    info = BenchmarkInfo(**about, reader=reader, open=partial(_open, about["name"], about["files"], reader))
+    info = BenchmarkInfo(**about, reader=reader, open=partial(open_choices, about["name"], about["files"], reader))
     return register(info)
 
 
-def _open(
+def open_choices(
     name: str, files: tuple[str, ...], reader: ChoiceReader, folders: Mapping[str, Path], settings: Settings
 ) -> Benchmark:
     """The parts that are there, over the images that are present."""
@@ -92,10 +92,10 @@ def _open(
         names = tuple(tables.names)
         notes.append("no images were there: texts are compared alone")
     else:
-        if any(map(is_packed, tables.names)):
+        if any(map(_is_packed, tables.names)):
             patterns = [file for file in files if "*" in file]
             packed_tables = [path for file in patterns for path in found_files(annotations, file)]
-            originals, missing, about = packed_images(annotations, packed_tables, list(tables.names), settings.limit)
+            originals, missing, about = _packed_images(annotations, packed_tables, list(tables.names), settings.limit)
         else:
             originals, missing, about = open_images(folders["images"], list(tables.names), settings)
         names = originals.names
@@ -110,6 +110,30 @@ def _open(
     tasks = tuple(tasks) if settings.wants(name) else ()
     unread = _unread(annotations, files)
     return Benchmark(name, names, texts, image_sets, tasks, tuple(notes), data, decides, unread)
+
+
+def _is_packed(name: str) -> bool:
+    """Whether a name is that of an image inside a table, as `ParquetTable.rows` gives it."""
+    return ".parquet/" in name
+
+
+def _packed_images(
+    folder: Path, tables: Sequence[Path], names: Sequence[str], limit: int
+) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
+    """As `benchmark.open_images`, of images inside tables below a folder: none of them is ever missing.
+
+    Raises:
+        InputError: two tables have one name.
+    """
+    by_name = {path.name: ParquetTable(path) for path in tables}
+    if len(by_name) < len(tables):
+        raise InputError(folder, "tables", "two of one name", "every table once")
+    opened, left_out = names[:limit] if limit else names, names[limit:] if limit else ()
+    parts = (name.split("/", 2) for name in opened)
+    places = tuple(TableImage(by_name[table], int(row), column) for table, row, column in parts)
+    coverage = {"present": len(opened), "wanted": len(names), "complete": not left_out}
+    data = {"images": str(folder.resolve()), "image_count": len(opened), "coverage": coverage}
+    return FileImages(tuple(opened), places), tuple(left_out), data
 
 
 def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
-from rococo_jax.benchmarks.choices.packed import packed_rows
 from rococo_jax.data.captions import JSON_LINES, kind_of, read_jsonl
+from rococo_jax.data.table_images import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
 
@@ -128,7 +128,7 @@ def read_records(path: Path) -> tuple[str, Iterator[Record]]:
         InputError: it cannot be read, or holds no record.
     """
     if path.suffix == ".parquet":
-        rows = enumerate(packed_rows(path))
+        rows = enumerate(ParquetTable(path).rows())
         return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)
     if path.suffix == ".json":
         value = read_json(path, "a file of items")

@@ -138,16 +138,14 @@ def _read_published_items(value: Any, path: Path) -> tuple[AlteredCaptions, ...]
     return tuple(read)
 
 
-def write_annotation(
-    path: str | os.PathLike,
+def annotation_json(
     variant: str,
     items: Sequence[AlteredCaptions],
-    *,
     made_by: Mapping[str, Any],
     changes: Sequence[Sequence[Mapping[str, Any] | None]] | None = None,
     extra: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Write our own form, by rename.
+) -> dict[str, Any]:
+    """A variant in our own form.
 
     Args:
         made_by: what made it (model, seed, settings); any JSON.
@@ -163,7 +161,12 @@ def write_annotation(
             entry |= extra[number]
         written.append(entry)
     head = {"format": FORMAT, "version": VERSION, "variant": variant, "made_by": dict(made_by)}
-    write_json(path, {**head, "items": written})
+    return {**head, "items": written}
+
+
+def write_annotation(path: str | os.PathLike, variant: str, items: Sequence[AlteredCaptions], **about: Any) -> None:
+    """Write our own form, by rename; `about` as of `annotation_json`."""
+    write_json(path, annotation_json(variant, items, **about))
 
 
 def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
@@ -297,7 +300,7 @@ def normalise_caption(text: str) -> str:
     return re.sub(r"[\s.!?,;:]+$", "", " ".join(text.lower().split()))
 
 
-def no_ops(annotation: Annotation, *, normalised: bool) -> list[tuple[int, int]]:
+def no_ops(annotation: Annotation | Any, *, normalised: bool) -> list[tuple[int, int]]:
     """(item, caption) of altered captions that equal their original.
 
     With `normalised` they are compared by `normalise_caption`, as in `strict`, otherwise by words, split at white

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, AnnotationSet, no_ops, normalise_caption
-from rococo_jax.data.captions import CaptionedImage, find_images
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.image_files import find_images
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file
 

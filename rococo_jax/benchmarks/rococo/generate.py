@@ -126,7 +126,7 @@ def candidate_influence(
 
 
 def alter_captions(
-    encoder: Encoder,
+    encoder: Encoder | None,
     images: Sequence[CaptionedImage],
     variants: Iterable[str] = VARIANTS,
     *,
@@ -139,7 +139,8 @@ def alter_captions(
     """Alter every caption in every variant; the influence of its words is computed once.
 
     Args:
-        encoder: a model with a text tower.
+        encoder: a model with a text tower; None where words are chosen at random. The words of rand_voca are those of
+            its vocabulary, or else the nouns of the lexicon.
         images: the images' captions.
         variants: of same_concept, diff_concept, rand_voca and danger.
         lexicon: the concept groups; the shipped ones by default.
@@ -154,7 +155,12 @@ def alter_captions(
     """
     lexicon = shipped_lexicon() if lexicon is None else lexicon
     variants = list(variants)
-    choices["vocabulary"] = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
+    if encoder is None and choices.get("select") != "random":
+        raise InputError("altered captions", "select", repr(choices.get("select")), "random, where there is no model")
+    choices["vocabulary"] = ()
+    if "rand_voca" in variants:
+        nouns = sorted({noun.name for noun in lexicon.nouns})
+        choices["vocabulary"] = tuple(nouns) if encoder is None else vocabulary_words(encoder.tokenizer)
     alterers = [make_alterer(variant, lexicon, **choices) for variant in variants]
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
@@ -163,9 +169,14 @@ def alter_captions(
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 
+def made_by_of(altered: AlteredSet, made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """What made a variant, with the version of this package and how many captions were left unaltered."""
+    return {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
+
+
 def write_altered(path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any]) -> None:
-    """Write a variant as an annotation file, with what made it and how many captions were left unaltered."""
-    made_by = {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
+    """Write a variant as an annotation file, by rename."""
+    made_by, changes = made_by_of(altered, made_by), altered.records()
     write_annotation(
-        Path(path), altered.variant, altered.items, made_by=made_by, changes=altered.records(), extra=altered.extra()
+        Path(path), altered.variant, altered.items, made_by=made_by, changes=changes, extra=altered.extra()
     )

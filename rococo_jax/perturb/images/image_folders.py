@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from rococo_jax.data.image_files import Place, hash_image, list_images
 from rococo_jax.data.images import chunks, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import Corruption, check_severity
@@ -45,12 +46,12 @@ class ResumableFolder:
             changed since the run began.
     """
 
-    def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, Path]):
+    def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, Place]):
         self.out, self.done, self.has_hashes = Path(out), {}, True
         if self.out.exists() and not self.out.is_dir():
             raise InputError(out, "output folder", "a file", "a folder")
         with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
-            hashes = dict(zip(inputs, pool.map(hash_file, inputs.values()), strict=True))
+            hashes = dict(zip(inputs, pool.map(hash_image, inputs.values()), strict=True))
         self.manifest = {**manifest, "inputs_sha256": hashes}
         found = next((self.out / name for name in (MANIFEST, _UNFINISHED) if (self.out / name).exists()), None)
         if found is None:
@@ -136,25 +137,6 @@ def versions() -> dict[str, str]:
 FORMAT, FORMAT_VERSION = "rococo_jax.corrupted_images", 1
 KINDS = ("png", "jpeg")
 _READ_AHEAD = 32
-
-
-def list_images(folder: str | os.PathLike) -> list[str]:
-    """Names, relative to `folder`, of all files below it with an image suffix, hidden files and folders excluded.
-
-    Raises InputError where `folder` is missing, a file, or holds no images.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
-    suffixes = Image.registered_extensions()
-    names = []
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        if path.suffix.lower() in suffixes and path.is_file() and not any(p.startswith(".") for p in name.parts):
-            names.append(name.as_posix())
-    if not names:
-        raise InputError(folder, "image folder", "no image files", "at least one image")
-    return sorted(names)
 
 
 def image_id(name: str) -> int:

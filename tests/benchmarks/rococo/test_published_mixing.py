@@ -17,7 +17,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     plan_batches,
     squash,
 )
-from rococo_jax.data.captions import read_captions
+from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.images import open_image
 from rococo_jax.errors import InputError
 

@@ -1,0 +1,213 @@
+"""A benchmark of one's own: made of images and captions, found again under a data folder.
+
+DATA/NAME/images/                     the images, byte for byte
+DATA/NAME/annotations/captions.json   the captions, and a file for each altered variant (`rococo.generate`)
+DATA/NAME/choices/items.jsonl         each altered caption beside its original, in the plain form of choices
+DATA/NAME/README.md                   the data card
+DATA/NAME/manifest.json               last: what it was made of and how, the card's figures, hashes of all files
+
+It is asked what RoCOCO is asked (`NAME`), and which caption is right (`NAME_choices`). A run that was stopped goes on.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, known_benchmarks
+from rococo_jax.benchmarks.choices.reader import open_choices
+from rococo_jax.benchmarks.plain_choices import INFO as PLAIN_CHOICES
+from rococo_jax.benchmarks.rococo.annotations import annotation_json, no_ops
+from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
+from rococo_jax.benchmarks.rococo.benchmark import open_rococo
+from rococo_jax.benchmarks.rococo.generate import NO_CANDIDATE, AlteredSet, made_by_of
+from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.data.captioned_images import CaptionedImages
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.image_folders import MANIFEST, ResumableFolder
+from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.progress import progress
+from rococo_jax.storage import hash_json, read_json_object
+from rococo_jax.version import __version__
+
+FORMAT = "rococo_jax.benchmark 1"
+CAPTIONS, ITEMS, CARD = "annotations/captions.json", "choices/items.jsonl", "README.md"
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for a name that is no folder's, or that another benchmark or a folder of the layout has."""
+    known = known_benchmarks().values()
+    taken = {place.split("/")[0] for info in known for place in (info.name, *info.folders.values())}
+    if not _NAME.fullmatch(name) or name in taken:
+        found = f"{name!r}, a name of the documented layout" if name in taken else repr(name)
+        raise InputError("benchmark", "name", found, "small letters, digits, - and _, such as mine")
+
+
+def write_own(
+    folder: Path,
+    data: CaptionedImages,
+    altered: Mapping[str, AlteredSet],
+    lexicon: Lexicon,
+    *,
+    licence: str,
+    made_by: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes the benchmark `folder.name`, or what is missing of it, and returns its figures.
+
+    Args:
+        data: images and captions.
+        altered: the variants of the same captions.
+        lexicon: by which they were altered.
+        licence: of the data, as the card has it.
+        made_by: the settings of the alterations; any JSON.
+
+    Raises:
+        InputError: an image cannot be read or has changed since, or the folder holds another benchmark.
+    """
+    check_name(folder.name)
+    captions = [{"image": item.image, "caption": list(item.captions)} for item in data.items]
+    items = [item for each in altered.values() for item in choice_items(each)]
+    figures = figures_of(data, altered, items)
+    about = {"format": FORMAT, "name": folder.name, "licence": licence, "made_by": {"version": __version__, **made_by}}
+    about |= {"lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, "captions": hash_json(captions)}
+    made = ResumableFolder(folder, {**about, "figures": figures}, dict(zip(data.names, data.paths, strict=True)))
+    texts = {CAPTIONS: json.dumps(captions, indent=1, ensure_ascii=False)}
+    for variant, each in altered.items():
+        value = annotation_json(variant, each.items, made_by_of(each, made_by), each.records())
+        texts[f"annotations/{variant}.json"] = json.dumps(value, indent=1, ensure_ascii=False)
+    texts[ITEMS] = "\n".join(json.dumps(item, ensure_ascii=False) for item in items)
+    texts[CARD] = card_text(folder.name, licence, about, figures)
+    places = dict(zip((f"images/{name}" for name in data.names), data.paths, strict=True))
+    with progress("writing", len(places), "images") as advance:
+        missing = made.missing([*places, *texts])
+        advance(len(places) - sum(name in missing for name in places))
+        for name in sorted(missing):
+            made.write(name, places[name].read_bytes() if name in places else (texts[name] + "\n").encode())
+            advance(int(name in places))
+    made.finish()
+    return figures
+
+
+def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequence[tuple[str, int]]) -> None:
+    """Writes galleries (`mix_0.9`, seed) into `folder/mixed`, each with its manifest; errors as of `write_own`."""
+    files = dict(zip(data.names, data.paths, strict=True))
+    for variant, seed in variants:
+        plan = make_plan(list(files), *parse_mix(variant), seed, "paper")
+        write_mixed(plan, files, folder / "mixed" / f"{variant}_seed{seed}")
+
+
+def choice_items(altered: AlteredSet, most: int | None = None) -> list[dict[str, Any]]:
+    """Items of the plain form: an image, a caption and the same one altered; at most so many of an image."""
+    items = []
+    for item in altered.items:
+        pairs = zip(item.originals, item.altered, strict=True)
+        changed = [(number, [one, other]) for number, (one, other) in enumerate(pairs) if other not in (None, one)]
+        items += [
+            {"id": f"{altered.variant} {item.image} {number}", "part": altered.variant, "texts": texts,
+             "match": [[0, 0]], "images": [{"file": item.image}]}
+            for number, texts in changed[:most]
+        ]  # fmt: skip
+    return items
+
+
+def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: Sequence[Mapping]) -> dict[str, Any]:
+    """The counts of the data card."""
+    count = len(data.captions)
+    without_noun = max((each.unaltered.get(NO_CANDIDATE, 0) for each in altered.values()), default=0)
+    variants = {
+        variant: {
+            "altered": count - sum(each.unaltered.values()),
+            "unaltered": dict(each.unaltered),
+            "no_ops": len(no_ops(each, normalised=False)),
+            "no_ops_strict": len(no_ops(each, normalised=True)),
+            "choices": sum(item["part"] == variant for item in items),
+        }
+        for variant, each in altered.items()
+    }
+    return {
+        "images": len(data.names),
+        "captions": count,
+        "distinct_captions": len(set(data.captions)),
+        "words_per_caption": round(sum(len(caption.split()) for caption in data.captions) / count, 2),
+        "lexicon_coverage": round(1 - without_noun / count, 4),
+        "variants": variants,
+    }
+
+
+def card_text(name: str, licence: str, about: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """The data card, in the form of the Hugging Face hub's."""
+    rows = [
+        f"| `{variant}` | {each['altered']:,} | {sum(each['unaltered'].values()):,} | {each['no_ops']:,} | "
+        f"{each['no_ops_strict']:,} | {each['choices']:,} |"
+        for variant, each in figures["variants"].items()
+    ]
+    table = "\n".join(rows)
+    return f"""---
+pretty_name: {json.dumps(name)}
+license: other
+license_name: {json.dumps(licence)}
+---
+
+# {name}
+
+{figures["images"]:,} images and {figures["captions"]:,} captions ({figures["distinct_captions"]:,} different ones,
+{figures["words_per_caption"]} words on average), with altered captions made by rococo_jax {__version__}.
+
+Licence: {licence}
+
+{figures["lexicon_coverage"]:.1%} of the captions have a noun of the lexicon ({about["lexicon"]["name"]}). One noun of a
+caption is replaced; choices ask which of the two captions is right.
+
+| variant | altered | left unaltered | no-ops | no-ops when normalised | choices |
+| --- | --- | --- | --- | --- | --- |
+{table}
+
+Made with:
+
+```json
+{json.dumps(about["made_by"], indent=2, ensure_ascii=False)}
+```
+
+Evaluate: `rococo evaluate MODEL --data DATA --benchmarks {name},{name}_choices --out OUT`"""
+
+
+def own_benchmarks(data: Path) -> dict[str, BenchmarkInfo]:
+    """The benchmarks of one's own in a data folder, or in the folder of one, by name."""
+    infos: dict[str, BenchmarkInfo] = {}
+    for folder in [data, *sorted(data.iterdir())] if data.is_dir() else []:
+        if not (folder / CAPTIONS).is_file() or not (folder / MANIFEST).is_file():
+            continue
+        about = read_json_object(folder / MANIFEST, "a benchmark that `rococo make-benchmark` wrote")
+        if about.get("format") == FORMAT:
+            infos |= {info.name: info for info in _infos(about, str(folder.relative_to(data)))}
+    return infos
+
+
+def _infos(about: Mapping[str, Any], place: str) -> tuple[BenchmarkInfo, BenchmarkInfo]:
+    name, figures = about["name"], about["figures"]
+    common = {"paper": "none; your own data", "licence": about["licence"], "source": "rococo make-benchmark"}
+    images, choices = f"{place}/images", f"{name}_choices"
+    count = sum(each["choices"] for each in figures["variants"].values())
+    ranks = dataclasses.replace(
+        ROCOCO, **common, downloads=(), name=name,
+        size=f"{figures['images']:,} images, {figures['captions']:,} captions",
+        folders={"images": images, "annotations": f"{place}/annotations"}, files=("captions.json",),
+        open=functools.partial(_open_ranks, name),
+    )  # fmt: skip
+    chosen = dataclasses.replace(
+        PLAIN_CHOICES, **common, name=choices, size=f"{count:,} items",
+        folders={"images": images, "annotations": f"{place}/choices"}, tasks=(choices,),
+        question="Which of two captions is right, the original or the altered one?",
+        open=functools.partial(open_choices, choices, PLAIN_CHOICES.files, PLAIN_CHOICES.reader),
+    )  # fmt: skip
+    return ranks, chosen
+
+
+def _open_ranks(name: str, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
+    return dataclasses.replace(open_rococo(folders, settings), name=name)

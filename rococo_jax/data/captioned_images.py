@@ -1,0 +1,211 @@
+"""Images with captions in every form that people have them: the one reader of all commands and of training.
+
+captions.json                 Karpathy form; JSON lists with other keys; COCO's own form (`images`, `annotations`)
+captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); Flickr's captions.txt as well
+captions.parquet              the same; images may be inside (`table_images`)
+mine.csv?image=a&caption=b    columns of other than the usual names
+a folder                      with metadata.csv, .jsonl or .parquet; with Parquet files; or NAME.txt beside NAME.jpg
+hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`saved_datasets`)
+
+`pairs` adds tars, shards and TFDS.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, parse_columns, read_table_file
+from rococo_jax.data.captions import CaptionedImage, captions_from_json
+from rococo_jax.data.image_files import find_images, list_images
+from rococo_jax.errors import InputError
+from rococo_jax.progress import say
+from rococo_jax.storage import read_json
+
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
+_TABLES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".ndjson")
+_FOLDER = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CaptionedImages:
+    """Captioned images that are present: `items` in file order, the place of each, and the names of `missing` ones.
+
+    A place is a path, or an image inside a table, which has `read_bytes()` as paths do.
+    """
+
+    items: tuple[CaptionedImage, ...]
+    paths: tuple[Any, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The images' names."""
+        return tuple(item.image for item in self.items)
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """All captions, image by image."""
+        return tuple(caption for item in self.items for caption in item.captions)
+
+    @property
+    def caption_image(self) -> Int[np.ndarray, " captions"]:
+        """The row of the image that each caption describes."""
+        return np.repeat(np.arange(len(self.items)), [len(item.captions) for item in self.items])
+
+
+def read_captions(source: str | os.PathLike, columns: Columns | None = None) -> list[CaptionedImage]:
+    """The captioned images of one source in any form, whether or not the images are there; says what was understood.
+
+    Raises:
+        InputError: it names the source, and the item, column or line with its field.
+    """
+    found = open_captions(str(source), columns or {})
+    say(found.summary())
+    return list(found.items)
+
+
+def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
+    """Reads and checks one source of captions, in the form that its name or its contents tell.
+
+    Args:
+        source: a file, a folder or `hf:NAME`.
+        columns: that the user names.
+        roots: folders of images, to which absolute names may belong.
+    """
+    if source.startswith("hf:"):
+        from rococo_jax.data.saved_datasets import open_dataset
+
+        return open_dataset(source, columns)
+    if "?" in source and not Path(source).exists():
+        source, _, query = source.partition("?")
+        columns = {**columns, **parse_columns(query.replace("&", ","))}
+    path = Path(source)
+    if path.is_dir():
+        return _open_folder(path, columns, roots)
+    if path.suffix == ".parquet":
+        return _open_parquet(source, [path], columns, roots)
+    if path.suffix in _TABLES:
+        return read_table_file(source, columns, roots)
+    value = read_json(source, "a captions file")
+    rows = _rows_of_json(value, columns)
+    if rows is None:
+        return CaptionsFile(source, tuple(captions_from_json(value, source)))
+    return collect_rows(source, ((f"item {number}", row) for number, row in enumerate(rows)), columns, roots)
+
+
+def _rows_of_json(value: Any, columns: Columns) -> list[dict[str, Any]] | None:
+    """Rows of a JSON value that is in another form than Karpathy's."""
+    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
+        names = {image.get("id"): image.get("file_name") for image in value["images"]}
+        return [
+            {"image": names.get(each.get("image_id")), "caption": each.get("caption")} for each in value["annotations"]
+        ]
+    if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+        return None
+    return value if columns or not {"image", "caption"} & value[0].keys() else None
+
+
+def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> CaptionsFile:
+    from rococo_jax.data.saved_datasets import is_saved_dataset, open_dataset
+
+    if is_saved_dataset(folder):
+        return open_dataset(str(folder), columns)
+    metadata = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    if metadata is not None:
+        return dataclasses.replace(open_captions(str(metadata), columns, [folder]), folder=folder)
+    if tables := sorted(folder.glob("*.parquet")):
+        return _open_parquet(str(folder), tables, columns, roots)
+    names = list_images(folder)
+    texts = {name: (folder / name).with_suffix(".txt") for name in names}
+    missing = [name for name, path in texts.items() if not path.is_file()]
+    if missing:
+        found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
+        raise InputError(folder, "captions", found, _FOLDER)
+    items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items())
+    return CaptionsFile(str(folder), items, folder=folder)
+
+
+def _lines_of(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "captions") from None
+    captions = tuple(line for line in lines if line.strip())
+    if not captions:
+        raise InputError(path, "captions", "none", "at least one, a line each")
+    return captions
+
+
+def _open_parquet(source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path]) -> CaptionsFile:
+    from rococo_jax.data.table_images import ParquetTable, read_image_tables
+
+    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots)
+
+
+def read_captioned_images(
+    images: str, captions: str = "", allow_missing: bool = False, columns: Columns | None = None
+) -> CaptionedImages:
+    """Reads sources of captions and finds their images.
+
+    Captions of an image that several sources name are merged, each text once. What was understood is said.
+
+    Args:
+        images: folders, separated by commas. A source's images may be in any of them; where there are as many folders
+            as sources, a source's own folder is searched first.
+        captions: sources of captions, separated by commas; by default those that `images` names, which then hold both.
+            The folder of a file with rows is searched last.
+        allow_missing: leave out images that no folder holds, as long as there is one.
+        columns: of tables, by role.
+
+    Raises:
+        InputError: a file or folder is missing or unusable, nothing is named, or a folder holds none of the images or,
+            unless that is allowed, not all of them.
+    """
+    folders = [part.strip() for part in images.split(",") if part.strip()]
+    sources = [part.strip() for part in captions.split(",") if part.strip()]
+    if not sources:
+        folders, sources = [part for part in folders if Path(part).is_dir()], folders
+    if not sources:
+        raise InputError("captions", "files", repr(captions), "at least one captions file")
+    merged: dict[Any, CaptionedImage] = {}
+    missing: list[str] = []
+    for number, source in enumerate(sources):
+        own = [folders[number]] if len(folders) == len(sources) else []
+        found = open_captions(source, columns or {}, [Path(folder) for folder in folders])
+        say(found.summary())
+        beside = [str(found.folder or Path(source).parent)] if found.columns or found.folder else []
+        searched = list(dict.fromkeys([*own, *folders, *beside]))
+        places = found.places or _find_in_folders(found.items, searched, source, allow_missing)
+        for item in found.items:
+            if item.image not in places:
+                missing.append(item.image)
+                continue
+            place = places[item.image]
+            texts = item.captions
+            if place in merged:
+                texts = tuple(dict.fromkeys(merged[place].captions + texts))
+            merged[place] = CaptionedImage(item.image, texts)
+    return CaptionedImages(tuple(merged.values()), tuple(merged), tuple(missing))
+
+
+def _find_in_folders(
+    items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
+) -> dict[str, Path]:
+    """The items' files by name, each from the first folder that has it."""
+    found: dict[str, Path] = {}
+    missing = [item.image for item in items]
+    for folder in folders:
+        present, missing = find_images(missing, folder)
+        found |= present
+    where = ", ".join(folders) or "no folder"
+    if not found:
+        raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
+    if missing and not allow_missing:
+        state = f"{len(missing)} of {len(items)} images in none of {where}; the first is {missing[0]!r}"
+        raise InputError(file, "images", state, "all of them, or allow_missing_images")
+    return found

@@ -1,0 +1,127 @@
+"""Image files by the names that captions have for them: found where users keep them, COCO's under any of its names."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Protocol, runtime_checkable
+
+from PIL import Image
+
+from rococo_jax.errors import InputError
+
+
+@runtime_checkable
+class Place(Protocol):
+    """Where an image file is: a path, or an image inside a table."""
+
+    def read_bytes(self) -> bytes:
+        """The bytes of the file."""
+
+
+def hash_image(place: Place) -> str:
+    """SHA-256 of the bytes of an image file."""
+    return hashlib.sha256(place.read_bytes()).hexdigest()
+
+
+def refuse_missing_images(folder: object, missing: list[str], wanted: int, allow_missing: bool) -> None:
+    """Raises InputError where images are missing and that is not allowed, or where all are."""
+    if missing and not allow_missing:
+        found = f"{len(missing)} of {wanted} missing, the first is {missing[0]!r}"
+        raise InputError(folder, "images", found, "all of them, or allow_missing_images")
+    if len(missing) == wanted:
+        raise InputError(folder, "images", "none of the images that the file names", "at least one")
+
+
+def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
+    """Looks for image files in a folder: (name -> file of those present, names of the missing ones).
+
+    Names are relative to `folder`, or, where it holds none of them, to its parent: `val2014/a.jpg` is found under
+    `images/` and under `images/val2014/`. An image of COCO that is missing under its own name is looked for under
+    COCO's other names for it, in `folder` and in its direct subfolders: `000000391895.jpg` finds
+    `val2014/COCO_val2014_000000391895.jpg`, and the other way round. Folders are listed once; no image is opened.
+
+    Raises:
+        InputError: `folder` is missing or is not a folder.
+    """
+    folder, names = Path(folder), list(names)
+    if not folder.is_dir():
+        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    listings: dict[Path, set[str]] = {}
+    present = _find_under(names, folder, listings) or _find_under(names, folder, listings, inside=folder.resolve().name)
+    present |= _find_coco([name for name in names if name not in present], folder, listings)
+    return present, [name for name in names if name not in present]
+
+
+def _find_under(
+    names: Iterable[str], folder: Path, listings: dict[Path, set[str]], inside: str | None = None
+) -> dict[str, Path]:
+    """Files by name; with `inside` only names that start with that folder, which is `folder` itself."""
+    present = {}
+    for name in names:
+        parts = PurePosixPath(name).parts
+        if inside is not None:
+            if len(parts) < 2 or parts[0] != inside:
+                continue
+            parts = parts[1:]
+        path = folder.joinpath(*parts)
+        if path.name in _list_files(path.parent, listings):
+            present[name] = path
+    return present
+
+
+# An image has one number in all of COCO's releases: `COCO_val2014_000000391895.jpg` is `000000391895.jpg` since 2017.
+_COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
+
+
+def coco_number(name: str) -> str | None:
+    """The number of an image of COCO under any of COCO's names for it; None for other names.
+
+    >>> coco_number("val2014/COCO_val2014_000000391895.jpg"), coco_number("dog.jpg")
+    ('000000391895.jpg', None)
+    """
+    match = _COCO_NAME.fullmatch(PurePosixPath(name).name)
+    return match[1] if match else None
+
+
+def _find_coco(names: Iterable[str], folder: Path, listings: dict[Path, set[str]]) -> dict[str, Path]:
+    """Files of COCO's images under any of their names, in `folder` and its direct subfolders."""
+    wanted = {name: match[1] for name in names if (match := _COCO_NAME.fullmatch(PurePosixPath(name).name))}
+    if not wanted:
+        return {}
+    files: dict[str, Path] = {}
+    for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]:
+        for file in sorted(_list_files(place, listings)):
+            if match := _COCO_NAME.fullmatch(file):
+                files.setdefault(match[1], place / file)
+    return {name: files[number] for name, number in wanted.items() if number in files}
+
+
+def _list_files(folder: Path, listings: dict[Path, set[str]]) -> set[str]:
+    """The names of the files in a folder, listed at most once."""
+    if folder not in listings:
+        listings[folder] = set()
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                listings[folder] = {entry.name for entry in entries if entry.is_file()}
+    return listings[folder]
+
+
+def list_images(folder: str | os.PathLike) -> list[str]:
+    """Names, relative to `folder`, of all files below it with an image suffix, hidden files and folders excluded.
+
+    Raises InputError where `folder` is missing, a file, or holds no images.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    suffixes = Image.registered_extensions()
+    names = []
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if path.suffix.lower() in suffixes and path.is_file() and not any(p.startswith(".") for p in name.parts):
+            names.append(name.as_posix())
+    if not names:
+        raise InputError(folder, "image folder", "no image files", "at least one image")
+    return sorted(names)

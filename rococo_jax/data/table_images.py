@@ -1,0 +1,227 @@
+"""Images inside tables: a column of files' bytes, or of `{"bytes", "path"}` as data sets of Hugging Face have them.
+
+Tables are Parquet files, and data sets of the `datasets` library (`saved_datasets`). Row groups of Parquet are read
+when they are asked for, and the last few are kept.
+"""
+
+import bisect
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, choose_column, collect_rows, texts_of
+from rococo_jax.data.captions import CaptionedImage, stays_inside
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.storage import whole_file
+
+_GROUPS_KEPT = 4
+_SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
+
+
+@runtime_checkable
+class ImageTable(Protocol):
+    """A table with images in it."""
+
+    schema: pa.Schema
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns, of images their paths in place of the bytes."""
+
+    def image(self, row: int, column: str) -> bytes | None:
+        """The bytes of an image file."""
+
+
+class TableImage(NamedTuple):
+    """The place of an image inside a table, which can be read as a path can."""
+
+    table: ImageTable
+    row: int
+    column: str
+
+    def read_bytes(self) -> bytes:
+        """The bytes of the image file. Raises InputError where the table has none there."""
+        value = self.table.image(self.row, self.column)
+        if not value:
+            raise InputError(self, "image", "no bytes", "an image file inside the table")
+        return value
+
+    def __str__(self) -> str:
+        return f"{self.table}/{self.row}/{self.column}"
+
+
+class ParquetTable(NamedTuple):
+    """A Parquet file. It pickles, and holds nothing open."""
+
+    path: Path
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns. Raises InputError where it is no whole Parquet file."""
+        return _opened(self.path).schema_arrow
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """See `ImageTable`. Raises InputError where the file is damaged."""
+        inside = image_columns(self.schema)
+        fields = [f"{name}.path" if pa.types.is_struct(inside.get(name, pa.null())) else name for name in columns]
+        wanted = [field for field in fields if field not in inside]
+        # Not by `read_table` of pyarrow, which calls a field `image.path` by its last name.
+        with whole_file(self.path, "a table of images and captions"):
+            table = _opened(self.path).read(columns=wanted)
+            table.validate(full=True)  # texts that are no UTF-8 are found here
+        return with_paths(table, columns)
+
+    def image(self, row: int, column: str) -> bytes | None:
+        """See `ImageTable`."""
+        ends = _ends(self.path)
+        group = bisect.bisect_right(ends, row)
+        return _images(self.path, group, column)[row - (ends[group - 1] if group else 0)]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, with the name `FILE.parquet/ROW/COLUMN` in place of an image."""
+        images, row = image_columns(self.schema), 0
+        for group in range(_opened(self.path).num_row_groups):
+            others = [name for name in self.schema.names if name not in images]
+            for values in _read(self.path, group, others).to_pylist():
+                yield values | {column: f"{self.path.name}/{row}/{column}" for column in images}
+                row += 1
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def with_paths(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The columns in this order; images are replaced by their paths, or by nulls where a table has none."""
+    values = [table[name] if name in table.column_names else pa.nulls(len(table), pa.string()) for name in columns]
+    values = [
+        pc.struct_field(each, "path")
+        if pa.types.is_struct(each.type) and each.type.get_field_index("path") >= 0
+        else each
+        for each in values
+    ]
+    nothing = pa.nulls(len(table), pa.string())
+    return pa.table(
+        {name: nothing if _holds_images(each.type) else each for name, each in zip(columns, values, strict=True)}
+    )
+
+
+def image_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The columns that hold images, with their types."""
+    return {field.name: field.type for field in schema if _holds_images(field.type)}
+
+
+def _holds_images(kind: pa.DataType) -> bool:
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return is_bytes or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+
+@lru_cache(maxsize=8)
+def _ends(path: Path) -> list[int]:
+    about = _opened(path).metadata
+    return list(itertools.accumulate(about.row_group(group).num_rows for group in range(about.num_row_groups)))
+
+
+@lru_cache(maxsize=_GROUPS_KEPT)
+def _images(path: Path, group: int, column: str) -> list[bytes | None]:
+    values = _read(path, group, [column])[column].to_pylist()
+    return [value["bytes"] if isinstance(value, dict) else value for value in values]
+
+
+def _read(path: Path, group: int, columns: list[str]) -> pa.Table:
+    try:
+        return _opened(path).read_row_group(group, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
+
+
+def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", "a Parquet file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
+
+
+def read_image_tables(
+    source: str, tables: Sequence[ImageTable], columns: Columns, roots: Iterable[Path] = ()
+) -> CaptionsFile:
+    """The captioned images of tables of one schema; images are named in a column, or inside.
+
+    An image inside is called by its `path` or a column of names, where every image has one and no two share it, and
+    otherwise by the SHA-256 of its bytes, so that rows of one image come together.
+
+    Raises:
+        InputError: it names the table, and the column or row with its field.
+    """
+    schema = tables[0].schema
+    inside = list(image_columns(schema))
+    only = inside if len(inside) == 1 and "image" not in columns else schema.names
+    image = only[0] if only is inside else choose_column("image", schema.names, columns, source)
+    caption = choose_column("caption", schema.names, columns, source)
+    read = [table.read([image, caption]) for table in tables]
+    if image not in inside:
+        rows = itertools.chain.from_iterable(table.to_pylist() for table in read)
+        return collect_rows(
+            source,
+            ((f"row {number}", row) for number, row in enumerate(rows, 1)),
+            {"image": image, "caption": caption},
+            roots,
+        )
+    texts = [
+        texts_of(value, f"{caption} of row {number}", source)
+        for number, value in enumerate((value for table in read for value in table[caption].to_pylist()), 1)
+    ]
+    places = [
+        TableImage(table, row, image) for table, part in zip(tables, read, strict=True) for row in range(len(part))
+    ]
+    names = _names_in(image, columns, source, tables, read)
+    if names is None or not _are_unique(names, places):
+        names = [_content_key(place) for place in places]
+    captions: dict[str, list[str]] = {}
+    for name, more in zip(names, texts, strict=True):
+        captions.setdefault(name, []).extend(more)
+    if not captions:
+        raise InputError(source, "rows", "none", "at least one image with a caption")
+    items = tuple(CaptionedImage(name, tuple(texts)) for name, texts in captions.items())
+    first = dict(zip(reversed(names), reversed(places), strict=True))
+    return CaptionsFile(source, items, (image, caption), None, {name: first[name] for name in captions})
+
+
+def _names_in(
+    image: str, columns: Columns, source: str, tables: Sequence[ImageTable], read: Sequence[pa.Table]
+) -> list[str] | None:
+    """The images' own names, as paths inside a folder; None where one has none."""
+    if "name" in columns:
+        image = choose_column("name", tables[0].schema.names, columns, source)
+        read = [table.read([image]) for table in tables]
+    values = [value for table in read for value in table[image].to_pylist()]
+    if not all(values):
+        return None
+    return [value if stays_inside(value) else PurePosixPath(value).name for value in map(str, values)]
+
+
+def _are_unique(names: Sequence[str], places: Sequence[TableImage]) -> bool:
+    """Whether rows of one name have one image."""
+    digests: dict[str, str] = {}
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    for name, place in zip(names, places, strict=True):
+        if name in repeated and digests.setdefault(name, _digest(place)) != _digest(place):
+            return False
+    return True
+
+
+def _digest(place: TableImage) -> str:
+    return hashlib.sha256(place.read_bytes()).hexdigest()
+
+
+def _content_key(place: TableImage) -> str:
+    start = place.read_bytes()[:4]
+    return _digest(place)[:16] + next((suffix for magic, suffix in _SUFFIXES if start.startswith(magic)), "")
