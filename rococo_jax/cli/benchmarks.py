@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import known_benchmarks
+    from rococo_jax.benchmarks.layout import nearest_folder
+    from rococo_jax.benchmarks.own import own_benchmarks
     from rococo_jax.cli.fetch import in_bytes
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
@@ -35,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.items is not None:
         _write_items(arguments.items, data, arguments.out)
         return
-    for info in known_benchmarks().values():
+    own = {} if data is None else own_benchmarks(data)
+    for info in (*known_benchmarks().values(), *own.values()):
         print(f"{info.name}: {info.question}")
         lines = [
             ("paper", info.paper),
@@ -48,8 +51,13 @@ def run(arguments: argparse.Namespace) -> None:
             size = sum(each.size for each in info.downloads)
             lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({in_bytes(size)})"))
         if data is not None:
-            missing = info.missing(layout_folders(info, data))
-            lines.append(("found", "no: " + ", ".join(missing) if missing else "yes"))
+            places = layout_folders(info, data)
+            missing = info.missing(places)
+            there = ", ".join(str(place) for place in places.values() if place.is_dir())
+            lines.append(("found", "no: " + ", ".join(missing) if missing else f"yes: {there}"))
+            absent = [role for role, place in places.items() if any(path.startswith(str(place)) for path in missing)]
+            near = {str(folder) for role in absent if (folder := nearest_folder(info, role, data)) is not None}
+            lines += [("nearest", ", ".join(sorted(near)) or "nothing of a similar name")] if missing else []
         print("\n".join(f"  {label:8} {text}" for label, text in lines), end="\n\n")
 
 

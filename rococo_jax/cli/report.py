@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference", metavar="NAME", help="the model to compare the others with (default: the best of each task)"
     )
+    parser.add_argument(
+        "--csv-long", action="store_true", help="also one row a metric, for pandas: F_long.csv, and F_long.json"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -30,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     page_path(arguments.out, "--out")
     try:
-        page, table = write_report(arguments.results, arguments.out, arguments.reference)
+        page, table = write_report(arguments.results, arguments.out, arguments.reference, arguments.csv_long)
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None

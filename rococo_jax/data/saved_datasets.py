@@ -68,7 +68,10 @@ class DatasetTable:
 
     def __init__(self, dataset: Any, name: str):
         self.dataset, self.name = dataset.with_format("arrow"), name
-        self.schema: pa.Schema = dataset.features.arrow_schema
+
+    def schema(self) -> pa.Schema:
+        """See `ImageTable`."""
+        return self.dataset.features.arrow_schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """See `ImageTable`."""

@@ -30,7 +30,8 @@ _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"
 class ImageTable(Protocol):
     """A table with images in it."""
 
-    schema: pa.Schema
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Some columns, of images their paths in place of the bytes."""
@@ -62,14 +63,13 @@ class ParquetTable(NamedTuple):
 
     path: Path
 
-    @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns. Raises InputError where it is no whole Parquet file."""
         return _opened(self.path).schema_arrow
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """See `ImageTable`. Raises InputError where the file is damaged."""
-        inside = image_columns(self.schema)
+        inside = image_columns(self.schema())
         fields = [f"{name}.path" if pa.types.is_struct(inside.get(name, pa.null())) else name for name in columns]
         wanted = [field for field in fields if field not in inside]
         # Not by `read_table` of pyarrow, which calls a field `image.path` by its last name.
@@ -86,9 +86,9 @@ class ParquetTable(NamedTuple):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows, with the name `FILE.parquet/ROW/COLUMN` in place of an image."""
-        images, row = image_columns(self.schema), 0
+        images, row = image_columns(self.schema()), 0
         for group in range(_opened(self.path).num_row_groups):
-            others = [name for name in self.schema.names if name not in images]
+            others = [name for name in self.schema().names if name not in images]
             for values in _read(self.path, group, others).to_pylist():
                 yield values | {column: f"{self.path.name}/{row}/{column}" for column in images}
                 row += 1
@@ -161,7 +161,7 @@ def read_image_tables(
     Raises:
         InputError: it names the table, and the column or row with its field.
     """
-    schema = tables[0].schema
+    schema = tables[0].schema()
     inside = list(image_columns(schema))
     only = inside if len(inside) == 1 and "image" not in columns else schema.names
     image = only[0] if only is inside else choose_column("image", schema.names, columns, source)
@@ -200,7 +200,7 @@ def _names_in(
 ) -> list[str] | None:
     """The images' own names, as paths inside a folder; None where one has none."""
     if "name" in columns:
-        image = choose_column("name", tables[0].schema.names, columns, source)
+        image = choose_column("name", tables[0].schema().names, columns, source)
         read = [table.read([image]) for table in tables]
     values = [value for table in read for value in table[image].to_pylist()]
     if not all(values):

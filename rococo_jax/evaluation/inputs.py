@@ -15,6 +15,7 @@ from rococo_jax.benchmarks.benchmark import (
     with_corrupted_images,
 )
 from rococo_jax.benchmarks.classes.labelled import with_out_images
+from rococo_jax.benchmarks.layout import find_folder
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
@@ -157,9 +158,12 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:
-    """Where a benchmark's folders are under `data`, or where `folders` says."""
+    """Where a benchmark's folders are under `data` (`benchmarks.layout`), or where `folders` says."""
     folders = folders or {}
-    places = {role: Path(folders.get(place, data / place)) for role, place in info.folders.items()}
+    places = {
+        role: Path(folders[place]) if place in folders else find_folder(info, role, data)
+        for role, place in info.folders.items()
+    }
     if info.name in folders:
         places["annotations" if "annotations" in places else next(iter(places))] = Path(folders[info.name])
     return places

@@ -12,7 +12,9 @@ from rococo_jax.errors import InputError
 __all__ = ["page_path", "write_page", "write_report"]
 
 
-def write_report(sources: Iterable[str | Path], out: str | Path, reference: str | None = None) -> tuple[Path, Path]:
+def write_report(
+    sources: Iterable[str | Path], out: str | Path, reference: str | None = None, long: bool = False
+) -> tuple[Path, Path]:
     """Writes the page `out` and, beside it, the same figures as CSV, Markdown and LaTeX.
 
     Equal results give equal bytes.
@@ -21,6 +23,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
         sources: results files, or folders that contain them (a folder of per-model folders included).
         out: the page; its name must end in `.html` or `.htm`.
         reference: the model that others are compared with; by default the best of each task.
+        long: also write the figures with one row a metric, as `_long.csv` and `_long.json`.
 
     Returns:
         Page and CSV. Markdown and LaTeX have the page's name with `.md` and `.tex`.
@@ -31,7 +34,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     """
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.exports import write_csv, write_markdown
+    from rococo_jax.report.exports import write_csv, write_long, write_markdown
     from rococo_jax.report.frames import write_latex
     from rococo_jax.report.page import report_html
 
@@ -43,6 +46,8 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     table = page.with_suffix(".csv")
     html = report_html(groups, table.name, comparisons)
     write_csv(table, groups, comparisons)
+    if long:
+        write_long(page.with_name(f"{page.stem}_long.csv"), groups)
     write_markdown(page.with_suffix(".md"), groups, comparisons)
     write_latex(page.with_suffix(".tex"), groups)
     return write_page(page, html), table

@@ -9,6 +9,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN
 from rococo_jax.metrics import METRICS, metric_of
@@ -27,9 +28,10 @@ from rococo_jax.report.vocabulary import (
     task_label,
     variant_label,
 )
-from rococo_jax.storage import atomic_write, hash_json
+from rococo_jax.storage import atomic_write, hash_json, write_json
 
 _FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
+_NUMBERS = ("value", "low", "high")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
@@ -72,6 +74,26 @@ def _csv_difference(comparison: Comparison | None, run: Run, variant: str, compa
         one = found.metrics.get(name)
         cells += [""] * 4 if one is None else map(_exact, (one.points, one.low, one.high, one.p))
     return cells
+
+
+def write_long(path: Path, groups: Sequence[Group]) -> None:
+    """Writes one row a metric, as CSV for pandas and, with `.json` in place of `.csv`, as JSON; both by rename."""
+    rows = list(_long_rows(groups))
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({key: _exact(cell) if key in _NUMBERS else cell for key, cell in row.items()} for row in rows)
+    write_json(path.with_suffix(".json"), rows)
+
+
+def _long_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+    for number, run in ((number, run) for number, group in enumerate(groups, 1) for run in group.runs):
+        for row, task, variant in _csv_rows(number, run, ()):
+            for name in in_reading_order(run.tasks[task][variant], METRICS):
+                figure, about = run.figure(task, variant, name), metric_of(name)
+                numbers = dict(zip(_NUMBERS, (figure.value, figure.low, figure.high), strict=True))
+                said = {"label": about.label, "unit": about.unit, "better": about.better}
+                yield {**dict(zip(_FIRST, row, strict=True)), "metric": name, **numbers, **said}
 
 
 def _exact(value: float | int | None) -> str:

@@ -1,0 +1,115 @@
+"""A model card of the Hugging Face hub from results: `model-index` metadata, tables and a picture of the figures."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
+from rococo_jax.report.comparison import compare_groups
+from rococo_jax.report.exports import markdown_lines
+from rococo_jax.report.plots import plot_results
+from rococo_jax.storage import atomic_write, hash_json
+from rococo_jax.version import __version__
+
+CARD, PICTURE = "README.md", "figures.png"
+_TASK_TYPE = {
+    "rank": "image-text-retrieval",
+    "choose": "image-text-choice",
+    "classify": "zero-shot-image-classification",
+}
+
+
+def model_card(results: Sequence[str | Path], licence: str = "other"):
+    """The card (`huggingface_hub.ModelCard`) of one model's results.
+
+    Raises:
+        InputError: the results are of several models, or cannot be read.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    groups = group_by_fingerprint(load_results(results))
+    runs = [run for group in groups for run in group.runs]
+    names = sorted({run.results["model"] for run in runs})
+    if len(names) != 1:
+        raise InputError(", ".join(map(str, results)), "models", ", ".join(names) or "none", "results of one model")
+    data = ModelCardData(
+        license=licence,
+        library_name="transformers",
+        pipeline_tag="zero-shot-image-classification",
+        tags=["rococo-jax", "robustness", "image-text"],
+        model_name=names[0],
+        eval_results=[result for run in runs for result in _eval_results(run)],
+    )
+    text = "\n".join(markdown_lines(groups, compare_groups(groups, None)))
+    made = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{made}\n\n![Figures]({PICTURE})\n\n#{text}\n")
+
+
+def _eval_results(run: Run) -> Iterator:
+    from huggingface_hub import EvalResult
+
+    data = run.results["fingerprint"].get("data", {})
+    rankings = next((name for name in data if name not in run.tasks), next(iter(data), "unknown"))
+    for task, variants in run.tasks.items():
+        benchmark = task if task in data else rankings
+        about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
+        for variant, metrics in variants.items():
+            for name in metrics:
+                figure = run.figure(task, variant, name)
+                if figure.value is not None and name in METRICS:
+                    yield EvalResult(
+                        task_type=_TASK_TYPE.get(run.kind(task), "image-text-evaluation"),
+                        task_name=task,
+                        dataset_type=benchmark,
+                        dataset_name=f"{benchmark} ({task}, {variant})",
+                        dataset_config=f"{task}/{variant}",
+                        dataset_args=about,
+                        metric_type=name,
+                        metric_name=metric_of(name).label,
+                        metric_value=figure.value,
+                        metric_args={"low": figure.low, "high": figure.high} if figure.has_interval else None,
+                    )
+
+
+def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
+    """Writes the card and the picture into a model's folder, by rename."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    read = [content for _, content in load_results(results)]
+    metric = next(name for name in ("fr1", "ota", "accuracy", "r1") if _has(read[0], name))
+    with atomic_write(Path(folder) / PICTURE) as temporary:
+        plot_results(read[0], metric).figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    with atomic_write(Path(folder) / CARD) as temporary:
+        temporary.write_text(str(card), encoding="utf-8")
+
+
+def _has(results: dict, metric: str) -> bool:
+    values = [figures.get(metric) for task in results["tasks"].values() for figures in task.values()]
+    return any(value is not None for value in values)
+
+
+def push(folder: str | Path, name: str) -> str:
+    """Uploads a folder to the hub's repository OWNER/NAME, which is made where it is not there; returns its address.
+
+    Raises:
+        InputError: the hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    api = HfApi()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            repository = api.create_repo(name, exist_ok=True)
+            api.upload_folder(
+                folder_path=str(folder), repo_id=repository.repo_id, commit_message="Upload by rococo_jax"
+            )
+    except Exception as error:  # what the hub's client raises differs from one failure to the next
+        found, token = first_line(error), get_token()
+        found = found.replace(token, "***") if token else found
+        raise InputError(
+            name, "hub", found[:300], f"OWNER/NAME at {api.endpoint} that a token of yours may write"
+        ) from None
+    return str(repository)

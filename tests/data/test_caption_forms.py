@@ -1,0 +1,317 @@
+"""Captions are read in every form that people have them, alike; what cannot be read is named by column and row."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+
+from rococo_jax.data.caption_tables import parse_columns
+from rococo_jax.data.captioned_images import open_captions, read_captioned_images
+from rococo_jax.data.image_files import hash_image
+from rococo_jax.data.images import FileImages, open_image
+from rococo_jax.data.pairs import open_pairs, read_all_pairs
+from rococo_jax.errors import InputError
+
+CAPTIONS = {
+    "b/2.png": ['two, "quoted" dogs', "a line\nbroken"],
+    "1.png": ["Ein Bär — 熊"],
+    "3.png": ["one; two|three", "[not a list", " kept spaces "],
+}
+ROWS = [(image, text) for image, texts in CAPTIONS.items() for text in texts]
+LISTS = pandas.DataFrame({"image": list(CAPTIONS), "captions": list(CAPTIONS.values())})
+
+
+def png(shade: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 5, 3), shade, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "b").mkdir(parents=True)
+    for shade, name in enumerate(CAPTIONS):
+        (folder / name).write_bytes(png(shade))
+    return folder
+
+
+def table(image: str = "image", caption: str = "caption") -> pandas.DataFrame:
+    return pandas.DataFrame(ROWS, columns=[image, caption])
+
+
+def embedded(folder: Path, **names: list) -> dict:
+    return {"image": [{"bytes": (folder / name).read_bytes(), **{key: values[place] for key, values in names.items()}}
+                      for place, name in enumerate(CAPTIONS)], "captions": list(CAPTIONS.values())}  # fmt: skip
+
+
+def lines(frame: pandas.DataFrame, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in frame.to_dict("records")))
+
+
+def saved(folder: Path, frame: dict, *, split: str | None = None) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict(frame)
+    if isinstance(frame["image"][0], dict):
+        data = data.cast_column("image", datasets.Image())
+    (datasets.DatasetDict({split: data}) if split else data).save_to_disk(folder)
+
+
+# Form -> what writes it beside the folder `photos`, and the arguments of the reader below `tmp_path`.
+FORMS = {
+    "Karpathy": (
+        lambda at, _: (at / "c.json").write_text(
+            json.dumps([{"image": image, "caption": texts} for image, texts in CAPTIONS.items()])
+        ),
+        "photos",
+        "c.json",
+    ),
+    "COCO": (
+        lambda at, _: (at / "c.json").write_text(
+            json.dumps(
+                {
+                    "images": [{"id": n, "file_name": name} for n, name in enumerate(CAPTIONS)],
+                    "annotations": [{"image_id": list(CAPTIONS).index(image), "caption": text} for image, text in ROWS],
+                }
+            )
+        ),
+        "photos",
+        "c.json",
+    ),
+    "a JSON list": (lambda at, _: table("path", "text").to_json(at / "c.json", orient="records"), "photos", "c.json"),
+    "CSV": (lambda at, _: table("file_name", "text").to_csv(at / "c.csv", index=False), "photos", "c.csv"),
+    "CSV with lists": (lambda at, _: LISTS.to_csv(at / "c.csv", index=False), "photos", "c.csv"),
+    "semicolons": (
+        lambda at, _: table("Image", "Caption").to_csv(at / "c.csv", index=False, sep=";"),
+        "photos",
+        "c.csv",
+    ),
+    "bars": (
+        lambda at, _: table("image_name", "comment").to_csv(at / "c.txt", index=False, sep="|"),
+        "photos",
+        "c.txt",
+    ),
+    "BOM and CRLF": (
+        lambda at, _: table().to_csv(at / "c.csv", index=False, lineterminator="\r\n", encoding="utf-8-sig"),
+        "photos",
+        "c.csv",
+    ),
+    "a blank line": (lambda at, _: (at / "c.csv").write_text(table().to_csv(index=False) + "\n\n"), "photos", "c.csv"),
+    "TSV": (lambda at, _: table("filepath", "title").to_csv(at / "c.tsv", index=False, sep="\t"), "photos", "c.tsv"),
+    "tabs called CSV": (lambda at, _: table().to_csv(at / "c.csv", index=False, sep="\t"), "photos", "c.csv"),
+    "other columns": (
+        lambda at, _: table("photo", "words").to_csv(at / "c.csv", index=False),
+        "photos",
+        "c.csv?image=photo&caption=words",
+    ),
+    "absolute paths": (
+        lambda at, photos: (
+            table().assign(image=[f"{photos}/{name}" for name, _ in ROWS]).to_csv(at / "c.csv", index=False)
+        ),
+        "photos",
+        "c.csv",
+    ),
+    "JSON lines": (lambda at, _: lines(LISTS, at / "c.jsonl"), "photos", "c.jsonl"),
+    "Parquet": (lambda at, _: table().to_parquet(at / "c.parquet"), "photos", "c.parquet"),
+    "images in Parquet": (
+        lambda at, photos: pandas.DataFrame(embedded(photos, path=list(CAPTIONS))).to_parquet(
+            at / "c.parquet", row_group_size=2
+        ),
+        "c.parquet",
+        "",
+    ),
+    "named in a column": (
+        lambda at, photos: pandas.DataFrame(
+            {
+                "image": [(photos / name).read_bytes() for name in CAPTIONS],
+                "file": list(CAPTIONS),
+                "text": list(CAPTIONS.values()),
+            }
+        ).to_parquet(at / "c.parquet"),
+        "c.parquet?name=file",
+        "",
+    ),
+    "metadata.csv": (
+        lambda at, photos: table("file_name", "text").to_csv(photos / "metadata.csv", index=False),
+        "photos",
+        "",
+    ),
+    "metadata.jsonl": (lambda at, photos: lines(table("file_name", "text"), photos / "metadata.jsonl"), "photos", ""),
+    "metadata.parquet": (
+        lambda at, photos: table("file_name", "text").to_parquet(photos / "metadata.parquet"),
+        "photos",
+        "",
+    ),
+    "a folder of Parquet": (
+        lambda at, photos: [
+            (at / "p").mkdir(),
+            *(
+                table()[part].to_parquet(at / f"p/{place}.parquet")
+                for place, part in enumerate((slice(3), slice(3, None)))
+            ),
+        ],
+        "photos",
+        "p",
+    ),
+    "save_to_disk": (lambda at, _: saved(at / "d", table().to_dict("list")), "photos", "d"),
+    "save_to_disk, images inside": (
+        lambda at, photos: saved(at / "d", embedded(photos) | {"file": list(CAPTIONS)}, split="test"),
+        "hf:{at}/d?split=test&name=file",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_data(form, photos, tmp_path, capsys):
+    write, images, captions = FORMS[form]
+    write(tmp_path, photos)
+    at = (images if images.startswith("hf:") else "{at}/" + images).format(at=tmp_path)
+    read = read_all_pairs(at, captions and f"{tmp_path}/{captions}")
+    assert {item.image: list(item.captions) for item in read.items} == CAPTIONS
+    assert list(read.names) == list(CAPTIONS)
+    expected = [hash_image(photos / name) for name in CAPTIONS]
+    assert list(FileImages(read.names, read.paths).hashes) == expected
+    assert "3 images, 6 captions" in capsys.readouterr().err
+    # Training reads the same.
+    pairs = open_pairs(at, captions and f"{tmp_path}/{captions}")
+    assert [pairs[n].name for n in range(3)] == list(CAPTIONS)
+    assert [np.asarray(pairs[n].open())[0, 0, 0] for n in range(3)] == [0, 1, 2]
+
+
+def test_a_text_beside_an_image_has_a_caption_a_line(photos, capsys):
+    for name in CAPTIONS:
+        (photos / name).with_suffix(".txt").write_text(f"{name} one\r\n\n{name} two\n", newline="")
+    read = read_captioned_images(str(photos))
+    assert {item.image: item.captions for item in read.items} == {n: (f"{n} one", f"{n} two") for n in CAPTIONS}
+    (photos / "3.txt").unlink()
+    with pytest.raises(InputError, match=r"1 of 3 images without a text; the first is '3.png'; wanted metadata.csv"):
+        read_captioned_images(str(photos))
+
+
+def test_images_without_names_are_called_by_their_contents(photos, tmp_path):
+    rows = [{"photo": (photos / image).read_bytes(), "text": text} for image, text in ROWS]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    pandas.DataFrame(rows[::-1]).to_parquet(tmp_path / "b.parquet", row_group_size=2)
+    one, turned = (read_captioned_images(f"{tmp_path}/{name}.parquet") for name in "ab")
+    assert [list(item.captions) for item in one.items] == list(CAPTIONS.values())
+    assert sorted(one.names) == sorted(turned.names) and all(name.endswith(".png") for name in one.names)
+    # Two images of one name are not taken for one.
+    frame = pandas.DataFrame(embedded(photos, path=["0.png"] * 3))
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert read_captioned_images(f"{tmp_path}/c.parquet").names == one.names
+
+
+A, B = "image,caption\n1.png,one\n", "image,caption\n"
+# What is wrong -> the file's name, its contents, and what is said; `columns=` in the name are the user's.
+BAD = {
+    "an empty file": ("c.csv", "", "header: found an empty file"),
+    "no row": ("c.csv", B, "rows: found none"),
+    "no header": (
+        "c.csv",
+        "1.png,one\n",
+        "columns for the image: found '1.png', 'one'; wanted one of image, file_name",
+    ),
+    "one column": ("c.csv", "image\n1.png\n", "columns for the caption: found 'image'"),
+    "a strange delimiter": ("c.csv", "image:caption\n1.png:one\n", "columns for the image: found 'image:caption'"),
+    "two columns for captions": ("c.csv", "image,text,title\n1.png,a,b\n", "'text' and 'title', any of which may be"),
+    "a column twice": ("c.csv", "image,caption,caption\n1.png,a,b\n", "column 'caption': found 2 of that name"),
+    "a column that is not there": (
+        "c.csv?caption=words",
+        A,
+        "caption column 'words': found the columns 'image', 'caption'",
+    ),
+    "an unknown role": ("c.csv?text=words", A, "columns: entry: found 'text=words'"),
+    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted files of images"),
+    "links as images": ("c.csv", B + "https://a/1.png,one\n", "image of row 1: found the link 'https://a/1.png'"),
+    "too few cells": ("c.csv", A + "3.png\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
+    "an unquoted comma": ("c.csv", A + "3.png,one, two\n", r"row 2 \(to line 3\): found 3 cells"),
+    "an open quote": ("c.csv", A + '3.png,"one\nand more\n', "row 2: found unexpected end of data"),
+    "a quote inside": ("c.csv", A + '3.png,"one" two\n', "row 2: found ',' expected after '\"'"),
+    "an absolute path": ("c.csv", A + "/etc/3.png,x\n", "image of row 2: found '/etc/3.png'; wanted a path inside"),
+    "a way out": ("c.csv", A + "../3.png,x\n", r"image of row 2: found '\.\./3.png'; wanted a path inside"),
+    "no image": ("c.csv", A + ",x\n", "image of row 2: found an empty string"),
+    "an empty caption": ("c.csv", A + "3.png,  \n", r"caption of row 2 \('3.png'\): found an empty text"),
+    "a missing image": ("c.csv", A + "9.png,x\n", "images: found 1 of 2 images in none of .*; the first is '9.png'"),
+    "Latin-1": ("c.csv", (A + "3.png,B\u00e4r\n").encode("latin-1"), "bytes that are not UTF-8 at offset"),
+    "UTF-16": ("c.csv", A.encode("utf-16"), "bytes that are not UTF-8 at offset 0"),
+    "mixed types": (
+        "c.jsonl",
+        '{"image": "1.png", "text": "a"}\n{"image": "3.png", "text": 3}\n',
+        r"text of line 2 \('3.png'\): found a number",
+    ),
+    "another type in a list": (
+        "c.jsonl",
+        '{"image": "1.png", "captions": ["a", null]}\n',
+        r"captions of line 1 .*: found null",
+    ),
+    "another key in a line": (
+        "c.jsonl",
+        '{"image": "1.png", "text": "a"}\n{"image": "3.png"}\n',
+        "line 2 for the caption: found 'image'",
+    ),
+    "a line that is no object": ("c.jsonl", '["1.png", "a"]\n', "line 1: found a list"),
+    "a line cut short": ("c.jsonl", '{"image": "1.png", "text": "a"}\n{"image": "3', "line 2: found Unterminated"),
+    "no Parquet": ("c.parquet", A, "found .*[Pp]arquet"),
+    "a file that is not there": ("no.csv", None, "no.csv: file: found nothing there"),
+    "no such data set": ("hf:nobody/nothing?split=test", None, "data set: found .*nobody/nothing"),
+    "an unknown option": ("hf:nobody/nothing?splits=test", None, "option: found splits"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_named_by_column_and_row(kind, photos, tmp_path, monkeypatch):
+    name, content, said = BAD[kind]
+    path = name if name.startswith("hf:") else f"{tmp_path}/{name}"
+    if content is not None:
+        Path(path.partition("?")[0]).write_bytes(content if isinstance(content, bytes) else content.encode())
+    if name.startswith("hf:"):
+        pytest.importorskip("datasets").config.HF_HUB_OFFLINE = True
+    with pytest.raises(InputError, match=said) as caught:
+        read_captioned_images(str(photos), path)
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_that_the_user_names():
+    assert parse_columns("image=a, caption=b c") == {"image": "a", "caption": "b c"} and parse_columns("") == {}
+    for text in ("image", "image=", "image=a,image=b", "photo=a"):
+        with pytest.raises(InputError, match="wanted image=COLUMN,caption=COLUMN"):
+            parse_columns(text)
+
+
+def test_a_repeated_row_is_kept_and_said(tmp_path):
+    (tmp_path / "c.csv").write_text(A + "1.png,one\n")
+    found = open_captions(f"{tmp_path}/c.csv", {})
+    assert found.items[0].captions == ("one", "one")
+    assert found.summary() == "c.csv: 1 images, 2 captions, 1 of them twice for one image, columns image and caption"
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_images_of_16_bits_are_scaled_and_not_clipped(suffix, tmp_path, capsys):
+    shades = np.linspace(0, 65535, 24 * 30).reshape(24, 30).astype(np.uint16)
+    Image.fromarray(shades).save(tmp_path / f"deep.{suffix}")
+    deep = np.asarray(open_image(tmp_path / f"deep.{suffix}").convert("RGB")).astype(float)
+    np.testing.assert_allclose(deep, np.repeat(shades[..., None] / 257, 3, 2), atol=0.5 + 1e-6)
+    capsys.readouterr()
+    assert open_image(tmp_path / f"deep.{suffix}").mode == "L" and not capsys.readouterr().err
+
+
+def test_images_whose_range_is_unknown_are_refused(tmp_path):
+    Image.fromarray(np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)).save(tmp_path / "deep.tif")
+    with pytest.raises(InputError, match=r"deep.tif: image: found values from 0 to 1; wanted 8 or 16 bits"):
+        open_image(tmp_path / "deep.tif")
+
+
+def test_tars_are_read_by_commands_as_well(photos, tmp_path):
+    shutil.make_archive(str(tmp_path / "t"), "tar", photos)
+    for name in CAPTIONS:
+        (photos / name).with_suffix(".txt").write_text(f"caption of {name}")
+    shutil.make_archive(str(tmp_path / "whole"), "tar", photos)
+    read = read_all_pairs(f"{tmp_path}/whole.tar")
+    assert sorted(read.captions) == sorted(f"caption of {name}" for name in CAPTIONS)
+    assert sorted(map(hash_image, read.paths)) == sorted(hash_image(photos / name) for name in CAPTIONS)
