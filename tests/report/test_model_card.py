@@ -1,0 +1,127 @@
+"""A model card says what results say, in the hub's own form, and goes to the hub without its token being printed."""
+
+import csv
+import http.server
+import json
+import threading
+from typing import ClassVar
+
+import pandas
+import pytest
+from huggingface_hub import ModelCard, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from rococo_jax.errors import InputError
+from rococo_jax.report import write_report
+from rococo_jax.report.model_card import model_card, push, write_card
+from tests.support.made_runs import make_run
+
+TOKEN = "hf_never_printed"
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as an upload needs."""
+
+    files: ClassVar[dict[str, str]] = {}
+    refuses = False
+
+    def log_message(self, *said):
+        pass
+
+    def do_GET(self):
+        self.answer({"sha": "0" * 40, "id": "me/clip"})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.headers["authorization"] == f"Bearer {TOKEN}"
+        if self.refuses:
+            return self.answer({"error": f"not yours, {TOKEN}"}, 403)
+        if "preupload" in self.path:
+            files = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+                     for each in json.loads(body)["files"]]  # fmt: skip
+            return self.answer({"files": files})
+        if "/commit/" in self.path:
+            lines = map(json.loads, body.decode().splitlines())
+            self.files.update(
+                {each["value"]["path"]: each["value"]["content"] for each in lines if each["key"] == "file"}
+            )
+        return self.answer({"url": f"http://127.0.0.1:{self.server.server_address[1]}/me/clip", "success": True,
+                            "commitOid": "1" * 40, "commitUrl": "http://127.0.0.1/me/clip/commit/1"})  # fmt: skip
+
+    def answer(self, value, code=200):
+        content = json.dumps(value).encode()
+        self.send_response(code)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    Hub.files, Hub.refuses = {}, False
+    yield Hub
+    server.shutdown()
+
+
+def figures_of(results: dict) -> dict:
+    return {
+        (task, variant, name): value
+        for task, variants in results["tasks"].items()
+        for variant, metrics in variants.items()
+        for name, value in metrics.items()
+        if value is not None
+    }
+
+
+def test_the_card_is_one_that_the_hub_reads_and_has_every_figure(tmp_path):
+    path = make_run(tmp_path / "run", "clip", 0.5) / "results.json"
+    write_card(tmp_path, model_card([path], "mit"), [path])
+    loaded = ModelCard.load(tmp_path / "README.md")
+    name, results = model_index_to_eval_results(metadata_load(tmp_path / "README.md")["model-index"])
+    stored = json.loads(path.read_text())
+    assert name == stored["model"] and loaded.data.license == "mit"
+    found = {
+        (each.task_name, each.dataset_config.partition("/")[2], each.metric_type): each.metric_value for each in results
+    }
+    expected = figures_of(stored)
+    assert found == {key: expected[key] for key in found} and len(found) > 0.9 * len(expected)
+    assert all(len(each.dataset_args["fingerprint"]) == 64 for each in results)
+    assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG") and "![Figures](figures.png)" in loaded.text
+
+
+def test_a_folder_is_uploaded_and_a_refusal_is_one_line_without_the_token(hub, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "README.md").write_text("# clip\n")
+    push(tmp_path / "model", "me/clip")
+    assert set(hub.files) == {"README.md"}
+    hub.refuses = True
+    with pytest.raises(InputError, match=r"me/clip: hub: found .*403") as caught:
+        push(tmp_path / "model", "me/clip")
+    said = str(caught.value) + "".join(capsys.readouterr())
+    assert TOKEN not in said and "\n" not in str(caught.value)
+
+
+def test_results_of_two_models_have_no_one_card(tmp_path):
+    paths = [make_run(tmp_path / name, name, 0.5) / "results.json" for name in ("one", "other")]
+    with pytest.raises(InputError, match="models: found one, other; wanted results of one model"):
+        model_card(paths)
+
+
+def test_the_long_form_has_one_row_a_metric(tmp_path):
+    paths = [make_run(tmp_path / name, name, 0.5) / "results.json" for name in ("one", "other")]
+    write_report([tmp_path], tmp_path / "report.html", long=True)
+    table = pandas.read_csv(tmp_path / "report_long.csv")
+    rows = json.loads((tmp_path / "report_long.json").read_text())
+    for path in paths:
+        stored = json.loads(path.read_text())
+        expected = figures_of(stored)
+        of_model = table[table.model == stored["model"]].dropna(subset="value")
+        keys = zip(of_model.task, of_model.variant, of_model.metric, strict=True)
+        assert dict(zip(keys, of_model.value, strict=True)) == pytest.approx(expected, rel=0, abs=0)
+    assert len(rows) == len(table) and set(rows[0]) == set(next(csv.reader((tmp_path / "report_long.csv").open())))
