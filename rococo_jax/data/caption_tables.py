@@ -133,7 +133,7 @@ def collect_rows(
             used |= dict.fromkeys(chosen[header])
         image, caption = chosen[header]
         name = _name_below(row[image], roots, f"{image} of {where}", source)
-        captions.setdefault(name, []).extend(texts_of(row[caption], f"{caption} of {where} ({name!r})", source))
+        captions.setdefault(name, []).extend(texts_of(row[caption], caption, f"{where} ({name!r})", source))
     if not captions:
         raise InputError(source, "rows", "none", "at least one image with a caption")
     items = tuple(CaptionedImage(name, tuple(texts)) for name, texts in captions.items())
@@ -150,7 +150,7 @@ def _name_below(name: Any, roots: Iterable[Path], where: str, source: object) ->
     return check_image_name(name, where, source)
 
 
-def texts_of(value: Any, where: str, source: object) -> list[str]:
+def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
     """The captions of a cell: a text, or a list of texts, also one that is written in JSON or Python.
 
     Raises:
@@ -159,14 +159,14 @@ def texts_of(value: Any, where: str, source: object) -> list[str]:
     if isinstance(value, str) and value.startswith("[") and value.rstrip().endswith("]"):
         value = _as_list(value)
     if not isinstance(value, str | list):
-        raise InputError(source, where, kind_of(value), "a string or a list of strings")
-    texts = [value] if isinstance(value, str) else value
+        raise InputError(source, f"{column} of {where}", kind_of(value), "a string or a list of strings")
+    texts = {column: value} if isinstance(value, str) else {f"{column} {n}": text for n, text in enumerate(value)}
     if not texts:
-        raise InputError(source, where, "an empty list", "at least one caption")
-    for text in texts:
-        if not check_text(text, where, source).strip():
-            raise InputError(source, where, "an empty text", "a caption")
-    return texts
+        raise InputError(source, f"{column} of {where}", "an empty list", "at least one caption")
+    for field, text in texts.items():
+        if not check_text(text, f"{field} of {where}", source).strip():
+            raise InputError(source, f"{field} of {where}", "an empty text", "a caption")
+    return list(texts.values())
 
 
 def _as_list(text: str) -> str | list:

@@ -125,6 +125,7 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> Capti
     missing = [name for name, path in texts.items() if not path.is_file()]
     if missing:
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
+        found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
     items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items())
     return CaptionsFile(str(folder), items, folder=folder)

@@ -176,7 +176,7 @@ def read_image_tables(
             roots,
         )
     texts = [
-        texts_of(value, f"{caption} of row {number}", source)
+        texts_of(value, caption, f"row {number}", source)
         for number, value in enumerate((value for table in read for value in table[caption].to_pylist()), 1)
     ]
     places = [

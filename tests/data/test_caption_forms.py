@@ -248,7 +248,7 @@ BAD = {
     "another type in a list": (
         "c.jsonl",
         '{"image": "1.png", "captions": ["a", null]}\n',
-        r"captions of line 1 .*: found null",
+        r"captions 1 of line 1 .*: found null",
     ),
     "another key in a line": (
         "c.jsonl",

@@ -172,4 +172,4 @@ def test_each_captions_file_reads_its_own_folder_first_and_then_the_others(tmp_p
     with pytest.raises(InputError, match=r"1 of 2 images in none of .*lines; the first is '4.jpg'"):
         read_captioned_images("", f"{tmp_path}/lines/c.jsonl")
     with pytest.raises(InputError, match="captions: files: found ''"):
-        read_captioned_images(str(tmp_path), "")
+        read_captioned_images("", "")

@@ -141,13 +141,13 @@ def test_json_lines_beside_their_images_need_no_folder(tmp_path):
     ("text", "message"),
     [
         ('{"image": "a.png", "caption": "a"}\n{"image": ', "line 2: found"),
-        ('{"image": "a.png"}', r"line 1 \('a.png'\): found the keys \['image'\]"),
+        ('{"image": "a.png"}', "line 1 for the caption: found 'image'"),
         ('{"image": "a.png", "caption": 3}', "caption of line 1"),
         ('{"image": "a.png", "captions": ["a", null]}', "captions 1 of line 1"),
         ('{"image": "a.png", "captions": []}', "captions of line 1.*found an empty list"),
         ('{"image": "../a.png", "caption": "a"}', "a path inside the image folder"),
-        ('["a.png", "a"]', "item 1: found a list"),
-        ("\n", "lines: found none"),
+        ('["a.png", "a"]', "line 1: found a list"),
+        ("\n", "rows: found none"),
     ],
 )
 def test_lines_that_are_no_pairs_are_named(tmp_path, text, message):
