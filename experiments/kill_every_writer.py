@@ -57,6 +57,7 @@ def writers(world: World) -> dict[str, list]:
         "mix": world.mix(out="made"),
         "corrupt": world.corrupt(out="made"),
         "pack": world.pack(out="made"),
+        "make": world.make(out="made"),
         "lexicon": ["lexicon", "--out", out],
         "fetch": ["fetch", "rococo", "--data", out],
         "convert": ["convert", world / "hf", out],

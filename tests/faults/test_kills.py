@@ -13,7 +13,7 @@ from rococo_jax.cli.main import main
 from tests.support.faults import World
 from tests.support.kills import Killed, killed_at, watched
 
-WRITERS = ("score", "alter", "mix", "pack")
+WRITERS = ("score", "alter", "mix", "pack", "make")
 DEARER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("embed", "influence", "corrupt", "evaluate")]
 
 

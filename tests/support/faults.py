@@ -74,6 +74,11 @@ class World:
         return ["mix-images", "--images", self / images, "--captions", self / "captions.json", "--out", self / out,
                 *extra]  # fmt: skip
 
+    def make(self, out: str = "made") -> list:
+        """`rococo make-benchmark`."""
+        return ["make-benchmark", "--images", self / "images", "--captions", self / "captions.json", "--name", "own",
+                "--mixed", "mix_0.9", "--out", self / out]  # fmt: skip
+
     def corrupt(self, *extra: object, images: str = "images", out: str = "corrupted") -> list:
         """`rococo corrupt-images`, of a cheap kind."""
         return ["corrupt-images", "--images", self / images, "--corruption", "brightness", "--severity", "1",
