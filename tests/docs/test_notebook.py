@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.support.exportable import export_for_transformers, exportable_encoder
-from tests.support.paths import CHECKOUT
+from tests.support.paths import CHECKOUT, REAL_DATA
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 NOTEBOOK = NOTEBOOKS / "quickstart.ipynb"
@@ -118,3 +118,20 @@ def test_the_defence_is_trained_and_asked_what_it_learnt(tmp_path, monkeypatch):
     # One of them is enough to run every cell; the others only differ in their weights.
     left = run_cells("train_defence", tmp_path, monkeypatch, {**small, "DEFENCES": dict([list(defences.items())[1]])})
     assert "grounding" in left["results"]["and balanced"]["tasks"]["image_to_text"]["same_concept"]
+
+
+@pytest.mark.slow
+def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, monkeypatch):
+    """On photographs where they are there, else on drawn scenes."""
+    small = {"SCENES": 16, "STEPS": 1, "BATCH": 8}
+    photos = REAL_DATA / "coco" / "originals" / "val2014"
+    if photos.is_dir():
+        names = {path.name for path in photos.iterdir()}
+        items = json.loads((REAL_DATA / "coco" / "captions_test.json").read_text())
+        rows = [[item["image"].rpartition("/")[2], text] for item in items for text in item["caption"][:2]]
+        rows = [row for row in rows if row[0] in names][:32]
+        (tmp_path / "photos.jsonl").write_text("\n".join(json.dumps({"file_name": a, "text": b}) for a, b in rows))
+        small |= {"PHOTOS": str(photos), "CAPTIONS": str(tmp_path / "photos.jsonl")}
+    left = run_cells("your_data", tmp_path, monkeypatch, small)
+    assert set(left["results"]) == {"before", "after"}
+    assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()

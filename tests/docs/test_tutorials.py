@@ -55,6 +55,7 @@ def test_every_user_has_a_tutorial_and_every_block_a_language():
         "one-checkpoint",
         "training-on-a-pod",
         "twenty-checkpoints",
+        "your-data",
     ]
     for page in TUTORIALS:
         text = page.read_text(encoding="utf-8")
@@ -83,7 +84,7 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
 
 @pytest.mark.slow
 # The first tutorial always; the notebook's page is the notebook in another form, which a test runs, too.
-@pytest.mark.parametrize("only", ["one-checkpoint", pytest.param("", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("only", ["one-checkpoint", "your-data", pytest.param("", marks=pytest.mark.thorough)])
 def test_every_command_of_the_tutorials_runs(only, tmp_path):
     for name in ("configs", "launch"):
         (tmp_path / name).symlink_to(CHECKOUT / name)
@@ -102,7 +103,9 @@ def test_every_command_of_the_tutorials_runs(only, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
-    for written in ("out/mine/report.html", "out/own/results.json", "mine.npz"):
+    first = {"one-checkpoint": ("out/mine/report.html", "out/own/results.json", "mine.npz"),
+             "your-data": ("DATA/photos/README.md", "out/photos.html", "out/photos_long.json")}  # fmt: skip
+    for written in (path for page, paths in first.items() if page == (only or page) for path in paths):
         assert (tmp_path / written).is_file(), written
     if only:
         return
