@@ -46,6 +46,7 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.inputs import open_benchmarks
+    from rococo_jax.evaluation.models.encoder import EncoderModel
     from rococo_jax.evaluation.runner import evaluate_model
 
     names = cut_annotations(Path(arguments.annotations), Path(arguments.images), work / "annotations", arguments.count)
@@ -58,7 +59,7 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
     seconds = {}
     for what in ("ours_compiling", "ours"):
         started = time.perf_counter()
-        results = evaluate_model(ours, benchmarks, Settings(), EmbeddingCache(work / what)).results
+        results = evaluate_model(EncoderModel(ours), benchmarks, Settings(), EmbeddingCache(work / what)).results
         seconds[what] = time.perf_counter() - started
     folders = mixed_folders(names, paths, work)
     started = time.perf_counter()

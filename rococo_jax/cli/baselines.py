@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.benchmarks.baselines import BASELINES, figure, text_baselines
     from rococo_jax.benchmarks.text_pairs import read_text_pairs
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.baselines import read_training_captions
+    from rococo_jax.evaluation.companions import read_training_captions
     from rococo_jax.storage import write_json
 
     training = None if arguments.captions is None else read_training_captions(arguments.captions)
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _holds_plain_captions(file: str) -> bool:
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.scoring import read_score_annotation
+    from rococo_jax.evaluation.models.arrays import read_score_annotation
 
     try:
         return isinstance(read_score_annotation(file), list)

@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.demo.questions import open_questions
     from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.baselines import training_captions
+    from rococo_jax.evaluation.companions import standard_companions, training_captions
     from rococo_jax.evaluation.inputs import open_benchmarks
-    from rococo_jax.evaluation.runner import evaluate_all
+    from rococo_jax.evaluation.model_series import evaluate_all
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.report import write_report
     from rococo_jax.runtime import cache_folder, enable_compilation_cache
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
-    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training=training)
+    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, standard_companions(training))
     print_summary(all_results, wide=arguments.wide)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

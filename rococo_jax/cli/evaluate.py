@@ -99,10 +99,11 @@ def _run(arguments: argparse.Namespace) -> int:
     import jax
 
     from rococo_jax.cli.embed import compute_of, embedding_cache, load_options
+    from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.estimate import estimate
     from rococo_jax.evaluation.journal import JOURNAL, write_journal
     from rococo_jax.evaluation.model_list import read_models, shard_of
-    from rococo_jax.evaluation.runner import evaluate_all
+    from rococo_jax.evaluation.model_series import evaluate_all
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
     from rococo_jax.report import write_report
@@ -130,7 +131,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     broadcast_from_process_0("estimate", begin)
     cache = embedding_cache(arguments)
-    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, compute, names, training, options)
+    companions = standard_companions(training)
+    all_results, failed = evaluate_all(folders, out, benchmarks, settings, cache, companions, compute, names, options)
     if jax.process_index() == 0:
         if all_results:
             show_results(all_results, arguments)
@@ -175,7 +177,7 @@ def _option(name: str) -> str:
 
 def _training(arguments: argparse.Namespace):
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.baselines import read_training_captions
+    from rococo_jax.evaluation.companions import read_training_captions
 
     captions, images = arguments.baseline_captions, arguments.baseline_images
     if captions is None and images is not None:

@@ -7,7 +7,7 @@ results stand in one table with those of `rococo evaluate`.
 import argparse
 
 from rococo_jax.cli.outputs import add_table_arguments, output_file, output_file_or_folder, output_folder
-from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file
+from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file, write_evaluated
 
 HELP = "Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels."
 EXAMPLES = """\
@@ -69,30 +69,22 @@ def run(arguments: argparse.Namespace) -> None:
         _score_benchmarks(arguments)
         return
 
-    from rococo_jax.evaluation.results import with_checksum, write_per_query
-    from rococo_jax.evaluation.scoring import score_embeddings, score_similarities
-    from rococo_jax.evaluation.summary import print_summary
-    from rococo_jax.runtime import enable_compilation_cache, make_mesh
-    from rococo_jax.storage import write_json
+    from rococo_jax.benchmarks.settings import Settings
+    from rococo_jax.encoders.cache import EmbeddingCache
+    from rococo_jax.evaluation.models.arrays import annotation_benchmark
+    from rococo_jax.evaluation.models.stored_embeddings import ArrayEmbeddings
+    from rococo_jax.evaluation.models.stored_similarities import SimilarityMatrix
+    from rococo_jax.evaluation.runner import evaluate_model
+    from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
+    benchmark = annotation_benchmark(arguments.annotation, arguments.protocol)
     if arguments.similarities:
-        results, table = score_similarities(
-            arguments.similarities, arguments.annotation, arguments.protocol, arguments.name
-        )
+        model = SimilarityMatrix(arguments.similarities, arguments.name)
     else:
-        results, table = score_embeddings(
-            arguments.image_embeddings,
-            arguments.text_embeddings,
-            arguments.annotation,
-            arguments.protocol,
-            arguments.name,
-            mesh=make_mesh(),
-        )
-    if arguments.per_query:
-        write_per_query(arguments.per_query, table)
-    write_json(arguments.out, with_checksum(results))
-    print_summary([results], wide=arguments.wide)
+        model = ArrayEmbeddings(arguments.image_embeddings, arguments.text_embeddings, arguments.name)
+    settings = Settings(protocol=arguments.protocol)
+    write_evaluated(evaluate_model(model, [benchmark], settings, EmbeddingCache(None)), arguments)
 
 
 def _score_benchmarks(arguments: argparse.Namespace) -> None:
@@ -100,19 +92,21 @@ def _score_benchmarks(arguments: argparse.Namespace) -> None:
 
     from rococo_jax.cli.evaluate import benchmarks_of, settings_of
     from rococo_jax.encoders.cache import EmbeddingCache
+    from rococo_jax.evaluation.companions import standard_companions
+    from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
+    from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
     from rococo_jax.evaluation.runner import evaluate_into
-    from rococo_jax.evaluation.stored import StoredEmbeddings, StoredSimilarities
     from rococo_jax.evaluation.summary import print_summary
     from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
-    benchmarks = benchmarks_of(arguments)
+    benchmarks, settings = benchmarks_of(arguments), settings_of(arguments)
     if arguments.similarities:
         model = StoredSimilarities(arguments.similarities, arguments.name)
     else:
         model = StoredEmbeddings(arguments.embeddings, arguments.name, arguments.allow_unknown)
-        model.refuse_unknown(benchmarks)
-    results, _ = evaluate_into(Path(arguments.out), model, benchmarks, settings_of(arguments), EmbeddingCache(None))
+    out, companions = Path(arguments.out), standard_companions()
+    results, _ = evaluate_into(out, model, benchmarks, settings, EmbeddingCache(None), companions)
     print_summary([results], wide=arguments.wide)
 
 

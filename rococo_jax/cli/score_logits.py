@@ -1,6 +1,7 @@
 """The part of `rococo score` that takes logits of classes."""
 
 import argparse
+from typing import Any
 
 _OTHERS = ("similarities", "embeddings", "image_embeddings", "text_embeddings", "annotation")
 
@@ -24,17 +25,14 @@ def score_logits_file(arguments: argparse.Namespace) -> None:
     """Scores, writes, and prints the table."""
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import named_values
-    from rococo_jax.evaluation.results import with_checksum, write_per_query
-    from rococo_jax.evaluation.summary import print_summary
-    from rococo_jax.evaluation.user_logits import score_logits
-    from rococo_jax.storage import write_json
+    from rococo_jax.evaluation.models.class_logits import score_logits
 
     for name in _OTHERS:
         if getattr(arguments, name, None):
             raise InputError("rococo score", "input", f"--logits with --{name.replace('_', '-')}", "one of them")
     if arguments.labels is None:
         raise InputError("rococo score", "--labels", "nothing", "a file, with --logits")
-    results, table = score_logits(
+    evaluated = score_logits(
         arguments.logits,
         arguments.labels,
         task=arguments.task,
@@ -43,9 +41,17 @@ def score_logits_file(arguments: argparse.Namespace) -> None:
         groups=arguments.groups,
         corrupted=named_values(arguments.corrupted, "--corrupted", "fog_3=F.npz"),
         outside=named_values(arguments.out_logits, "--out-logits", "NAME=F.npz"),
-        per_query=bool(arguments.per_query),
     )
+    write_evaluated(evaluated, arguments)
+
+
+def write_evaluated(evaluated: Any, arguments: argparse.Namespace) -> None:
+    """Write the results, and the rows where they are wanted, and print the table."""
+    from rococo_jax.evaluation.results import with_checksum, write_per_query
+    from rococo_jax.evaluation.summary import print_summary
+    from rococo_jax.storage import write_json
+
     if arguments.per_query:
-        write_per_query(arguments.per_query, table)
-    write_json(arguments.out, with_checksum(results))
-    print_summary([results], wide=arguments.wide)
+        write_per_query(arguments.per_query, evaluated.per_query)
+    write_json(arguments.out, with_checksum(evaluated.results))
+    print_summary([evaluated.results], wide=arguments.wide)

@@ -46,6 +46,8 @@ class ForeignEncoder:
         InputError: the object lacks a method.
     """
 
+    training_images = None  # not known
+
     def __init__(
         self,
         encoder: Any,

@@ -35,10 +35,12 @@ class FeatureEncoder(Protocol):
     Attributes:
         name: what tables call it.
         mesh: the devices that similarities are computed on.
+        logit_scale: the factor on cosines by which they become probabilities; None where it has none.
     """
 
     name: str
     mesh: jax.sharding.Mesh
+    logit_scale: float | None
 
     def prepare(self, image: Image.Image) -> Any:
         """An image as `image_features` takes it; called in the threads that open files."""

@@ -9,9 +9,10 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.models.loading import open_model
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
-from rococo_jax.evaluation.seen_images import load_any
 
 
 def evaluate(
@@ -54,11 +55,11 @@ def evaluate(
         TypeError: there is no such setting.
     """
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    asked = Settings(**tuples, allow_missing_images=allow_missing_images)
-    opened = open_benchmarks(asked, images=images, annotations=annotations, data=data, names=benchmarks)
+    requested = Settings(**tuples, allow_missing_images=allow_missing_images)
+    opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
     options = LoadOptions(activation, tokenizer, model_arguments or {})
-    encoder = load_any(model, compute=Compute(precision, images_at_once), options=options)
-    kept = EmbeddingCache(cache)
+    loaded = open_model(model, compute=Compute(precision, images_at_once), options=options)
+    embeddings, companions = EmbeddingCache(cache), standard_companions()
     if out is None:
-        return evaluate_model(encoder, opened, asked, kept).results
-    return evaluate_into(Path(out), encoder, opened, asked, kept)[0]
+        return evaluate_model(loaded, opened, requested, embeddings, companions).results
+    return evaluate_into(Path(out), loaded, opened, requested, embeddings, companions)[0]

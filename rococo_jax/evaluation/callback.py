@@ -11,8 +11,8 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.inputs import read_benchmarks, read_settings
+from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.evaluation.runner import outcomes_of
 from rococo_jax.processes import run_on_all_processes
 from rococo_jax.runtime import cache_folder
 
@@ -60,7 +60,8 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
     def evaluate(encoder: Encoder) -> dict[str, float]:
         # A key needs the hash of whole parameters, which no process has where they are sharded over several.
         kept = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
-        outcomes = [each for benchmark in benchmarks for each in outcomes_of(encoder, benchmark, settings, kept)]
+        model = EncoderModel(encoder)
+        outcomes = [each for benchmark in benchmarks for each in model.outcomes(benchmark, settings, kept)]
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)

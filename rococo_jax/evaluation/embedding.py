@@ -17,19 +17,16 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.stored import Stored
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
 
 
-def embed_benchmark(encoder: FeatureEncoder | Stored, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
+def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
     """Unit vectors of every row of every table.
 
     Raises:
         InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
     """
-    if hasattr(encoder, "embeddings_of"):  # made elsewhere
-        return encoder.embeddings_of(benchmark)
     tables = {TEXTS: embed_texts(encoder, benchmark.texts, cache)}
     tables |= zip(
         benchmark.image_sets, embed_image_sets(encoder, list(benchmark.image_sets.values()), cache), strict=True
@@ -39,8 +36,7 @@ def embed_benchmark(encoder: FeatureEncoder | Stored, benchmark: Benchmark, cach
         images, texts = next(width for name, width in widths.items() if name != TEXTS), widths[TEXTS]
         found = f"{images} of an image and {texts} of a text"
         raise InputError(encoder.name, "width of the vectors", found, "one width for both")
-    scale = getattr(encoder, "logit_scale", None)
-    return Embeddings(tables, logit_scale=None if scale is None else float(scale))
+    return Embeddings(tables, logit_scale=encoder.logit_scale)
 
 
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:

@@ -75,8 +75,8 @@ def _won(outcomes: Sequence[Outcome], benchmark: Benchmark, role: str) -> dict[s
     """The pairs of each variant whose original won, blind or by looking, in reverse order."""
     waiting: dict[str, list[Example]] = {}
     for outcome in outcomes:
-        found = outcome.won(benchmark) if hasattr(outcome, "won") else []
-        waiting.setdefault(outcome.variant, []).extend(each for each in found if each.role == role)
+        won = [each for each in outcome.won(benchmark) if each.role == role]
+        waiting.setdefault(outcome.variant, []).extend(won)
     return {variant: won[::-1] for variant, won in waiting.items()}
 
 

@@ -5,7 +5,7 @@ OUT/captions.jsonl   one line a caption: a JSON string, as it is to be embedded
 OUT/images/KEY...    the images; originals byte for byte, mixed, corrupted and cropped ones as PNG
 
 The key of an original is its name in the annotations, of another image `SET/NAME`, of a part of an image
-`crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `stored.StoredEmbeddings` reads vectors by these keys.
+`crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `models.stored_embeddings` reads vectors by these keys.
 """
 
 import io
@@ -37,6 +37,15 @@ def keys_of(images: ImageSet) -> list[str]:
         parts = zip(images.rows, boxes, strict=True)
         return [f"{images.name}/{names[row]}@{','.join(map(str, box))}" for row, box in parts]
     return [f"{images.name}/{name}" for name in names]
+
+
+def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:
+    """Name and hash of each of the benchmark's images; None where it has no files."""
+    for images in benchmark.image_sets.values():
+        files = getattr(images, "originals", images)
+        if tuple(getattr(files, "names", ())) == benchmark.images:
+            return files.names, files.hashes
+    return None
 
 
 def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dict[str, int]:

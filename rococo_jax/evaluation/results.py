@@ -40,16 +40,19 @@ RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
 
 
-def make_fingerprint(*, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+def make_fingerprint(
+    *, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str, versions: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What a result depends on. Where `comparable` agrees, all but the model is the same: one table may hold both.
 
     Args:
         model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
         data: for each benchmark the hashes of its annotations, and of its images where they were read.
         protocol: `paper` or `strict`.
+        versions: of the programs that made the model's numbers; those of this process by default.
     """
-    versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
-    conditions = {"data": dict(data), "protocol": protocol, "versions": versions}
+    here = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
+    conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or here)}
     return {"model": dict(model), **conditions, "comparable": hash_json(conditions)}
 
 
@@ -69,27 +72,27 @@ def make_results(
         baseline = None if against is None else against.counted
         counted = [each.counted for each in of_variant]
         kinds[task] = first.kind
-        of_pairs = [found for each in of_variant if (found := getattr(each, "grounding", None)) is not None]
-        left_out = next(filter(None, (getattr(each, "left_out", None) for each in of_variant)), None)
+        of_pairs = [found for each in of_variant if (found := each.grounding) is not None]
+        left_out = next(filter(None, (each.left_out for each in of_variant)), None)
         # A mean over parts is over all of them, or there is none.
         of_pairs = [] if left_out else of_pairs
         tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline) | (
             mean_of_runs(of_pairs) if of_pairs else {}
         )
         bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
-        changed = [each.change_from(against) for each in of_variant if hasattr(each, "change_from")] if against else []
+        changed = [each.change_from(against) for each in of_variant] if against else []
         if changed and None not in changed:
             tasks[task][variant] |= mean_of_runs(changed)
             bounds[task][variant] |= intervals(changed)
-        alone += _chance_notes(task, variant, getattr(first, "chance", {}), tasks, bounds)
+        alone += _chance_notes(task, variant, first.chance, tasks, bounds)
         if not of_pairs:
-            no_partner = "no pair has a wrong partner" if getattr(first, "differences", None) is not None else None
+            no_partner = "no pair has a wrong partner" if first.differences is not None else None
             if why := left_out or no_partner:
                 alone.append(f"{task}, {variant}: no preference, blind and grounding, because {why}")
         seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
         sizes.setdefault(task, {})[variant] = first.sizes | seeds
-        if variant == first.variant and len(of_variant) == 1 and hasattr(first, "curves"):
-            curves.setdefault(task, {})[variant] = first.curves()
+        if variant == first.variant and len(of_variant) == 1 and (charted := first.curves()):
+            curves.setdefault(task, {})[variant] = charted
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -134,6 +137,18 @@ def per_query_table(tables: Iterable[Any]):
     return pa.concat_tables(tables, promote_options="default")
 
 
+def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarray]]) -> list[Any]:
+    """Each table with further columns, by name; as they are where there are none."""
+    import pyarrow as pa
+
+    extended = []
+    for table, of_table in zip(tables, columns or [{}] * len(tables), strict=True):
+        for name, values in of_table.items():
+            table = table.append_column(name, pa.array(values))
+        extended.append(table)
+    return extended
+
+
 def is_whole_per_query(path: str | os.PathLike) -> bool:
     """Whether all rows can be read."""
     import pyarrow as pa
@@ -156,7 +171,7 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
     types |= dict.fromkeys(words, pa.string()) | dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(whole, pa.int64())
     parts = [pa.schema(types.items()).empty_table()]
     for each in outcomes:
-        columns = each.pair_rows(tables) if hasattr(each, "pair_rows") else None
+        columns = each.pair_rows(tables)
         if columns is not None:
             count = len(columns["image"])
             named = {"task": [each.task] * count, "variant": [each.variant] * count, "seed": [each.seed] * count}

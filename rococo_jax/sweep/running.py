@@ -34,12 +34,13 @@ import jax
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.callback import make_evaluation
+from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.journal import JOURNAL, write_journal
+from rococo_jax.evaluation.models.loading import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
@@ -161,15 +162,16 @@ def _words_hash(point: Point) -> str:
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluates the model of a point into its folder."""
-    mesh = make_mesh(jax.local_devices())
-    encoder = run_on_all_processes(
-        f"loading {name}", lambda: load_encoder(str(folder / MODEL), mesh=mesh, compute=evaluation.compute)
+    mesh, out = make_mesh(jax.local_devices()), folder / EVALUATION
+    model = run_on_all_processes(
+        f"loading {name}",
+        lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
     )
-    encoder.name = name
+    companions = standard_companions()
     with contextlib.ExitStack() as held:
-        lock = hold(folder / EVALUATION, beside=True)
+        lock = hold(out, beside=True)
         broadcast_from_process_0("the results", lambda: held.enter_context(lock) and None)
-        evaluate_into(folder / EVALUATION, encoder, evaluation.benchmarks, evaluation.settings, evaluation.cache)
+        evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache, companions)
 
 
 def run_points(

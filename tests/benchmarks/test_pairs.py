@@ -8,8 +8,8 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, RankTask
 from rococo_jax.benchmarks.tasks import choice as choices
+from rococo_jax.evaluation.models.stored_similarities import rank_by_similarities
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.evaluation.scoring import rank_by_similarities
 
 IMAGES, EACH, WIDTH = 9, 3, 6
 CAPTIONS = IMAGES * EACH
@@ -111,7 +111,7 @@ def test_shares_join_to_the_whole(tables, make, count):
 def test_a_matrix_of_similarities_gives_the_same(tables):
     similarities = tables.tables[ORIGINALS] @ tables.tables[TEXTS].T
     task = altered_captions()
-    (found,) = rank_by_similarities([task], similarities)
+    found = rank_by_similarities(task, similarities)
     assert found.grounding.values() == task.score(tables).grounding.values()
 
 

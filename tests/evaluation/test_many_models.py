@@ -20,6 +20,7 @@ from rococo_jax.evaluation import runner
 from rococo_jax.evaluation.estimate import Work, cost_of, estimate_lines, spec_before_loading, work_of
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
+from rococo_jax.evaluation.model_series import evaluate_all
 from rococo_jax.models.flops import image_flops, text_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
@@ -54,7 +55,7 @@ def models(tmp_path_factory):
 def run_all(sources, data, out):
     benchmarks = open_benchmarks(SETTINGS, images=data / "images", annotations=data / "annotations")
     folders = {str(source): out / source.name for source in sources}
-    return runner.evaluate_all(folders, out, benchmarks, SETTINGS, EmbeddingCache(None))
+    return evaluate_all(folders, out, benchmarks, SETTINGS, EmbeddingCache(None))
 
 
 def journal(out) -> list[dict]:

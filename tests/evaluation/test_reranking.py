@@ -23,7 +23,9 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.inspection import inspect_model
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.companions.reranking import Reranking
 from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.models import DualEncoder, MatchingSpec, ModelSpec
 from rococo_jax.models.flops import matching_flops
@@ -172,7 +174,9 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
 
 def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened):
     settings = Settings(mixed_galleries=(), rerank=1000)
-    results, table, *_ = evaluate_model(encoder, opened(settings), settings, EmbeddingCache(None))
+    results, table, *_ = evaluate_model(
+        EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None), [Reranking()]
+    )
     assert_ranks(table.to_pylist(), 1000, reference, encoder, opened(settings))
     assert any("reranked" in note for note in results["notes"])
 
@@ -195,8 +199,8 @@ def test_what_is_not_judged_comes_after_the_best_in_the_order_of_cosines(
 def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, monkeypatch):
     cache = EmbeddingCache(tmp_path)
     asked = dataclasses.replace(ALTERED, rerank=1)
-    before = evaluate_model(encoder, opened(ALTERED), ALTERED, cache).results
-    after, rows, *_ = evaluate_model(encoder, opened(asked), asked, cache)
+    before = evaluate_model(EncoderModel(encoder), opened(ALTERED), ALTERED, cache).results
+    after, rows, *_ = evaluate_model(EncoderModel(encoder), opened(asked), asked, cache)
     on_top = [name for name in before["tasks"]["image_to_text"]["clean"] if name in ("r1", "fr1") or "top1" in name]
     for task, variants in before["tasks"].items():
         for variant, metrics in variants.items():
@@ -204,7 +208,7 @@ def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, 
     assert "rerank" not in before["fingerprint"]["data"]["rococo"]
     # Logits are kept: nothing is judged twice.
     monkeypatch.setattr(Encoder, "image_tokens", None)
-    assert evaluate_model(encoder, opened(asked), asked, cache).per_query.equals(rows)
+    assert evaluate_model(EncoderModel(encoder), opened(asked), asked, cache).per_query.equals(rows)
 
 
 def test_altered_images_are_judged_as_they_were_embedded(encoder, opened):

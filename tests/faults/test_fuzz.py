@@ -35,8 +35,8 @@ from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.arrays import read_array, read_score_annotation
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.scoring import read_array, read_score_annotation
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import read_lexicon
 from tests.support import fuzz

@@ -8,7 +8,7 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.evaluation.baselines import baselines_of
+from rococo_jax.evaluation.companions.caption_baselines import baselines_of
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -66,7 +66,7 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
     }
     results = make_results(name, "paper", fingerprint, outcomes)
     data = {"rococo": {"annotations": "made/annotations", "image_count": IMAGES, "caption_count": CAPTIONS}}
-    baselines = {"captions": None, "tasks": baselines_of([benchmark], None)}
+    baselines = {"captions": None, "tasks": baselines_of(benchmark)}
     write_json(folder / "results.json", results | {"baselines": baselines, "data": data, "about": about})
     write_per_query(folder / "pairs.parquet", pair_table(outcomes, benchmark))
     write_per_query(folder / "per_query.parquet", per_query_table(outcome.rows(benchmark) for outcome in outcomes))

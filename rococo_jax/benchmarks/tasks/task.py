@@ -1,7 +1,8 @@
 """The contract of all kinds of tasks: a task scores itself; its outcome has counts, rows and examples of errors."""
 
 import dataclasses
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -122,6 +123,31 @@ class OfTask:
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pooled = property(lambda self: self.of.pooled)
+    # What a kind of outcome need not have.
+    grounding = None
+    differences = None
+    left_out = None
+    chance: Mapping[str, float] = types.MappingProxyType({})
+
+    def change_from(self, baseline: Outcome) -> Counted | None:
+        """What corruption changed; None for an outcome without probabilities."""
+        return None
+
+    def curves(self) -> dict[str, Any] | None:
+        """What charts are drawn of."""
+        return None
+
+    def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
+        """Columns with an entry for each pair of an original and its altered copy."""
+        return None
+
+    def won(self, tables: Tables) -> list[Example]:
+        """Pairs whose original won, blind or by looking."""
+        return []
+
+    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"] | None:
+        """The queries or items that have one of these images; None where they cannot be told by images."""
+        return None
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ mean variance tr(S) / d, and the fixed ridge r. Both classes are training images
 way. The detector prefers the image with the higher score.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,20 +16,54 @@ from jaxtyping import Float
 
 from rococo_jax.benchmarks.baselines import figure, prefers
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS
-from rococo_jax.benchmarks.tasks import Task
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
 from rococo_jax.evaluation.embedding import embed_benchmark
+from rococo_jax.evaluation.models.model import Model
 
 DETECTOR = "detector"
 RIDGE = 0.1
 # More change little: the discriminant has as many weights as an embedding is wide.
 MOST_IMAGES = 1024
+
+
+@dataclasses.dataclass
+class MixingDetector(Companion):
+    """Adds to the part `baselines` a detector of each alteration, of models whose encoder is at hand."""
+
+    training: TrainingCaptions | None = None
+    _images: FileImages | None = None
+
+    def check(self, model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Find the images to fit on. Raises InputError as `training_images`."""
+        given = self.training is not None and self.training.folder is not None and model.encoder is not None
+        self._images = training_images(self.training.folder, self.training.image_names, benchmarks) if given else None
+
+    def beside(
+        self,
+        model: Model,
+        benchmark: Benchmark,
+        outcomes: Sequence[Outcome],
+        settings: Settings,
+        cache: EmbeddingCache,
+    ) -> Beside:
+        """The detector's preferences in every task that compares images."""
+        if self._images is None:
+            return Beside()
+        tasks = detector_baselines(model.encoder, benchmark, self._images, cache)
+        return Beside(part={"baselines": {"tasks": tasks}})
+
+
+make = MixingDetector
 
 
 def training_images(folder: str, names: Sequence[str], benchmarks: Sequence[Benchmark]) -> FileImages:
@@ -37,12 +72,12 @@ def training_images(folder: str, names: Sequence[str], benchmarks: Sequence[Benc
     Raises:
         InputError: fewer than two are.
     """
-    asked = {name for benchmark in benchmarks for name in benchmark.images}
-    present, _ = find_images([name for name in dict.fromkeys(names) if name not in asked], folder)
-    kept = list(present)[:MOST_IMAGES]
-    if len(kept) < 2:
-        raise InputError(folder, "images", f"{len(kept)} of the training captions", "at least two, in no benchmark")
-    return FileImages(tuple(kept), tuple(present[name] for name in kept), "training images")
+    in_benchmarks = {name for benchmark in benchmarks for name in benchmark.images}
+    present, _ = find_images([name for name in dict.fromkeys(names) if name not in in_benchmarks], folder)
+    first = tuple(present)[:MOST_IMAGES]
+    if len(first) < 2:
+        raise InputError(folder, "images", f"{len(first)} of the training captions", "at least two, in no benchmark")
+    return FileImages(first, tuple(present[name] for name in first), "training images")
 
 
 def fit_detector(
@@ -79,10 +114,10 @@ def detector_baselines(
         ]
         for variant in filter(None, (task.variant, task.pooled)):
             runs.setdefault((task.name, variant), []).append((prefers(*scores), pairs.group))
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    figures: dict[str, dict[str, dict[str, Any]]] = {}
     for (name, variant), of_variant in runs.items():
-        found.setdefault(name, {})[variant] = {DETECTOR: figure(*map(list, zip(*of_variant, strict=True)))}
-    return found
+        figures.setdefault(name, {})[variant] = {DETECTOR: figure(*map(list, zip(*of_variant, strict=True)))}
+    return figures
 
 
 def _compares_images(task: Task) -> bool:

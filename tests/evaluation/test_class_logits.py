@@ -8,6 +8,7 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.cli.main import main
+from rococo_jax.evaluation.models.class_logits import score_logits
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -15,7 +16,6 @@ from rococo_jax.evaluation.results import (
     with_checksum,
     write_per_query,
 )
-from rococo_jax.evaluation.user_logits import score_logits
 from rococo_jax.metrics import class_statistics as statistics_module
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.storage import write_json
@@ -59,11 +59,11 @@ def world(tmp_path_factory):
 
 def test_logits_say_what_the_evaluation_said(world):
     folder, results, _ = world
-    made, _ = score_logits(str(folder / "logits.npz"), str(folder / "evaluated"), task="pets", name="mine")
+    made = score_logits(str(folder / "logits.npz"), str(folder / "evaluated"), task="pets", name="mine").results
     for name, value in results["tasks"]["pets"]["clean"].items():
         assert made["tasks"]["pets"]["clean"][name] == pytest.approx(value, abs=1e-5), name
     for source in ("packed.npz", "logits.npz"):
-        other, _ = score_logits(str(folder / source), str(folder / "labels.csv"), task="pets")
+        other = score_logits(str(folder / source), str(folder / "labels.csv"), task="pets").results
         assert other["tasks"] == made["tasks"]
 
 
@@ -80,9 +80,9 @@ def test_both_stand_in_one_table(world, tmp_path):
 
 def test_corruptions_and_other_images_come_the_same_way(world):
     folder, _, _ = world
-    made, rows = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"), per_query=True,
-                              corrupted={"fog_3": str(folder / "fog.npz")},
-                              outside={"far": str(folder / "far.npz")})  # fmt: skip
+    corrupted, outside = {"fog_3": str(folder / "fog.npz")}, {"far": str(folder / "far.npz")}
+    logits, labels = str(folder / "logits.npz"), str(folder / "labels.txt")
+    made, rows, *_ = score_logits(logits, labels, corrupted=corrupted, outside=outside)
     assert set(made["tasks"]) == {"classes", "classes_ood"} and rows.num_rows == 3 * IMAGES + IMAGES + 40
     fog = made["tasks"]["classes"]["fog_3"]
     assert fog["ras"] < 0 and fog["drop_points"] == pytest.approx(
@@ -97,8 +97,8 @@ def test_groups_have_the_mean_probability_of_their_classes(world, tmp_path):
     (tmp_path / "groups.json").write_text(json.dumps(groups))
     coarse = ["furry" if name in groups["furry"] else "other" for name in (folder / "labels.txt").read_text().split()]
     (tmp_path / "coarse.txt").write_text("\n".join(coarse) + "\n")
-    _, rows = score_logits(str(folder / "logits.npz"), str(tmp_path / "coarse.txt"), per_query=True,
-                              groups=str(tmp_path / "groups.json"))  # fmt: skip
+    coarse_labels, of_groups = str(tmp_path / "coarse.txt"), str(tmp_path / "groups.json")
+    rows = score_logits(str(folder / "logits.npz"), coarse_labels, groups=of_groups).per_query
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     columns = np.array(CLASSES)[[3, 1, 5, 0, 2, 4]]
     means = np.stack([p[:, np.isin(columns, groups[name])].mean(1) for name in ("furry", "other")], 1)
@@ -108,7 +108,7 @@ def test_groups_have_the_mean_probability_of_their_classes(world, tmp_path):
 
 def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
     folder, _, logits = world
-    whole, _ = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"))
+    whole = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt")).results
     sizes = []
     read = statistics_module._measured
 
@@ -118,7 +118,7 @@ def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
 
     monkeypatch.setattr(statistics_module, "_measured", watched)
     monkeypatch.setattr(statistics_module, "NUMBERS_AT_ONCE", 60)
-    small, _ = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt"))
+    small = score_logits(str(folder / "logits.npz"), str(folder / "labels.txt")).results
     assert max(sizes) == 60 * 8 < logits.nbytes / 8 and sum(sizes) == logits.nbytes
     assert small["tasks"]["classes"]["clean"]["top1"] == whole["tasks"]["classes"]["clean"]["top1"]
     assert small["tasks"]["classes"]["clean"]["nll_scaled"] == pytest.approx(

@@ -7,7 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.detector import fit_detector, training_images
+from rococo_jax.evaluation.companions.mixing_detector import fit_detector, training_images
 
 
 def test_the_direction_is_that_of_scikit_learn_without_a_ridge():

@@ -7,30 +7,29 @@ folder of evaluated results, whose images and labels are taken: then both stand 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.plain_classes import read_classes
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
+from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.logits_file import LogitsFile, open_logits
-from rococo_jax.evaluation.results import (
-    PER_QUERY,
-    RESULTS,
-    make_fingerprint,
-    make_results,
-    per_query_table,
-    read_results,
-)
+from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits
+from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.runner import Evaluated, evaluate_model
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
-from rococo_jax.storage import hash_file, hash_json, load_arrays, read_json, read_table
+from rococo_jax.storage import hash_file, load_arrays, read_json, read_table
 
 UNCORRUPTED = "uncorrupted"
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -55,6 +54,63 @@ class Labels:
     versions: Mapping[str, Any] | None = None
 
 
+class ClassLogits(Model):
+    """Logits of images in files, and those of the same images corrupted and of other images.
+
+    Args:
+        name: what tables call it.
+        files: by variant, `clean` first.
+        outside: by name, of images of none of the classes.
+        gather: reads some rows of a file, a column a class.
+        truth: the labels; their versions stand for those of the logits' makers.
+    """
+
+    notes = ("scored from logits",)
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, LogitsFile],
+        outside: Mapping[str, LogitsFile],
+        gather: "Gather",
+        truth: Labels,
+    ):
+        self.name, self.files, self.outside, self.gather = name, files, outside, gather
+        self.versions = truth.versions
+
+    def describe(self) -> dict[str, Any]:
+        """The hash of each file."""
+        return {variant: hash_file(file.source) for variant, file in {**self.files, **self.outside}.items()}
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """The outcomes of each task: clean, then every corruption and every set of other images.
+
+        Raises:
+            InputError: a logit is no number.
+        """
+        return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
+
+    def _outcomes_of(self, task: ClassifyTask) -> Iterator[Outcome]:
+        def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
+            block = functools.partial(self.gather, file)
+            return class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
+
+        clean = measured(self.files[CLEAN], task.label, task.half)
+        yield ClassOutcome(task, clean)
+        if len(self.files) > 1:
+            yield ClassOutcome(dataclasses.replace(task, variant=UNCORRUPTED, baseline=UNCORRUPTED), clean)
+        for variant, file in list(self.files.items())[1:]:
+            corrupted = dataclasses.replace(task, variant=variant, baseline=UNCORRUPTED)
+            yield ClassOutcome(corrupted, measured(file, task.label, task.half))
+        for variant, file in self.outside.items():
+            rows = np.arange(file.shape[0])
+            statistics = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
+            names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
+            others = Rows.of(f"out_{variant}", rows)
+            separated = OutOfDistributionTask(f"{task.name}_ood", variant, task, others, names)
+            yield OutOfDistributionOutcome(separated, clean, statistics)
+
+
 def score_logits(
     logits: str,
     labels: str,
@@ -65,9 +121,8 @@ def score_logits(
     groups: str | None = None,
     corrupted: Mapping[str, str] | None = None,
     outside: Mapping[str, str] | None = None,
-    per_query: bool = False,
-) -> tuple[dict[str, Any], Any]:
-    """The contents of `results.json`, and the per-query table where it is wanted.
+) -> Evaluated:
+    """Evaluate the logits of a file against labels.
 
     Args:
         logits: the file of the images' logits; see `logits_file`.
@@ -79,38 +134,32 @@ def score_logits(
             the mean over its classes.
         corrupted: variant (`fog_3`) -> logits of the same images, corrupted.
         outside: name -> logits of images of none of the classes.
-        per_query: whether to make the table.
 
     Raises:
         InputError: a file cannot be used, counts disagree, a label is not known, or a class has no image.
     """
     with contextlib.ExitStack() as stack:
-        opened = open_logits(logits, stack)
+        clean = open_logits(logits, stack)
         truth = read_labels(Path(labels), task)
-        columns = _columns(opened, classes)
-        told = {CLEAN: opened, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
+        columns = _columns(clean, classes)
+        files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
         others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
-        for file in (*told.values(), *others.values()):
+        for file in (*files.values(), *others.values()):
             if file.shape[1] != len(columns):
                 raise InputError(file.source, "classes", f"{file.shape[1]} columns", f"{len(columns)}, as {logits} has")
-        for file in told.values():
+        for file in files.values():
             if file.shape[0] != len(truth.labels):
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
-        names, gather = _grouped(columns, groups)
-        asked = _task(task, names, truth, labels)
-        outcomes = _outcomes(asked, told, others, gather)
-    fingerprint = _fingerprint(told | others, truth, labels, groups)
-    results = make_results(name or Path(logits).stem, "paper", fingerprint, outcomes, ["scored from logits"])
-    tables = _Names(truth.images or tuple(map(str, range(len(truth.labels)))))
-    return results, per_query_table(each.rows(tables) for each in outcomes) if per_query else None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Names:
-    images: tuple[str, ...]
-    texts: tuple[str, ...] = ()
+        class_names, gather = _grouped(columns, groups)
+        asked = _task(task, class_names, truth, labels)
+        decides = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
+        # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
+        tasks = {benchmark: (asked,) if place == 0 else () for place, benchmark in enumerate(decides)}
+        benchmarks = [Benchmark(each, asked.names, (), {}, tasks[each], decides=decides[each]) for each in decides]
+        model = ClassLogits(name or Path(logits).stem, files, others, gather, truth)
+        return evaluate_model(model, benchmarks, Settings(), EmbeddingCache(None))
 
 
 def read_labels(path: Path, task: str) -> Labels:
@@ -219,38 +268,3 @@ def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> Cl
     names = truth.images or tuple(map(str, range(len(label))))
     prompts = np.zeros((len(classes), 0), int)
     return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, names, label, texture)
-
-
-def _outcomes(
-    asked: ClassifyTask, told: Mapping[str, LogitsFile], others: Mapping[str, LogitsFile], gather: Gather
-) -> list[Any]:
-    def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
-        block = functools.partial(gather, file)
-        return class_statistics(block, label, half, len(asked.classes), 1.0, temperatures)
-
-    clean = measured(told[CLEAN], asked.label, asked.half)
-    made: list[Any] = [ClassOutcome(asked, clean)]
-    if len(told) > 1:
-        made.append(ClassOutcome(dataclasses.replace(asked, variant=UNCORRUPTED, baseline=UNCORRUPTED), clean))
-    for variant, file in list(told.items())[1:]:
-        task = dataclasses.replace(asked, variant=variant, baseline=UNCORRUPTED)
-        made.append(ClassOutcome(task, measured(file, asked.label, asked.half)))
-    for variant, file in others.items():
-        rows = np.arange(file.shape[0])
-        found = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
-        names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
-        task = OutOfDistributionTask(f"{asked.name}_ood", variant, asked, Rows.of(f"out_{variant}", rows), names)
-        made.append(OutOfDistributionOutcome(task, clean, found))
-    return made
-
-
-def _fingerprint(files: Mapping[str, LogitsFile], truth: Labels, labels: str, groups: str | None) -> dict[str, Any]:
-    data = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
-    found = make_fingerprint(
-        model={variant: hash_file(file.source) for variant, file in files.items()}, data=data, protocol="paper"
-    )
-    if truth.versions is not None:
-        # Logits are what their makers' versions made of them; those of the results they are shown beside stand here.
-        kept = {"data": dict(data), "protocol": "paper", "versions": dict(truth.versions)}
-        found |= {"versions": dict(truth.versions), "comparable": hash_json(kept)}
-    return found

@@ -1,0 +1,106 @@
+"""What stands beside a model's outcomes without changing them: further rows, notes, a part of the results.
+
+Each file of this folder holds one companion, which its `make` gives.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.evaluation.models.model import Model
+from rococo_jax.storage import hash_json
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingCaptions:
+    """Captions that n-gram models are counted on.
+
+    Attributes:
+        captions: the texts.
+        about: where they are from, how many, and their hash, for the results.
+        image_names: of the images that they caption.
+        folder: where these images are, for detectors of altered images; None for no detector.
+    """
+
+    captions: tuple[str, ...]
+    about: dict[str, Any]
+    image_names: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+def read_training_captions(files: str, images: str | None = None) -> TrainingCaptions:
+    """The captions of files in the Karpathy form or in JSON lines, several with commas; `images` is their folder.
+
+    Raises:
+        InputError: a file is missing or in another form.
+    """
+    items = [item for file in files.split(",") for item in read_captions(file)]
+    read = training_captions((caption for item in items for caption in item.captions), files)
+    about = read.about if images is None else {**read.about, "images": images}
+    names = tuple(item.image for item in items)
+    return dataclasses.replace(read, about=about, image_names=names, folder=images)
+
+
+def training_captions(captions: Iterable[str], source: str) -> TrainingCaptions:
+    """Captions with what results say of them."""
+    texts = tuple(captions)
+    return TrainingCaptions(texts, {"source": source, "captions": len(texts), "hash": hash_json(list(texts))})
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What a companion adds to a benchmark's outcomes.
+
+    Attributes:
+        outcomes: further ones.
+        columns: of the per-query rows of each of the model's outcomes, by name; empty for no outcome.
+        notes: what a reader must know, one sentence each.
+        part: entries of `results.json`; nested objects are merged over companions and benchmarks.
+    """
+
+    outcomes: Sequence[Outcome] = ()
+    columns: Sequence[Mapping[str, np.ndarray]] = ()
+    notes: Sequence[str] = ()
+    part: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@runtime_checkable
+class Companion(Protocol):
+    """What stands beside a model's outcomes; inherits the defaults."""
+
+    def check(self, model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Refuse what the settings do not allow, before the first image is read. Raises InputError."""
+
+    def is_in(self, results: Mapping[str, Any]) -> bool:
+        """Whether results that are there already have what this companion would add."""
+        return True
+
+    def beside(
+        self,
+        model: Model,
+        benchmark: Benchmark,
+        outcomes: Sequence[Outcome],
+        settings: Settings,
+        cache: EmbeddingCache,
+    ) -> Beside:
+        """What to add to the outcomes of a benchmark. All processes must call it."""
+        ...
+
+
+def standard_companions(training: TrainingCaptions | None = None) -> list[Companion]:
+    """One companion of each file of this folder, in the order of their names.
+
+    Args:
+        training: captions for the baselines that see no image; without them, those that need none.
+    """
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return [importlib.import_module(f"{__name__}.{name}").make(training) for name in names]

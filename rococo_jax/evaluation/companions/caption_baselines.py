@@ -1,0 +1,63 @@
+"""Baselines of a benchmark's tasks that see no image: what a scorer of the texts alone gets."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rococo_jax.benchmarks.baselines import figure, text_baselines
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
+from rococo_jax.evaluation.models.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionBaselines(Companion):
+    """Adds the part `baselines`: n-gram models of training captions, where there are any, and those that need none."""
+
+    training: TrainingCaptions | None = None
+
+    def is_in(self, results: Mapping[str, Any]) -> bool:
+        """Whether the results have the baselines of these captions, or no captions are given."""
+        return self.training is None or results.get("baselines", {}).get("captions") == self.training.about
+
+    def beside(
+        self,
+        model: Model,
+        benchmark: Benchmark,
+        outcomes: Sequence[Outcome],
+        settings: Settings,
+        cache: EmbeddingCache,
+    ) -> Beside:
+        """The baselines of a benchmark's tasks."""
+        captions = None if self.training is None else self.training.about
+        part = {"captions": captions, "tasks": baselines_of(benchmark, self.training)}
+        return Beside(part={"baselines": part})
+
+
+make = CaptionBaselines
+
+
+def baselines_of(
+    benchmark: Benchmark, training: TrainingCaptions | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """`{TASK: {VARIANT: {BASELINE: {"preference", "interval", "pairs"}}}}` of every task that compares texts."""
+    scorers = text_baselines(benchmark.texts, None if training is None else training.captions)
+    runs: dict[str, dict[str, list[Any]]] = {}
+    for task in benchmark.tasks:
+        pairs = task.compared_texts() if hasattr(task, "compared_texts") else None
+        for variant in filter(None, (task.variant, task.pooled)) if pairs is not None else ():
+            runs.setdefault(task.name, {}).setdefault(variant, []).append(pairs)
+
+    def figures(pairs: list[Any]) -> dict[str, Any]:
+        groups = [group for _, _, group in pairs]
+        preferences = {
+            name: [prefer(right.index, wrong.index) for right, wrong, _ in pairs] for name, prefer in scorers.items()
+        }
+        return {name: figure(each, groups) for name, each in preferences.items()}
+
+    return {
+        name: {variant: figures(pairs) for variant, pairs in by_variant.items()} for name, by_variant in runs.items()
+    }

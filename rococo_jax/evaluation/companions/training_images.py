@@ -1,0 +1,80 @@
+"""Items on images that a model was trained on.
+
+A figure on a training image is no result. Where a model tells its training images, every variant that has some is
+reported twice: over all, and as `VARIANT/unseen` over the others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
+from rococo_jax.evaluation.input_lists import image_files
+from rococo_jax.evaluation.models.model import Model
+
+UNSEEN = "unseen"
+
+
+class TrainingImages(Companion):
+    """Adds the part `training_images`, variants without them, and the column `seen`."""
+
+    def check(self, model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Find the training images of all benchmarks.
+
+        Raises:
+            InputError: there are some, or it is not known, and the settings refuse that.
+        """
+        for benchmark in benchmarks:
+            seen = _seen(model, benchmark)
+            if not settings.require_clean or image_files(benchmark) is None or (seen is not None and not seen.any()):
+                continue
+            found = "not known" if seen is None else f"{seen.sum():,} of the {len(seen):,} images of {benchmark.name}"
+            raise InputError(model.name, "training images", found, "none of a benchmark's, or no require_clean")
+
+    def beside(
+        self,
+        model: Model,
+        benchmark: Benchmark,
+        outcomes: Sequence[Outcome],
+        settings: Settings,
+        cache: EmbeddingCache,
+    ) -> Beside:
+        """The outcomes over what the model has not seen, of the variants that it has seen some of."""
+        seen = _seen(model, benchmark)
+        if seen is None:
+            return Beside()
+        unseen, counts, columns = [], {}, []
+        for outcome in outcomes:
+            touched = outcome.touched(seen)
+            columns.append({} if touched is None else {"seen": touched})
+            if touched is None:
+                continue
+            count = counts.setdefault(outcome.task, {"items": 0, "seen": 0})
+            count["items"] += len(touched)
+            count["seen"] += int(touched.sum())
+            if touched.any() and not touched.all():
+                unseen.append(outcome.only(~touched, UNSEEN))
+        notes = [
+            f"{task}: {count['seen']:,} of {count['items']:,} items lie on images that the model was trained on, and "
+            f"their figures are no result; variants that end in /{UNSEEN} leave them out"
+            for task, count in counts.items()
+            if count["seen"]
+        ]
+        return Beside(unseen, columns, notes, {"training_images": counts} if counts else {})
+
+
+def make(training: TrainingCaptions | None) -> TrainingImages:
+    """The companion."""
+    return TrainingImages()
+
+
+def _seen(model: Model, benchmark: Benchmark) -> Bool[np.ndarray, " names"] | None:
+    """The benchmark's images that the model was trained on; None where that is not known."""
+    files = image_files(benchmark)
+    return None if files is None or model.training_images is None else model.training_images.seen(*files)

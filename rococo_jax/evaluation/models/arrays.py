@@ -1,0 +1,110 @@
+"""Arrays that other programs wrote, checked; and an annotation file as the benchmark that they follow row by row."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
+from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.data.captions import CaptionedImage, captions_from_json
+from rococo_jax.errors import InputError
+from rococo_jax.perturb.text import VARIANTS
+from rococo_jax.storage import hash_file, read_json
+
+# Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
+_UNIT_TOLERANCE = 1e-4
+_ROWS_AT_ONCE = 4096
+
+
+def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
+    """The benchmark of one annotation file: images and captions in file order, image by image, originals first.
+
+    Raises:
+        InputError: as `read_score_annotation`.
+    """
+    file = tasks_of_file(read_score_annotation(path), protocol)
+    decides = {"annotation": hash_file(path)}
+    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, file.notes, decides=decides)
+
+
+def file_order_notes(settings: Settings) -> list[str]:
+    """What a reader must know of numbers that were made from an annotation file as it is."""
+    if settings.protocol != "strict":
+        return []
+    return ["strict: captions were read by the model as the file has them; only no-ops could be left out"]
+
+
+def read_score_annotation(path: str | os.PathLike) -> Annotation | list[CaptionedImage]:
+    """An annotation in the published form or our own, or plain captions in the Karpathy form.
+
+    The published form is recognised by its name, or by most of its lists having 10 or 11 captions.
+
+    Raises:
+        InputError: it cannot be read, or a list has a length that its form does not know.
+    """
+    path = Path(path)
+    value = read_json(path, "an annotation or captions file")
+    if not isinstance(value, list) or any(isinstance(item, Mapping) and "originals" in item for item in value):
+        return annotation_from_json(value, path)
+    items = captions_from_json(value, path)
+    published = sum(len(item.captions) in (10, 11) for item in items)
+    if path.stem in VARIANTS or published * 2 > len(items):
+        return annotation_from_json(value, path)
+    return items
+
+
+def read_array(path: str | os.PathLike) -> np.ndarray:
+    """Memory-maps a two-dimensional `.npy` file of floating-point numbers. Nothing is ever unpickled.
+
+    Raises:
+        InputError: it is missing, no whole `.npy` file, or holds something else.
+    """
+    path, wanted = Path(path), "a .npy file of float16, float32 or float64"
+    if not path.is_file():
+        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", wanted)
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy evaluates the header as Python, and lets its errors through
+        found = "Python objects" if "object" in str(error).lower() else f"something else ({error})"[:200]
+        raise InputError(path, "contents", found, f"{wanted}, whole") from None
+    if array.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
+        raise InputError(path, "numbers", array.dtype, wanted)
+    if array.ndim != 2:
+        raise InputError(path, "shape", array.shape, "two dimensions")
+    return array
+
+
+def check_shape(array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, int | None], axes: str) -> None:
+    """Raises InputError where the array has another shape; None stands for any length."""
+    if any(length not in (size, None) for size, length in zip(array.shape, wanted, strict=True)):
+        lengths = ", ".join("any" if length is None else str(length) for length in wanted)
+        raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of the annotation")
+
+
+def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
+    """The rows with length 1 in float32; the memory map itself where they have it already.
+
+    Raises InputError for a row of zeros, or one that is not finite.
+    """
+    blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(rows), _ROWS_AT_ONCE)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.concatenate([np.linalg.norm(rows[block].astype(np.float64), axis=1) for block in blocks])
+    if not np.isfinite(norms).all():
+        raise InputError(path, f"row {np.flatnonzero(~np.isfinite(norms))[0]}", "NaN or infinite values", "numbers")
+    if not norms.all():
+        raise InputError(path, f"row {np.flatnonzero(norms == 0)[0]}", "a vector of zeros", "a vector with a direction")
+    if np.abs(norms - 1).max() <= _UNIT_TOLERANCE:
+        return rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
+    notes.append(
+        f"{Path(path).name}: embeddings of length {norms.min():.4g} to {norms.max():.4g} were brought to length 1"
+    )
+    unit = np.empty(rows.shape, np.float32)
+    for block in blocks:
+        unit[block] = rows[block].astype(np.float64) / norms[block, None]
+    return unit

@@ -1,0 +1,37 @@
+"""Any source that a command line or a notebook names, as a model that can be evaluated."""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from jax.sharding import Mesh
+
+from rococo_jax.encoders import LoadOptions, load_encoder
+from rococo_jax.encoders.compute import Compute
+from rococo_jax.evaluation import models
+from rococo_jax.evaluation.models.encoder import EncoderModel
+from rococo_jax.evaluation.models.model import OPENERS, Loading, Model
+
+
+def open_model(
+    source: Any,
+    *,
+    name: str | None = None,
+    mesh: Mesh | None = None,
+    compute: Compute | None = None,
+    options: LoadOptions | None = None,
+) -> Model:
+    """Open a source of any kind: what a file of `evaluation.models` recognises, else what `load_encoder` takes.
+
+    Raises:
+        InputError: as `load_encoder`, or as the kind says.
+    """
+    for module in pkgutil.iter_modules(models.__path__):
+        importlib.import_module(f"{models.__name__}.{module.name}")
+    loading = Loading(mesh, compute, options)
+    opened = (opener(source, loading) for opener in OPENERS)
+    model = next((model for model in opened if model is not None), None)
+    if model is None:
+        model = EncoderModel(load_encoder(source, mesh=mesh, compute=compute, options=options))
+    model.name = name or model.name
+    return model

@@ -1,0 +1,94 @@
+"""The contract of everything that can be evaluated. One file beside this one holds each kind of model.
+
+A kind that a command line can name registers the form of its source with `opens_sources`; the file need only lie in
+this folder.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.errors import InputError
+
+
+@runtime_checkable
+class SeenImages(Protocol):
+    """Images that a model was trained on."""
+
+    def seen(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
+        """Whether each image is among them, by its name or the SHA-256 of its file."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What can be evaluated; a kind inherits the defaults and says what is its own.
+
+    Attributes:
+        name: what tables call it.
+        notes: what a reader of its results must know, one sentence each; complete after `outcomes`.
+        training_images: the images that must not count; None where that is not known.
+        encoder: embeds further images for companions; None where there is no one encoder.
+        versions: of the programs that made its numbers; None for those of this process.
+    """
+
+    name: str
+    notes: Sequence[str] = ()
+    training_images: SeenImages | None = None
+    encoder: FeatureEncoder | None = None
+    versions: Mapping[str, Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides its results, as JSON."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of results wants to know of the model."""
+        return {}
+
+    def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Refuse what the model cannot do, before the first image is read.
+
+        Raises:
+            InputError: settings ask for reranking, and there is no matching head; or as the kind says.
+        """
+        if settings.rerank:
+            raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """The outcome of each of a benchmark's tasks. All processes must call it.
+
+        Raises:
+            InputError: the model lacks what a task needs, or an image cannot be read.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+    """How a source is loaded: devices (all by default), how towers compute, and what the source leaves open."""
+
+    mesh: Mesh | None = None
+    compute: Compute | None = None
+    options: LoadOptions | None = None
+
+
+# A source and how to load it -> the model; None where the source has another form.
+Opener = Callable[[Any, Loading], Model | None]
+OPENERS: list[Opener] = []
+
+
+def opens_sources(opener: Opener) -> Opener:
+    """Register the opener of a kind of model."""
+    OPENERS.append(opener)
+    return opener

@@ -1,0 +1,206 @@
+"""Models of which only vectors are there, made elsewhere from the lists of `input_lists`.
+
+By key, a file or a folder of files: `.npz` with `image_names (n,)`, `image_embeddings (n, e)`, `captions (m,)`,
+`text_embeddings (m, e)`, as `rococo embed` writes it (either side may be absent); `.parquet` with a column `image` or
+`caption` and a column `embedding`. Or in the order of an annotation file: two `.npy` files.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.embedding import score_tasks
+from rococo_jax.evaluation.input_lists import keys_of
+from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, to_unit_length
+from rococo_jax.evaluation.models.model import Loading, Model, opens_sources
+from rococo_jax.runtime import make_mesh
+from rococo_jax.storage import hash_file, load_arrays, read_table
+
+PREFIX = "embeddings:"
+_WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
+_SIDES = {"image": ("image_names", "image_embeddings"), "caption": ("captions", "text_embeddings")}
+_LISTS = "one for each line of rococo export-inputs, asked with the same options"
+
+
+class StoredEmbeddings(Model):
+    """Vectors by image key and caption.
+
+    Args:
+        path: a file or folder.
+        name: what tables call it; that of the file or folder by default.
+        allow_unknown: ignore vectors that no benchmark uses.
+
+    Raises:
+        InputError: nothing is there, a file holds something else, a key has two different vectors, or one is no
+            direction.
+    """
+
+    def __init__(self, path: str | os.PathLike, name: str | None = None, allow_unknown: bool = False):
+        path = Path(path)
+        inside = path.iterdir() if path.is_dir() else [path]
+        files = sorted(each for each in inside if each.suffix in (".npz", ".parquet") or each == path)
+        if not files or not files[0].is_file():
+            raise InputError(path, "embeddings", "nothing there", _WANTED)
+        self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
+        self.hashes = {file.name: hash_file(file) for file in files}
+        self.allow_unknown, self.notes = allow_unknown, []
+        parts: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
+        self.rows: dict[str, dict[str, int]] = {side: {} for side in _SIDES}
+        repeated: list[tuple[Path, str, str, int]] = []
+        for file in files:
+            for side, keys, vectors in _read(file):
+                start = sum(map(len, parts[side]))
+                parts[side].append(self._checked(side, file, keys, vectors, parts[side]))
+                for row, key in enumerate(keys, start):
+                    if self.rows[side].setdefault(key, row) != row:
+                        repeated.append((file, side, key, row))
+        self.vectors = {side: np.concatenate(arrays) for side, arrays in parts.items() if arrays}
+        if missing := [side for side in _SIDES if side not in self.vectors]:
+            raise InputError(path, "embeddings", f"none of {missing[0]}s", _WANTED)
+        widths = {side: vectors.shape[1] for side, vectors in self.vectors.items()}
+        if len(set(widths.values())) > 1:
+            found = f"{widths['image']} of an image and {widths['caption']} of a caption"
+            raise InputError(path, "width of the vectors", found, "one width for both")
+        for file, side, key, row in repeated:
+            # A caption of two images may come twice, with the vector that it has.
+            vectors = self.vectors[side]
+            if side == "image" or not np.array_equal(vectors[row], vectors[self.rows[side][key]]):
+                raise InputError(file, side, f"{key!r} twice", f"each {side} once")
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and the hash of each file."""
+        return {"class": "stored embeddings", "files": self.hashes}
+
+    def facts(self) -> dict[str, Any]:
+        """Where the vectors are from."""
+        return {"provenance": {"source": self.path.name, "kind": "stored embeddings"}}
+
+    def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Raises InputError: as `Model.check`; or vectors that no benchmark uses: most likely a slip in their keys."""
+        super().check(benchmarks, settings)
+        if self.allow_unknown:
+            return
+        sets = [images for each in benchmarks for images in each.image_sets.values()]
+        used = {"image": {key for images in sets for key in keys_of(images)}}
+        used["caption"] = {text for each in benchmarks for text in each.texts}
+        for side, keys in used.items():
+            if unknown := [key for key in self.rows[side] if key not in keys]:
+                found = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
+                raise InputError(self.path, f"{side}s", found, f"{_LISTS}; or allow_unknown")
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
+        return score_tasks(benchmark.tasks, self.embeddings_of(benchmark), make_mesh(jax.local_devices()))
+
+    def _checked(
+        self, side: str, file: Path, keys: Sequence[str], vectors: np.ndarray, before: list[np.ndarray]
+    ) -> Float[np.ndarray, "keys dim"]:
+        """Unit vectors in float32."""
+        if vectors.ndim != 2 or len(vectors) != len(keys):
+            found = f"{len(keys)} keys and vectors of shape {vectors.shape}"
+            raise InputError(file, f"{side}s", found, "one row for each key")
+        if not np.issubdtype(vectors.dtype, np.floating):
+            raise InputError(file, f"{side}s", f"vectors of {vectors.dtype}", "floating-point numbers")
+        if before and before[0].shape[1] != vectors.shape[1]:
+            raise InputError(file, f"{side}s", f"vectors of {vectors.shape[1]}", f"{before[0].shape[1]}, as before")
+        return np.asarray(to_unit_length(vectors, file, self.notes), np.float32)
+
+    def embeddings_of(self, benchmark: Benchmark) -> Embeddings:
+        """The vectors of all rows of a benchmark's tables.
+
+        Raises:
+            InputError: some are missing.
+        """
+        tables = {name: self._select("image", keys_of(images), f"images of {name}", benchmark)
+                  for name, images in benchmark.image_sets.items()}  # fmt: skip
+        tables[TEXTS] = self._select("caption", benchmark.texts, "captions", benchmark)
+        return Embeddings(tables, str(self.path))
+
+    def _select(self, side: str, keys: Sequence[str], what: str, benchmark: Benchmark) -> np.ndarray:
+        rows = self.rows[side]
+        if missing := [key for key in keys if key not in rows]:
+            found = f"no vector of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
+            raise InputError(self.path, f"{what} ({benchmark.name})", found, _LISTS)
+        return self.vectors[side][[rows[key] for key in keys]]
+
+
+def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
+    """Side, keys and vectors of each side that a file has."""
+    if file.suffix == ".parquet":
+        yield _read_parquet(file)
+        return
+    if file.suffix != ".npz":
+        raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _WANTED)
+    arrays = load_arrays(file, f"a .npz: {_WANTED}")
+    if not isinstance(arrays, dict):
+        raise InputError(file, "arrays", "one without a name", _WANTED)
+    sides = [(side, *names) for side, names in _SIDES.items() if any(name in arrays for name in names)]
+    for side, names, vectors in sides:
+        if names not in arrays or vectors not in arrays:
+            raise InputError(file, f"{side}s", f"{', '.join(arrays)}", f"{names} and {vectors}")
+        yield side, [str(key) for key in arrays[names].tolist()], arrays[vectors]
+    if not sides:
+        raise InputError(file, "arrays", ", ".join(arrays) or "none", _WANTED)
+
+
+def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
+    table = read_table(file, _WANTED)
+    sides = [side for side in _SIDES if side in table.column_names]
+    if len(sides) != 1 or "embedding" not in table.column_names:
+        raise InputError(file, "columns", ", ".join(table.column_names), "image or caption, and embedding")
+    try:
+        with np.errstate(over="ignore"):  # infinite then, and refused as such
+            vectors = np.array(table["embedding"].to_pylist(), np.float32)
+    except (ValueError, TypeError):
+        raise InputError(
+            file, "embedding", "lists of different lengths, or no numbers", "lists of one length"
+        ) from None
+    return sides[0], [str(key) for key in table[sides[0]].to_pylist()], vectors
+
+
+class ArrayEmbeddings(Model):
+    """Vectors of an annotation's images and captions in two `.npy` files: one row an image, one row a caption.
+
+    Args:
+        images, texts: the files.
+        name: what tables call it; the stem of `images` by default.
+
+    Raises:
+        InputError: a file is missing or holds something else, or a vector has no direction.
+    """
+
+    def __init__(self, images: str | os.PathLike, texts: str | os.PathLike, name: str | None = None):
+        self.files = {"image_embeddings": images, "text_embeddings": texts}
+        self.name = name or Path(images).stem
+
+    def describe(self) -> dict[str, Any]:
+        """The hash of each file."""
+        return {kind: hash_file(path) for kind, path in self.files.items()}
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """The outcome of each task. Raises InputError: shapes are not those of the annotation."""
+        (images, texts), files = map(read_array, self.files.values()), [*self.files.values()]
+        check_shape(images, files[0], (len(benchmark.images), None), "images, width")
+        check_shape(texts, files[1], (len(benchmark.texts), images.shape[1]), "captions, width of the images'")
+        notes: list[str] = []
+        images, texts = to_unit_length(images, files[0], notes), to_unit_length(texts, files[1], notes)
+        self.notes = [*notes, *file_order_notes(settings)]
+        return score_tasks(benchmark.tasks, Embeddings({ORIGINALS: images, TEXTS: texts}), make_mesh())
+
+
+@opens_sources
+def open_embeddings(source: Any, loading: Loading) -> StoredEmbeddings | None:
+    """Open `embeddings:PATH`; several models may share its vectors' files, so further keys are allowed."""
+    named = isinstance(source, str) and source.startswith(PREFIX)
+    return StoredEmbeddings(source.removeprefix(PREFIX), allow_unknown=True) if named else None
