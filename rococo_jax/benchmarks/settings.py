@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.perturb.images.corruptions import check_severity, find_corruption
+from rococo_jax.options import Option
 
 PROTOCOLS = ("paper", "strict")
 CONTROL = "control"
@@ -15,41 +16,47 @@ class Settings:
     """The questions of an evaluation.
 
     Attributes:
-        protocol: `paper`, the published files and ways; or `strict`, ties and oddities of the data count against the
-            model.
-        tasks: names of tasks; all of a benchmark's by default.
-        mixed_galleries: of text-to-image retrieval: `mix_R` and `patch_R` with a ratio R, or `control` alone.
-        seeds: of the mixing; a mixed variant is the mean over them.
-        corruptions: kinds of ImageNet-C; empty for none.
-        severities: of the corruptions, 1 to 5.
-        corrupted_benchmarks: those whose images are corrupted; all by default.
-        templates: of prompts for classes: how many of ours (1, 5, 30, 80), or files; all but the first are further
-            variants.
-        out_images: (name, folder) of images that show none of a benchmark's classes, which its images are told from.
-        rerank: how many gallery items of every query the model's matching head judges anew; 0 for none.
-        allow_missing_images: leave out images that have no file, with a note, instead of refusing.
-        limit: only the first images of each benchmark, for a trial; 0 for all.
-        require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own.
+        tasks: only these tasks (default: all of each benchmark)
+        protocol: paper, the published files and ways; or strict, ties and oddities of the data count against the model
+        mixed_galleries: of RoCOCO's text_to_image: mix_R and patch_R with a ratio R, control alone, or none
+        seeds: of the mixing; a mixed variant is the mean over them
+        corruptions: also ask the unaltered tasks on corrupted images: kinds of ImageNet-C, or all (default: none)
+        severities: of the corruptions, 1 to 5
+        corrupted_benchmarks: corrupt the images of these alone (default: of all)
+        templates: prompts for classes: 1, 5, 30 or 80 of ours, or files with one template a line, {} for the class; the
+            first is used throughout, the others are further variants
+        out_images: images of none of the classes, from which those of the classes are to be told; may be repeated
+        rerank: have the model's matching head (BLIP) judge the K best of every query by cosine; published: 256 on COCO
+            (default: 0, off)
+        limit: only the first N images of a benchmark, for a trial: such figures compare with each other alone (default:
+            0, all)
+        allow_missing_images: leave out images that are not there, with a note
+        require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own
 
     Raises:
         InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
     """
 
-    protocol: str = "paper"
-    tasks: tuple[str, ...] = ()
-    mixed_galleries: tuple[str, ...] = ("mix_0.9", "patch_0.9")
-    seeds: tuple[int, ...] = (1, 10, 100)
-    corruptions: tuple[str, ...] = ()
-    severities: tuple[int, ...] = (1, 3, 5)
-    corrupted_benchmarks: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ("80",)
-    out_images: tuple[tuple[str, str], ...] = ()
-    rerank: int = 0
+    tasks: Annotated[tuple[str, ...], Option("A,B")] = ()
+    protocol: Literal["paper", "strict"] = "paper"
+    mixed_galleries: Annotated[tuple[str, ...], Option("A,B")] = ("mix_0.9", "patch_0.9")
+    seeds: Annotated[tuple[int, ...], Option("N,N")] = (1, 10, 100)
+    corruptions: Annotated[tuple[str, ...], Option("A,B")] = ()
+    severities: Annotated[tuple[int, ...], Option("N,N")] = (1, 3, 5)
+    corrupted_benchmarks: Annotated[tuple[str, ...], Option("A,B")] = ()
+    templates: Annotated[tuple[str, ...], Option("N,FILE")] = ("80",)
+    out_images: Annotated[tuple[tuple[str, str], ...], Option("NAME=DIR")] = ()
+    rerank: Annotated[int, Option("K")] = 0
+    limit: Annotated[int, Option("N")] = 0
     allow_missing_images: bool = False
-    limit: int = 0
     require_clean: bool = False
 
     def __post_init__(self):
+        # Imports JAX, which no help of the command line needs.
+        from rococo_jax.perturb.images.corruptions import CORRUPTIONS, check_severity, find_corruption
+
+        if self.corruptions == ("all",):
+            object.__setattr__(self, "corruptions", tuple(CORRUPTIONS))
         check_known("protocol", [self.protocol], PROTOCOLS)
         if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
             raise InputError("settings", "seeds", list(self.seeds), "whole numbers from 0 to 4294967295, at least one")

@@ -1,15 +1,15 @@
 """`rococo alter-captions`: replace one noun of every caption, and write a benchmark annotation."""
 
-import argparse
+import dataclasses
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from rococo_jax.cli.influence import add_influence_arguments
-from rococo_jax.cli.inputs import add_captions_arguments, read_captions_of
+from rococo_jax.cli.inputs import CaptionOptions
 from rococo_jax.cli.outputs import output_file_or_folder
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text import OPERATIONS, VARIANTS
+from rococo_jax.options import Option
+from rococo_jax.perturb.text import VARIANTS
 
-HELP = "Replace one noun of every caption, and write the altered captions as a benchmark annotation."
 EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant same_concept --out same_concept.json
   rococo alter-captions models/clip-b32 --captions mine.csv --variant all --out annotations
@@ -21,51 +21,55 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="model directory, Hugging Face folder, or hub name; none to --balance"
-    )
-    add_captions_arguments(parser)
-    parser.add_argument("--variant", required=True, choices=(*VARIANTS, "all"), help="what a noun is replaced by; "
-                        "all: every one, as --out/VARIANT.json")  # fmt: skip
-    parser.add_argument("--out", type=output_file_or_folder, required=True, metavar="F.json", help="where the "
-                        "annotation goes; for all variants a folder")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the replacements (default: 0)")
-    parser.add_argument(
-        "--select", choices=("lowest", "highest", "random"), default="lowest", help="which noun, by influence"
-    )
-    parser.add_argument("--lexicon", metavar="F", help="concept groups as JSON (default: the shipped ones)")
-    parser.add_argument("--influence", metavar="F.jsonl", help="a table of `rococo influence`, instead of computing it")
-    parser.add_argument(
-        "--style", choices=("plain", "paper"), default="plain", help="paper: the look of the published captions"
-    )
-    parser.add_argument(
-        "--any-number", action="store_true", help="let a plural take a singular's place, and vice versa"
-    )
-    parser.add_argument("--any-article", action="store_true", help="let 'a' stand before a vowel: 'a infant'; the "
-                        "published captions (--style paper) do")  # fmt: skip
-    parser.add_argument(
-        "--balance",
-        action="store_true",
-        help="n-gram models cannot tell altered captions; adds rewordings that stay true",
-    )
-    parser.add_argument(
-        "--operation", choices=OPERATIONS, help="of --balance: what is done to a caption (default: replace)"
-    )
-    parser.add_argument(
-        "--reference", metavar="FILE", help="of --balance: captions that say what is usual (default: --captions)"
-    )
-    add_influence_arguments(parser)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Replace one noun of every caption, and write the altered captions as a benchmark annotation.
+
+    Attributes:
+        model: model directory, Hugging Face folder, or hub name; none to --balance
+        variant: what a noun is replaced by; all: every one, as --out/VARIANT.json
+        out: where the annotation goes; for all variants a folder
+        seed: of the replacements (default: 0)
+        select: which noun, by influence
+        lexicon: concept groups as JSON (default: the shipped ones)
+        influence: a table of `rococo influence`, instead of computing it
+        style: paper: the look of the published captions
+        any_number: let a plural take a singular's place, and vice versa
+        any_article: let 'a' stand before a vowel: 'a infant'; the published captions (--style paper) do
+        balance: n-gram models cannot tell altered captions; adds rewordings that stay true
+        operation: of --balance: what is done to a caption (default: replace)
+        reference: of --balance: captions that say what is usual (default: --captions)
+        method: how a word is ablated: removed, or masked (BERT)
+        dtype: dtype of the tower
+        source: captions
+    """
+
+    variant: Literal["same_concept", "diff_concept", "rand_voca", "danger", "all"]
+    out: Annotated[str, Option("F.json", check=output_file_or_folder)]
+    model: Annotated[str | None, Option("MODEL", positional=True)] = None
+    seed: Annotated[int, Option("N")] = 0
+    select: Literal["lowest", "highest", "random"] = "lowest"
+    lexicon: Annotated[str | None, Option("F")] = None
+    influence: Annotated[str | None, Option("F.jsonl")] = None
+    style: Literal["plain", "paper"] = "plain"
+    any_number: bool = False
+    any_article: bool = False
+    balance: bool = False
+    operation: Literal["replace", "swap", "add", "negate"] | None = None
+    reference: Annotated[str | None, Option("FILE")] = None
+    method: Literal["remove", "mask"] = "remove"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    source: CaptionOptions
 
 
-def run(arguments: argparse.Namespace) -> None:
-    if arguments.balance:
-        _balance(arguments)
+def run(options: Options) -> None:
+    if options.balance:
+        _balance(options)
         return
     for name in ("operation", "reference"):
-        if getattr(arguments, name):
-            raise InputError("arguments", f"--{name}", getattr(arguments, name), "--balance beside it")
-    if not arguments.model:
+        if getattr(options, name):
+            raise InputError("arguments", f"--{name}", getattr(options, name), "--balance beside it")
+    if not options.model:
         raise InputError("arguments", "MODEL", "none", "a model that chooses the words, or --balance")
 
     from rococo_jax.benchmarks.rococo.generate import alter_captions
@@ -76,20 +80,20 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
-    images = read_captions_of(arguments)
-    lexicon = open_lexicon(arguments.lexicon or "")
+    images = options.source.read()
+    lexicon = open_lexicon(options.lexicon or "")
     influences = None
-    if arguments.influence and arguments.select != "random":
-        influences = influences_from_table(read_influence_table(arguments.influence), images, arguments.influence)
-    encoder = load_model(arguments.model, dtype=arguments.dtype)
-    choices = {name: getattr(arguments, name) for name in ("seed", "select", "style", "method", "any_number")}
-    choices["fit_article"] = arguments.style != "paper" and not arguments.any_article
+    if options.influence and options.select != "random":
+        influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
+    encoder = load_model(options.model, dtype=options.dtype)
+    choices = {name: getattr(options, name) for name in ("seed", "select", "style", "method", "any_number")}
+    choices["fit_article"] = options.style != "paper" and not options.any_article
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         made = alter_captions(
             encoder,
             images,
-            _variants(arguments),
+            _variants(options),
             lexicon=lexicon,
             influences=influences,
             on_progress=advance,
@@ -97,10 +101,10 @@ def run(arguments: argparse.Namespace) -> None:
         )
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
     for altered in made.values():
-        _write(arguments, altered, made_by)
+        _write(options, altered, made_by)
 
 
-def _balance(arguments: argparse.Namespace) -> None:
+def _balance(options: Options) -> None:
     from rococo_jax.benchmarks.rococo.balanced import balance_captions
     from rococo_jax.data.captioned_images import read_captions
     from rococo_jax.perturb.text.balance import balanced_alterer
@@ -111,34 +115,34 @@ def _balance(arguments: argparse.Namespace) -> None:
     defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain", "any_number": False}
     defaults["any_article"] = False
     for name, default in defaults.items():
-        if getattr(arguments, name) != default:
-            found = f"{getattr(arguments, name)!r} with --balance"
+        if getattr(options, name) != default:
+            found = f"{getattr(options, name)!r} with --balance"
             raise InputError("arguments", name, found, "captions alone decide a balanced set")
-    images = read_captions_of(arguments)
-    lexicon = open_lexicon(arguments.lexicon or "")
-    reference = ReferenceCaptions(read_captions(arguments.reference) if arguments.reference else images, lexicon)
-    operation = arguments.operation or "replace"
+    images = options.source.read()
+    lexicon = open_lexicon(options.lexicon or "")
+    reference = ReferenceCaptions(read_captions(options.reference) if options.reference else images, lexicon)
+    operation = options.operation or "replace"
     total = sum(len(image.captions) for image in images)
-    made_by = {"balanced": True, "operation": operation, "seed": arguments.seed, "reference": reference.hash()}
+    made_by = {"balanced": True, "operation": operation, "seed": options.seed, "reference": reference.hash()}
     made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
-    for variant in _variants(arguments):
-        alterer = balanced_alterer(variant, reference, operation, arguments.seed)
+    for variant in _variants(options):
+        alterer = balanced_alterer(variant, reference, operation, options.seed)
         with progress(f"altering ({variant})", total, "captions") as advance:
             altered = balance_captions(images, alterer, advance)
-        _write(arguments, altered, made_by)
+        _write(options, altered, made_by)
 
 
-def _variants(arguments: argparse.Namespace) -> tuple[str, ...]:
-    return VARIANTS if arguments.variant == "all" else (arguments.variant,)
+def _variants(options: Options) -> tuple[str, ...]:
+    return VARIANTS if options.variant == "all" else (options.variant,)
 
 
-def _write(arguments: argparse.Namespace, altered, made_by: Mapping[str, object]) -> None:
+def _write(options: Options, altered, made_by: Mapping[str, object]) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.rococo.generate import write_altered
 
-    out = Path(arguments.out)
-    out = out / f"{altered.variant}.json" if arguments.variant == "all" else out
+    out = Path(options.out)
+    out = out / f"{altered.variant}.json" if options.variant == "all" else out
     write_altered(out, altered, made_by)
     total = sum(len(item.originals) for item in altered.items)
     left = sum(altered.unaltered.values())

@@ -1,8 +1,10 @@
 """`rococo baselines`: how often a scorer that sees no image prefers the right text."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
-HELP = "What a scorer without the image gets on a benchmark's texts: n-grams, length, bags of words."
+from rococo_jax.options import Option
+
 EXAMPLES = """\
   rococo baselines rococo/annotations/*.json --captions captions_train.json
   rococo baselines sugar_crepe/*.json --captions captions_train.json --out baselines.json
@@ -12,15 +14,23 @@ and false_caption. Files of plain captions are left out. Training captions that 
 not count for it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="right and wrong texts, JSON")
-    parser.add_argument("--captions", metavar="FILE", help="training captions for the n-gram models, Karpathy form; "
-                        "several with commas (default: no n-gram models)")  # fmt: skip
-    parser.add_argument("--out", metavar="F.json", help="also write the figures")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a scorer without the image gets on a benchmark's texts: n-grams, length, bags of words.
+
+    Attributes:
+        files: right and wrong texts, JSON
+        captions: training captions for the n-gram models, Karpathy form; several with commas (default: no n-gram
+            models)
+        out: also write the figures
+    """
+
+    files: Annotated[tuple[str, ...], Option("FILE", positional=True)]
+    captions: Annotated[str | None, Option("FILE")] = None
+    out: Annotated[str | None, Option("F.json")] = None
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     """Scores every file, prints a table, and writes the figures."""
     from pathlib import Path
 
@@ -30,9 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.evaluation.companions import read_training_captions
     from rococo_jax.storage import write_json
 
-    training = None if arguments.captions is None else read_training_captions(arguments.captions)
+    training = None if options.captions is None else read_training_captions(options.captions)
     found = {}
-    for file in arguments.files:
+    for file in options.files:
         try:
             pairs = read_text_pairs(file)
         except InputError:
@@ -46,9 +56,9 @@ def run(arguments: argparse.Namespace) -> None:
     if not found:
         raise InputError("baselines", "files", "none with altered texts", "at least one")
     _print_table(found, BASELINES)
-    if arguments.out is not None:
+    if options.out is not None:
         about = None if training is None else training.about
-        write_json(Path(arguments.out), {"captions": about, "baselines": found})
+        write_json(Path(options.out), {"captions": about, "baselines": found})
 
 
 def _holds_plain_captions(file: str) -> bool:

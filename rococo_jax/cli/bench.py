@@ -1,9 +1,11 @@
 """`rococo bench`: how fast a model and the kernels run on the devices at hand."""
 
-import argparse
+import dataclasses
+from typing import Annotated, Literal
+
+from rococo_jax.options import Option
 
 WHAT = ("images", "text", "influence", "ranks", "loss", "train")
-HELP = "Measure throughput on the devices at hand, as JSON: items a second, bytes, share of the peak."
 EXAMPLES = """\
   rococo bench
   rococo bench models/clip-b32 --what images,text --dtype bfloat16
@@ -12,22 +14,36 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", default="demo:plain", metavar="MODEL",
-                        help="model directory, Hugging Face folder, or hub name (default: the demo's)")  # fmt: skip
-    parser.add_argument("--what", default=",".join(WHAT), metavar="A,B", help=f"of {', '.join(WHAT)} (default: all)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the towers")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time for each, without compilation (default: 5)")
-    parser.add_argument("--images", type=int, metavar="N", help="images a call (default: one step of the encoder)")
-    parser.add_argument("--captions", type=int, metavar="N", help="captions a call, of text and influence")
-    parser.add_argument("--ranks", metavar="NxM", help="queries and gallery items of ranks")
-    parser.add_argument("--pairs", type=int, metavar="N", help="global batch of loss")
-    parser.add_argument("--batch", type=int, metavar="N", help="global batch of train")
-    parser.add_argument("--out", metavar="F.json", help="also write the figures to a file")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Measure throughput on the devices at hand, as JSON: items a second, bytes, share of the peak.
+
+    Attributes:
+        model: model directory, Hugging Face folder, or hub name (default: the demo's)
+        what: of images, text, influence, ranks, loss, train (default: all)
+        dtype: dtype of the towers
+        seconds: time for each, without compilation (default: 5)
+        images: images a call (default: one step of the encoder)
+        captions: captions a call, of text and influence
+        ranks: queries and gallery items of ranks
+        pairs: global batch of loss
+        batch: global batch of train
+        out: also write the figures to a file
+    """
+
+    model: Annotated[str, Option("MODEL", positional=True)] = "demo:plain"
+    what: Annotated[tuple[str, ...], Option("A,B")] = WHAT
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    seconds: float = 5.0
+    images: Annotated[int | None, Option("N")] = None
+    captions: Annotated[int | None, Option("N")] = None
+    ranks: Annotated[str | None, Option("NxM")] = None
+    pairs: Annotated[int | None, Option("N")] = None
+    batch: Annotated[int | None, Option("N")] = None
+    out: Annotated[str | None, Option("F.json")] = None
 
 
-def run(arguments: argparse.Namespace) -> None:
-    import dataclasses
+def run(options: Options) -> None:
     import json
 
     import jax
@@ -38,56 +54,55 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.studies.bench import Sizes, bench
     from rococo_jax.version import __version__
 
-    asked, given = _asked(arguments), _given(arguments)
+    _check(options)
+    given = _given(options)
     enable_compilation_cache()
-    encoder = load_model(arguments.model, dtype=arguments.dtype)
+    encoder = load_model(options.model, dtype=options.dtype)
     device = jax.devices()[0]
     sizes = dataclasses.replace(Sizes.of_platform(device.platform), **given)
     figures = {
         "model": encoder.name,
-        "dtype": arguments.dtype,
+        "dtype": options.dtype,
         "device": device.device_kind,
         "devices": jax.device_count(),
         "jax": jax.__version__,
         "rococo_jax": __version__,
-        "measurements": {what: bench(encoder, what, sizes, arguments.seconds) for what in asked},
+        "measurements": {what: bench(encoder, what, sizes, options.seconds) for what in options.what},
     }
     text = json.dumps(figures, indent=1)
-    if arguments.out:
-        with atomic_write(arguments.out) as temporary:
+    if options.out:
+        with atomic_write(options.out) as temporary:
             temporary.write_text(text + "\n")
     print(text)
 
 
-def _asked(arguments: argparse.Namespace) -> list[str]:
+def _check(options: Options) -> None:
     from rococo_jax.errors import InputError
 
-    asked = [name.strip() for name in arguments.what.split(",") if name.strip()]
-    for name in asked:
+    for name in options.what:
         if name not in WHAT:
             raise InputError("--what", "measurement", repr(name), f"some of {', '.join(WHAT)}")
-    if not arguments.seconds >= 0:
-        raise InputError("--seconds", "seconds", arguments.seconds, "0 or more")
-    return asked
+    if not options.seconds >= 0:
+        raise InputError("--seconds", "seconds", options.seconds, "0 or more")
 
 
-def _given(arguments: argparse.Namespace) -> dict:
+def _given(options: Options) -> dict:
     """The sizes that were asked for."""
     from rococo_jax.errors import InputError
 
     given = {}
     for name in ("images", "captions", "pairs", "batch"):
-        value = getattr(arguments, name)
+        value = getattr(options, name)
         if value is not None:
             if value < 1:
                 raise InputError(f"--{name}", "number", value, "at least 1")
             given[name] = value
-    if arguments.ranks is not None:
+    if options.ranks is not None:
         try:
-            queries, items = map(int, arguments.ranks.split("x"))
+            queries, items = map(int, options.ranks.split("x"))
         except ValueError:
-            raise InputError("--ranks", "sizes", repr(arguments.ranks), "NxM, such as 5000x50000") from None
+            raise InputError("--ranks", "sizes", repr(options.ranks), "NxM, such as 5000x50000") from None
         if not 1 <= queries <= items:
-            raise InputError("--ranks", "sizes", arguments.ranks, "at least one query, and no fewer gallery items")
+            raise InputError("--ranks", "sizes", options.ranks, "at least one query, and no fewer gallery items")
         given["ranks"] = (queries, items)
     return given

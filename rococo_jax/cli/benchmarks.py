@@ -1,8 +1,10 @@
 """`rococo benchmarks`: what can be evaluated, what it needs, and what of it is there."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
-HELP = "List the benchmarks: question, paper, licence, size, needs, and what is there; write choices as JSON lines."
+from rococo_jax.options import Option
+
 EXAMPLES = """\
   rococo benchmarks
   rococo benchmarks --data DATA
@@ -10,16 +12,22 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("--data", metavar="DIR", help="also say what is there of each under this folder")
-    parser.add_argument(
-        "--items", metavar="NAME", help="write the items of this benchmark of choices in the plain form"
-    )
-    parser.add_argument("--out", metavar="FILE", help="with --items: the file, JSON lines")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """List the benchmarks: question, paper, licence, size, needs, and what is there; write choices as JSON lines.
+
+    Attributes:
+        data: also say what is there of each under this folder
+        items: write the items of this benchmark of choices in the plain form
+        out: with --items: the file, JSON lines
+    """
+
+    data: Annotated[str | None, Option("DIR")] = None
+    items: Annotated[str | None, Option("NAME")] = None
+    out: Annotated[str | None, Option("FILE")] = None
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     """Prints one paragraph a benchmark."""
     from pathlib import Path
 
@@ -30,12 +38,12 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
 
-    data = None if arguments.data is None else Path(arguments.data)
+    data = None if options.data is None else Path(options.data)
     if data is not None and not data.is_dir():
         found = "a file" if data.exists() else "nothing there"
         raise InputError(data, "data", found, "a folder in the documented layout, such as DIR/coco/images")
-    if arguments.items is not None:
-        _write_items(arguments.items, data, arguments.out)
+    if options.items is not None:
+        _write_items(options.items, data, options.out)
         return
     own = {} if data is None else own_benchmarks(data)
     for info in (*known_benchmarks().values(), *own.values()):

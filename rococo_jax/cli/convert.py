@@ -1,11 +1,11 @@
 """`rococo convert`: a model directory from a checkpoint of another project."""
 
-import argparse
-from typing import Any
+import dataclasses
+from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.options import Option
 
-HELP = "Convert a checkpoint of another project into a model directory."
 EXAMPLES = """\
   rococo convert openai/clip-vit-base-patch32 models/clip_b32
   rococo convert ViT-B-32.pt models/openai_b32 --tokenizer tokenizers/clip
@@ -14,46 +14,42 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="checkpoint file (.pt, .npz), folder, or hub name")
-    parser.add_argument("out", type=output_folder, metavar="OUT", help="the new model directory")
-    add_source_arguments(parser)
+@dataclasses.dataclass(frozen=True)
+class SourceOptions:
+    """What a checkpoint of another project may leave open, as `load_model` takes it.
+
+    Attributes:
+        source_format: what the checkpoint is (default: find out)
+        pooling: how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)
+        activation: of an OpenAI or open_clip checkpoint, where it is not in the file
+        tokenizer: folder or hub name with the tokenizer, for checkpoints without one; 'none' to go without
+    """
+
+    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity"] = "auto"
+    pooling: Literal["cls", "mean", "cls+mean"] | None = None
+    activation: Literal["quick_gelu", "gelu"] | None = None
+    tokenizer: Annotated[str | None, Option("DIR_OR_NAME")] = None
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for what a checkpoint of another project may leave open."""
-    parser.add_argument(
-        "--source-format",
-        choices=("auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity"),
-        default="auto",
-        help="what the checkpoint is (default: find out)",
-    )
-    parser.add_argument(
-        "--pooling",
-        choices=("cls", "mean", "cls+mean"),
-        help="how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)",
-    )
-    parser.add_argument(
-        "--activation",
-        choices=("quick_gelu", "gelu"),
-        help="of an OpenAI or open_clip checkpoint, where it is not in the file",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        metavar="DIR_OR_NAME",
-        help="folder or hub name with the tokenizer, for checkpoints without one; 'none' to go without",
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Convert a checkpoint of another project into a model directory.
+
+    Attributes:
+        source: checkpoint file (.pt, .npz), folder, or hub name
+        out: the new model directory
+        how: the checkpoint
+    """
+
+    source: Annotated[str, Option("SOURCE", positional=True)]
+    out: Annotated[str, Option("OUT", positional=True, check=output_folder)]
+    how: SourceOptions
 
 
-def source_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those options as arguments of `load_model`."""
-    return {name: getattr(arguments, name) for name in ("source_format", "pooling", "activation", "tokenizer")}
-
-
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     from rococo_jax.storage import refuse_existing_folder
 
-    refuse_existing_folder(arguments.out)
+    refuse_existing_folder(options.out)
 
     from pathlib import Path
 
@@ -63,13 +59,13 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.runtime import make_mesh
 
     mesh = make_mesh(_first_device())
-    if find_checkpoint(arguments.source) is not None:
-        encoder = load_model(arguments.source, mesh=mesh)
+    if find_checkpoint(options.source) is not None:
+        encoder = load_model(options.source, mesh=mesh)
     else:
-        parts = convert(arguments.source, **source_options(arguments))
-        encoder = Encoder(*parts, name=Path(arguments.source).name, mesh=mesh)
-    save_model(arguments.out, encoder)
-    print(f"{arguments.out}: {encoder.provenance.get('model_type', encoder.name)} from {arguments.source}")
+        parts = convert(options.source, **vars(options.how))
+        encoder = Encoder(*parts, name=Path(options.source).name, mesh=mesh)
+    save_model(options.out, encoder)
+    print(f"{options.out}: {encoder.provenance.get('model_type', encoder.name)} from {options.source}")
     for line in describe(encoder):
         print(f"  {line}")
 

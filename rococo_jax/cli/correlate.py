@@ -1,10 +1,11 @@
 """`rococo correlate`: correlations of metrics over many models."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.options import Option
 
-HELP = "Correlate metrics over many models: Spearman's, partial on clean R@1, with intervals and Holm's correction."
 EXAMPLES = """\
   rococo evaluate --models models.txt --data DATA --out out
   rococo correlate out --out correlations
@@ -13,27 +14,34 @@ EXAMPLES = """\
 The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    add = parser.add_argument
-    add("results", nargs="+", metavar="RESULTS", help="results.json files, or folders that contain them")
-    add("--out", type=output_folder, required=True, metavar="DIR", help="the map, every pair as CSV and JSON, a page")
-    add("--metrics", metavar="A,B", help="TASK/VARIANT/METRIC, as in results.json (default: the main ones of each "
-        "kind of task: R@1, FR@1, drop, blind, grounding; accuracies; ECE, shape bias; drop and RAS under "
-        "corruption)")  # fmt: skip
-    add("--given", metavar="A", help="the metric that the partial correlations hold constant (default: "
-        "image_to_text/clean/r1 where it was measured)")  # fmt: skip
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Correlate metrics over many models: Spearman's, partial on clean R@1, with intervals and Holm's correction.
+
+    Attributes:
+        results: results.json files, or folders that contain them
+        out: the map, every pair as CSV and JSON, a page
+        metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,
+            blind, grounding; accuracies; ECE, shape bias; drop and RAS under corruption)
+        given: the metric that the partial correlations hold constant (default: image_to_text/clean/r1 where it was
+            measured)
+    """
+
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
+    out: Annotated[str, Option("DIR", check=output_folder)]
+    metrics: Annotated[str | None, Option("A,B")] = None
+    given: Annotated[str | None, Option("A")] = None
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     """Correlates, writes, and says how many pairs stand after the correction."""
     from pathlib import Path
 
     from rococo_jax.studies.correlate import write_correlations
 
-    out = Path(arguments.out)
-    names = arguments.metrics.split(",") if arguments.metrics else None
-    study = write_correlations(arguments.results, out, names, arguments.given)
+    out = Path(options.out)
+    names = options.metrics.split(",") if options.metrics else None
+    study = write_correlations(options.results, out, names, options.given)
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     held = [pair for pair in study.pairs if pair.partial]
     clear_held = sum(pair.partial[4] < 0.05 for pair in held)

@@ -1,10 +1,11 @@
 """`rococo corrupt-images`: apply one of the nineteen corruptions of ImageNet-C to every image of a folder."""
 
-import argparse
+import dataclasses
+from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.options import Option
 
-HELP = "Corrupt every image of a folder (the 19 kinds and 5 severities of ImageNet-C), with a manifest."
 EXAMPLES = """\
   rococo corrupt-images --images coco/images --corruption gaussian_noise --severity 3 --out noisy
   rococo corrupt-images --images coco/images --corruption fog --severity 5 --seed 7 --size 224 --out foggy
@@ -17,41 +18,47 @@ corruptions:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--images", required=True, metavar="DIR", help="every image below this folder")
-    parser.add_argument("--corruption", required=True, metavar="NAME", help="one of the 19 below")
-    parser.add_argument("--severity", required=True, type=int, metavar="1..5", help="1 is mild, 5 is strong")
-    parser.add_argument(
-        "--out", type=output_folder, required=True, metavar="DIR", help="images and manifest.json; one folder a run"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all random draws (default: 0)")
-    parser.add_argument(
-        "--size",
-        type=int,
-        metavar="N",
-        help="resize the shorter side to N and cut the centre first; the constants were chosen for 224",
-    )
-    parser.add_argument("--format", choices=("png", "jpeg"), default="png", help="png is lossless (default)")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Corrupt every image of a folder (the 19 kinds and 5 severities of ImageNet-C), with a manifest.
+
+    Attributes:
+        images: every image below this folder
+        corruption: one of the 19 below
+        severity: 1 is mild, 5 is strong
+        out: images and manifest.json; one folder a run
+        seed: of all random draws (default: 0)
+        size: resize the shorter side to N and cut the centre first; the constants were chosen for 224
+        format: png is lossless (default)
+    """
+
+    images: Annotated[str, Option("DIR")]
+    corruption: Annotated[str, Option("NAME")]
+    severity: Annotated[int, Option("1..5")]
+    out: Annotated[str, Option("DIR", check=output_folder)]
+    seed: Annotated[int, Option("N")] = 0
+    size: Annotated[int | None, Option("N")] = None
+    format: Literal["png", "jpeg"] = "png"
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from rococo_jax.perturb.images.corruptions import find_corruption
     from rococo_jax.perturb.images.image_folders import write_corrupted
     from rococo_jax.runtime import enable_compilation_cache
 
-    corruption = find_corruption(arguments.corruption)
+    corruption = find_corruption(options.corruption)
     enable_compilation_cache()
     written, there = write_corrupted(
-        arguments.images,
+        options.images,
         corruption,
-        arguments.severity,
-        arguments.out,
-        seed=arguments.seed,
-        size=arguments.size,
-        kind=arguments.format,
+        options.severity,
+        options.out,
+        seed=options.seed,
+        size=options.size,
+        kind=options.format,
     )
     print(
-        f"{written} images written, {there} already there; {corruption.name}, severity {arguments.severity}, "
-        f"seed {arguments.seed}; {arguments.out}/manifest.json"
+        f"{written} images written, {there} already there; {corruption.name}, severity {options.severity}, "
+        f"seed {options.seed}; {options.out}/manifest.json"
     )
     return 0

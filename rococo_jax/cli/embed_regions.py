@@ -1,10 +1,11 @@
 """`rococo embed-regions`: vectors of VSE-infinity over regions, from the features that a detector gave."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.options import Option
 
-HELP = "Embed the regions of images and their captions with a VSE-infinity checkpoint, for rococo score --embeddings."
 EXAMPLES = """\
   rococo export-inputs --data DATA --benchmarks rococo --out inputs
   rococo embed-regions model_best.pth --regions regions.npz --captions inputs/captions.jsonl --out vectors.npz
@@ -15,16 +16,28 @@ counts (n,) where images have fewer than k regions. Images without regions are m
 _AT_ONCE = 128
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL.pth", help="checkpoint of VSE-infinity's release, over regions")
-    parser.add_argument("--regions", required=True, metavar="F.npz", help="features of the regions of each image")
-    parser.add_argument("--captions", required=True, metavar="FILE", help="captions.jsonl of rococo export-inputs")
-    parser.add_argument("--out", type=output_file, required=True, metavar="F.npz", help="where the embeddings go")
-    parser.add_argument("--tokenizer", metavar="NAME", help="folder or hub name (default: bert-base-uncased)")
-    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Embed the regions of images and their captions with a VSE-infinity checkpoint, for rococo score --embeddings.
+
+    Attributes:
+        model: checkpoint of VSE-infinity's release, over regions
+        regions: features of the regions of each image
+        captions: captions.jsonl of rococo export-inputs
+        out: where the embeddings go
+        tokenizer: folder or hub name (default: bert-base-uncased)
+        quiet: no progress; errors and warnings are still printed
+    """
+
+    model: Annotated[str, Option("MODEL.pth", positional=True)]
+    regions: Annotated[str, Option("F.npz")]
+    captions: Annotated[str, Option("FILE")]
+    out: Annotated[str, Option("F.npz", check=output_file)]
+    tokenizer: Annotated[str | None, Option("NAME")] = None
+    quiet: bool = False
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     import jax
     import numpy as np
     from flax import nnx
@@ -38,16 +51,16 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.storage import atomic_write
 
     enable_compilation_cache()
-    names, regions, counts = read_regions(arguments.regions)
+    names, regions, counts = read_regions(options.regions)
     wanted = "a JSON string a line, as of export-inputs"
-    captions = [caption for _, caption in read_jsonl(arguments.captions, wanted)]
+    captions = [caption for _, caption in read_jsonl(options.captions, wanted)]
     if not captions or not all(isinstance(caption, str) for caption in captions):
-        raise InputError(arguments.captions, "captions", "lines that are no strings, or none", wanted)
-    pooling = read_region_pooling(arguments.model)
+        raise InputError(options.captions, "captions", "lines that are no strings, or none", wanted)
+    pooling = read_region_pooling(options.model)
     inputs = pooling.up.kernel.shape[0]
     if regions.shape[2] != inputs:
-        raise InputError(arguments.regions, "regions", f"{regions.shape[2]} channels", f"{inputs}, as of the model")
-    text = Encoder(*convert_vse_text(arguments.model, tokenizer=arguments.tokenizer), mesh=make_mesh())
+        raise InputError(options.regions, "regions", f"{regions.shape[2]} channels", f"{inputs}, as of the model")
+    text = Encoder(*convert_vse_text(options.model, tokenizer=options.tokenizer), mesh=make_mesh())
     embed = nnx.jit(lambda model, x, mask: model(x, mask))
     vectors = []
     with progress("embedding regions", len(names), "images") as advance:
@@ -65,10 +78,10 @@ def run(arguments: argparse.Namespace) -> None:
         "captions": np.array(captions),
         "text_embeddings": text.encode_text(captions),
     }
-    with atomic_write(arguments.out) as temporary, temporary.open("wb") as file:
+    with atomic_write(options.out) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
     dim = arrays["text_embeddings"].shape[1]
-    print(f"{arguments.out}: {len(names):,} images, {len(captions):,} captions, {dim} dimensions")
+    print(f"{options.out}: {len(names):,} images, {len(captions):,} captions, {dim} dimensions")
 
 
 def read_regions(path: str):

@@ -1,11 +1,12 @@
 """`rococo export`: a model back in the form of another project."""
 
-import argparse
+import dataclasses
+from typing import Annotated, Literal
 
-from rococo_jax.cli.convert import add_source_arguments, source_options
+from rococo_jax.cli.convert import SourceOptions
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.options import Option
 
-HELP = "Write a model as a Hugging Face or open_clip folder."
 EXAMPLES = """\
   rococo export models/clip_b32 exported/clip_b32
   rococo export RN50.pt exported/rn50 --format open_clip
@@ -13,30 +14,33 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="model directory, checkpoint, or hub name")
-    parser.add_argument("out", type=output_folder, metavar="OUT", help="the new folder")
-    parser.add_argument(
-        "--format",
-        choices=("huggingface", "open_clip"),
-        default="huggingface",
-        help="whose form it gets (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--card", nargs="+", metavar="RESULTS", help="write a model card of the Hugging Face hub from these results"
-    )
-    parser.add_argument("--licence", default="other", help="of the model, for the card (default: %(default)s)")
-    parser.add_argument(
-        "--push", metavar="OWNER/NAME", help="upload the folder to the hub (HF_ENDPOINT), with the token that "
-        "`hf auth login` or HF_TOKEN gives"
-    )  # fmt: skip
-    add_source_arguments(parser)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write a model as a Hugging Face or open_clip folder.
+
+    Attributes:
+        model: model directory, checkpoint, or hub name
+        out: the new folder
+        format: whose form it gets
+        card: write a model card of the Hugging Face hub from these results
+        licence: of the model, for the card
+        push: upload the folder to the hub (HF_ENDPOINT), with the token that hf auth login or HF_TOKEN gives
+        how: the checkpoint
+    """
+
+    model: Annotated[str, Option("MODEL", positional=True)]
+    out: Annotated[str, Option("OUT", positional=True, check=output_folder)]
+    format: Literal["huggingface", "open_clip"] = "huggingface"
+    card: Annotated[tuple[str, ...], Option("RESULTS", several=True)] = ()
+    licence: str = "other"
+    push: Annotated[str | None, Option("OWNER/NAME")] = None
+    how: SourceOptions
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     from rococo_jax.storage import refuse_existing_folder
 
-    refuse_existing_folder(arguments.out)
+    refuse_existing_folder(options.out)
 
     import jax
 
@@ -45,13 +49,13 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.report.model_card import model_card, push, write_card
     from rococo_jax.runtime import make_mesh
 
-    card = model_card(arguments.card, arguments.licence) if arguments.card else None
-    encoder = load_model(arguments.model, mesh=make_mesh(jax.devices()[:1]), **source_options(arguments))
-    write = export_open_clip if arguments.format == "open_clip" else export_huggingface
-    family = write(encoder, arguments.out)
-    print(f"{arguments.out}: {family} from {arguments.model}")
+    card = model_card(options.card, options.licence) if options.card else None
+    encoder = load_model(options.model, mesh=make_mesh(jax.devices()[:1]), **vars(options.how))
+    write = export_open_clip if options.format == "open_clip" else export_huggingface
+    family = write(encoder, options.out)
+    print(f"{options.out}: {family} from {options.model}")
     if card is not None:
-        write_card(arguments.out, card, arguments.card)
-        print(f"{arguments.out}/README.md: model card with {len(card.data.eval_results)} results")
-    if arguments.push:
-        print(push(arguments.out, arguments.push))
+        write_card(options.out, card, options.card)
+        print(f"{options.out}/README.md: model card with {len(card.data.eval_results)} results")
+    if options.push:
+        print(push(options.out, options.push))

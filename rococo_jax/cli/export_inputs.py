@@ -1,10 +1,13 @@
 """`rococo export-inputs`: all images and captions that a model has to embed, for models that run elsewhere."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.evaluation.options import QUESTIONS, DataOptions
+from rococo_jax.options import Option
 
-HELP = "Write every image (mixed and corrupted ones rendered) and caption that a model elsewhere has to embed."
 EXAMPLES = """\
   rococo export-inputs --images coco/images --annotations rococo/annotations --out inputs
   rococo export-inputs --data DATA --benchmarks rococo,sugarcrepe --corruptions fog --severities 3 --out inputs
@@ -14,17 +17,26 @@ OUT/images.jsonl and OUT/captions.jsonl list what to embed: vectors go into .npz
 image_embeddings, captions, text_embeddings, or .parquet files with image or caption, and embedding."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from rococo_jax.cli.evaluate import add_data_arguments
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write every image (mixed and corrupted ones rendered) and caption that a model elsewhere has to embed.
 
-    parser.add_argument("--out", type=output_folder, required=True, metavar="DIR", help="where lists and images go")
-    add_data_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+    Attributes:
+        out: where lists and images go
+        quiet: no progress; errors and warnings are still printed
+        data: data
+        settings: questions
+    """
+
+    out: Annotated[str, Option("DIR", check=output_folder)]
+    quiet: bool = False
+    data: DataOptions
+    settings: Annotated[Settings, QUESTIONS]
 
 
-def run(arguments: argparse.Namespace) -> None:
-    from rococo_jax.cli.evaluate import benchmarks_of
+def run(options: Options) -> None:
+    """Writes what is missing, and says how much there is."""
     from rococo_jax.evaluation.input_lists import write_inputs
 
-    counts = write_inputs(arguments.out, benchmarks_of(arguments))
-    print(f"{arguments.out}: {counts['images']:,} images, {counts['captions']:,} captions")
+    counts = write_inputs(options.out, options.data.open(options.settings))
+    print(f"{options.out}: {counts['images']:,} images, {counts['captions']:,} captions")

@@ -1,10 +1,11 @@
 """`rococo factors`: accuracy on images of a visual factor against accuracy on all, over models."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.options import Option
 
-HELP = "Say how robust models are to visual factors (pose, background, ...) beyond what their accuracy foretells."
 EXAMPLES = """\
   rococo factors out --task imagenet --factors imagenet_x.jsonl --out factors.html
 
@@ -12,23 +13,27 @@ factors are lines {"file_name": "a.jpg", "pose": 1, "background": 0, ...}, as Im
 columns will do. A line over models needs five models or more, and 200 images or more of the factor."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    add = parser.add_argument
-    add("results", nargs="+", metavar="RESULTS", help="results of models on one classify task")
-    add("--factors", required=True, metavar="F", help="which images have which factor: .jsonl, .csv or .tsv")
-    add("--task", help="which task (default: the first with classes)")
-    add(
-        "--out", type=output_file, required=True, metavar="F.html", help="the page; the figures go into .json beside it"
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Say how robust models are to visual factors (pose, background, ...) beyond what their accuracy foretells.
+
+    Attributes:
+        results: results of models on one classify task
+        factors: which images have which factor: .jsonl, .csv or .tsv
+        task: which task (default: the first with classes)
+        out: the page; the figures go into .json beside it
+    """
+
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
+    factors: Annotated[str, Option("F")]
+    out: Annotated[str, Option("F.html", check=output_file)]
+    task: str | None = None
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     """Measures, and writes the page and the figures."""
     from rococo_jax.report import page_path
     from rococo_jax.report.factors import write_factors
 
-    page, figures = write_factors(
-        arguments.results, arguments.factors, arguments.task, page_path(arguments.out, "--out")
-    )
+    page, figures = write_factors(options.results, options.factors, options.task, page_path(options.out, "--out"))
     print(f"{page}: the page; {figures}: the figures")

@@ -1,8 +1,10 @@
 """`rococo fetch`: the files of a benchmark, into the documented layout."""
 
-import argparse
+import dataclasses
+from typing import Annotated, Literal
 
-HELP = "Download what benchmarks need, checked and resumable, into the documented layout; says the licence first."
+from rococo_jax.options import Option
+
 EXAMPLES = """\
   rococo fetch rococo --data DATA
   rococo fetch rococo sugarcrepe --data DATA --only annotations
@@ -10,15 +12,26 @@ EXAMPLES = """\
 The same command goes on where it was stopped. Files appear under their names only when they are whole."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks, as rococo benchmarks lists them")
-    parser.add_argument("--data", required=True, metavar="DIR", help="the data folder, as of rococo evaluate --data")
-    parser.add_argument("--only", choices=("images", "annotations"), help="only the files of this role")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be got, and get nothing")
-    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Download what benchmarks need, checked and resumable, into the documented layout; says the licence first.
+
+    Attributes:
+        names: benchmarks, as rococo benchmarks lists them
+        data: the data folder, as of rococo evaluate --data
+        only: only the files of this role
+        dry_run: say what would be got, and get nothing
+        quiet: no progress; errors and warnings are still printed
+    """
+
+    names: Annotated[tuple[str, ...], Option("NAME", positional=True)]
+    data: Annotated[str, Option("DIR")]
+    only: Literal["images", "annotations"] | None = None
+    dry_run: bool = False
+    quiet: bool = False
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
@@ -26,20 +39,20 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
 
-    infos = [find_benchmark(name) for name in dict.fromkeys(arguments.names)]
+    infos = [find_benchmark(name) for name in dict.fromkeys(options.names)]
     for info in infos:
         if not info.downloads:
             raise InputError(info.name, "downloads", "none that a program may get", f"by hand: {info.source}")
-    data, wanted = Path(arguments.data), {}
+    data, wanted = Path(options.data), {}
     for info in infos:
         print(f"{info.name}: {info.licence}")
-        wanted |= {each.to: each for each in info.downloads if arguments.only in (None, each.role)}
+        wanted |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
     for download in wanted.values():
         there = download.is_there(data)
         checked = "SHA-256 known" if download.sha256 else "no known hash: only the length is checked"
         size = "there already" if there else f"about {in_bytes(download.size)}, {checked}"
         print(f"  {data / download.to}: {size}\n    from {download.url}", flush=True)
-    if arguments.dry_run:
+    if options.dry_run:
         return
     for download in wanted.values():
         if download.is_there(data):
@@ -47,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             with progress(f"getting {download.to}", download.size, "bytes") as advance:
                 fetch(download, data, advance)
-    print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(arguments.names)} --out OUT")
+    print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
 
 
 def in_bytes(size: int) -> str:

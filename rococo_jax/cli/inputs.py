@@ -1,50 +1,61 @@
 """Options that name captioned images, the same for every command (`data.captioned_images` reads them)."""
 
-import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+from rococo_jax.options import Group, Option
+
+if TYPE_CHECKING:  # imports NumPy
+    from rococo_jax.data.captioned_images import CaptionedImage
+    from rococo_jax.data.pairs import CaptionedImages
 
 
-def add_captions_arguments(parser: argparse.ArgumentParser, *, required: bool = True, use: str = "") -> None:
-    """`--captions` and `--columns`."""
-    parser.add_argument(
-        "--captions",
-        required=required,
-        default="",
-        metavar="FILE",
-        help=f"{use}Karpathy JSON, JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside "
-        "NAME.jpg, or hf:NAME?split=test",
-    )
-    parser.add_argument(
-        "--columns", default="", metavar="A=B,C=D", help="columns of a table: image=photo,caption=title (default: "
-        "those of usual names)"
-    )  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class CaptionOptions:
+    """A captions file.
+
+    Attributes:
+        captions: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside
+            NAME.jpg, or hf:NAME?split=test
+        columns: columns of a table: image=photo,caption=title (default: those of usual names)
+    """
+
+    captions: Annotated[str, Option("FILE")]
+    columns: Annotated[str, Option("A=B,C=D")] = ""
+
+    def read(self) -> "list[CaptionedImage]":
+        """The captions. Raises InputError as `read_captions`."""
+        from rococo_jax.data.caption_tables import parse_columns
+        from rococo_jax.data.captioned_images import read_captions
+
+        return read_captions(self.captions, parse_columns(self.columns))
 
 
-def add_pair_arguments(parser: argparse.ArgumentParser, *, use: str = "", may_miss: bool = True) -> None:
-    """`--images` and `--captions` of commands that read both, and whether images may be missing."""
-    parser.add_argument(
-        "--images",
-        required=True,
-        metavar="DIR",
-        help="folders of images, separated by commas; or what holds captions, too: tars, Parquet, hf:NAME, tfds:NAME",
-    )
-    add_captions_arguments(parser, required=False, use=f"{use}several by commas, by default in what --images names: ")
-    parser.set_defaults(allow_missing_images=False)
-    if may_miss:
-        parser.add_argument("--allow-missing-images", action="store_true", help="leave out images that have no file")
+@dataclasses.dataclass(frozen=True)
+class PairOptions:
+    """Images and their captions.
+
+    Attributes:
+        images: folders of images, separated by commas; or what holds captions, too: tars, Parquet, hf:NAME, tfds:NAME
+        captions: several by commas, by default in what --images names: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a
+            folder with metadata.* or with NAME.txt beside NAME.jpg, or hf:NAME?split=test
+        columns: columns of a table: image=photo,caption=title (default: those of usual names)
+        allow_missing_images: leave out images that have no file
+    """
+
+    images: Annotated[str, Option("DIR")]
+    captions: Annotated[str, Option("FILE")] = ""
+    columns: Annotated[str, Option("A=B,C=D")] = ""
+    allow_missing_images: bool = False
+
+    def read(self) -> "CaptionedImages":
+        """The captioned images. Raises InputError as `read_all_pairs`."""
+        from rococo_jax.data.caption_tables import parse_columns
+        from rococo_jax.data.pairs import read_all_pairs
+
+        columns = parse_columns(self.columns)
+        return read_all_pairs(self.images, self.captions, allow_missing=self.allow_missing_images, columns=columns)
 
 
-def read_pairs(arguments: argparse.Namespace):
-    """The captioned images that `add_pair_arguments` names."""
-    from rococo_jax.data.caption_tables import parse_columns
-    from rococo_jax.data.pairs import read_all_pairs
-
-    columns, may_miss = parse_columns(arguments.columns), arguments.allow_missing_images
-    return read_all_pairs(arguments.images, arguments.captions, allow_missing=may_miss, columns=columns)
-
-
-def read_captions_of(arguments: argparse.Namespace):
-    """The captions that `add_captions_arguments` names."""
-    from rococo_jax.data.caption_tables import parse_columns
-    from rococo_jax.data.captioned_images import read_captions
-
-    return read_captions(arguments.captions, parse_columns(arguments.columns))
+# Of commands that need every image.
+ALL_IMAGES = Group(only=("images", "captions", "columns"))

@@ -1,24 +1,33 @@
 """`rococo inspect`: facts about a model."""
 
-import argparse
-from typing import Any
+import dataclasses
+from typing import Annotated, Any
 
-from rococo_jax.cli.convert import add_source_arguments, source_options, tower_in_words
+from rococo_jax.cli.convert import SourceOptions, tower_in_words
+from rococo_jax.options import Option
 
-HELP = "Print where a model came from, how it is built, what it costs, and warnings of known pitfalls."
 EXAMPLES = """\
   rococo inspect models/clip_b32
   rococo inspect RN50.pt --tokenizer tokenizers/clip --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="model directory, checkpoint, or hub name")
-    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
-    add_source_arguments(parser)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Print where a model came from, how it is built, what it costs, and warnings of known pitfalls.
+
+    Attributes:
+        model: model directory, checkpoint, or hub name
+        json: everything as one JSON object
+        how: the checkpoint
+    """
+
+    model: Annotated[str, Option("MODEL", positional=True)]
+    json: bool = False
+    how: SourceOptions
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     import json
 
     import jax
@@ -27,9 +36,9 @@ def run(arguments: argparse.Namespace) -> None:
     from rococo_jax.encoders.inspection import inspect_model
     from rococo_jax.runtime import make_mesh
 
-    encoder = load_model(arguments.model, mesh=make_mesh(jax.devices()[:1]), **source_options(arguments))
+    encoder = load_model(options.model, mesh=make_mesh(jax.devices()[:1]), **vars(options.how))
     facts = inspect_model(encoder)
-    if arguments.json:
+    if options.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     print("\n".join(describe_facts(encoder, facts)))

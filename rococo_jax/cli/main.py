@@ -3,78 +3,96 @@
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import signal
 import sys
+import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
 from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
+from rococo_jax.options import add_options, parse
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
-COMMANDS = (
-    "demo",
-    "benchmarks",
-    "fetch",
-    "evaluate",
-    "score",
-    "export-inputs",
-    "embed-regions",
-    "report",
-    "select",
-    "factors",
-    "correlate",
-    "convert",
-    "export",
-    "inspect",
-    "join",
-    "train",
-    "sweep",
-    "interpolate",
-    "embed",
-    "baselines",
-    "verify",
-    "influence",
-    "lexicon",
-    "alter-captions",
-    "make-benchmark",
-    "mix-images",
-    "corrupt-images",
-    "pack",
-    "attention",
-    "bench",
-)
+GROUPS = {
+    "Evaluate": (
+        "demo",
+        "benchmarks",
+        "fetch",
+        "evaluate",
+        "score",
+        "export-inputs",
+        "report",
+        "select",
+        "factors",
+        "correlate",
+    ),
+    "Models": ("convert", "export", "inspect", "join", "interpolate", "embed", "embed-regions"),
+    "Train": ("train", "sweep", "pack"),
+    "Alter": ("alter-captions", "make-benchmark", "mix-images", "corrupt-images", "influence", "lexicon"),
+    "Inspect": ("verify", "baselines", "attention", "bench"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
-def build_parser(*only: str) -> argparse.ArgumentParser:
-    """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX."""
+def build_parser(*only: str, grouped: bool = True) -> argparse.ArgumentParser:
+    """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX.
+
+    `grouped` commands are listed by `GROUPS` below the help, and not as one argument's values.
+    """
+    modules = {name: importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}") for name in only or COMMANDS}
     parser = _Parser(
         prog="rococo",
+        usage=None if only else "rococo [--version] [--print-completion SHELL] COMMAND ...",
         description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
+        epilog=None if only else "\n\n".join(_listing(group, names, modules) for group, names in GROUPS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rococo_jax {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in only or COMMANDS:
-        module = _module_of(name)
+    parser.add_argument("--print-completion", choices=("bash", "zsh", "tcsh"), action=_Completion,
+                        help="print a script that completes commands and options, for the shell to source")  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND",
+                                     help=argparse.SUPPRESS if grouped else None)  # fmt: skip
+    for name, module in modules.items():
         command = commands.add_parser(
             name,
-            help=module.HELP,
-            description=module.HELP,
+            help=_summary(module),
+            description=_summary(module),
             epilog="examples:\n" + module.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_arguments(command)
+        add_options(command, module.Options)
         command.set_defaults(
-            run=module.run,
-            takes_overrides=getattr(module, "TAKES_OVERRIDES", False),
-            options=[option for action in command._actions for option in action.option_strings],
+            module=module,
+            flags=[option for action in command._actions for option in action.option_strings],
         )
     return parser
+
+
+def _listing(group: str, names: Iterable[str], modules: Mapping[str, ModuleType]) -> str:
+    lines = [textwrap.fill(_summary(modules[name]), 76, initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
+             for name in names]  # fmt: skip
+    return "\n".join([f"{group}:", *lines])
+
+
+def _summary(module: ModuleType) -> str:
+    return module.Options.__doc__.splitlines()[0]
+
+
+class _Completion(argparse.Action):
+    """Prints a completion script and ends."""
+
+    def __call__(self, parser, namespace, shell, option_string=None) -> NoReturn:
+        import shtab
+
+        print(shtab.complete(build_parser(grouped=False), shell=shell))
+        parser.exit(0)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,14 +113,16 @@ def main(arguments: list[str] | None = None) -> int:
                 raise unknown_name("rococo", "command", words[0], COMMANDS, "rococo --help")
             parser = build_parser(*only)
             parsed, parsed.overrides = parser.parse_known_args(words)
-            if parsed.overrides and not parsed.takes_overrides:
+            takes_overrides = "overrides" in inspect.signature(parsed.module.run).parameters
+            if parsed.overrides and not takes_overrides:
                 _refuse_unknown(parsed)
+            options = parse(parsed.module.Options, vars(parsed))
             refuse_overwriting(parsed)
             _refuse_float64()
             _choose_device(getattr(parsed, "device", None))
             be_quiet(getattr(parsed, "quiet", False))
             with hold_output(parsed):
-                code = parsed.run(parsed) or 0
+                code = parsed.module.run(options, *([parsed.overrides] if takes_overrides else [])) or 0
             sys.stdout.flush()
             if interrupted:
                 raise KeyboardInterrupt
@@ -124,7 +144,7 @@ def _refuse_unknown(parsed: argparse.Namespace) -> None:
     source, word = f"rococo {parsed.command}", parsed.overrides[0]
     if not word.startswith("-"):
         raise InputError(source, "argument", repr(word), f"an option; `{source} --help` lists them")
-    raise unknown_name(source, "option", word.partition("=")[0], parsed.options, f"{source} --help")
+    raise unknown_name(source, "option", word.partition("=")[0], parsed.flags, f"{source} --help")
 
 
 @contextlib.contextmanager
@@ -182,7 +202,3 @@ def _of_device(error: BaseException, parsed: argparse.Namespace | None) -> BaseE
     if kind is None or not isinstance(error, RuntimeError) or "backend" not in str(error).lower():
         return error
     return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "a kind that is there")
-
-
-def _module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}")

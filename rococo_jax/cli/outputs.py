@@ -6,9 +6,10 @@ Imports nothing heavy: the types run while the command line is read.
 import argparse
 import contextlib
 import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rococo_jax.errors import InputError
@@ -76,7 +77,7 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         for option, value in values.items():
             if option in written:
                 continue
-            for part in value if isinstance(value, list) else [value]:
+            for part in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(part, str) and _same(output, part):
                     raise InputError(output, name, f"what {option} names", "another path than that of an input")
     paths = [os.path.realpath(path) for path in written.values()]
@@ -84,11 +85,16 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
 
 
-def add_table_arguments(parser: argparse.ArgumentParser) -> None:
-    """How the table of figures is printed (`evaluation.summary`)."""
-    parser.add_argument(
-        "--wide", action="store_true", help="one table, however wide; otherwise it is fitted to the terminal in blocks"
-    )
+def print_tables(
+    all_results: Sequence[dict], *, wide: bool = False, as_json: bool = False, quiet: bool = False
+) -> None:
+    """Prints the tables of results; or the results as JSON: an object for one model, else a list."""
+    from rococo_jax.evaluation.summary import print_summary
+
+    if as_json:
+        print(json.dumps(results[0] if len(results) == 1 else results, indent=2, ensure_ascii=False))
+    elif not quiet:
+        print_summary(results, wide=wide)
 
 
 @contextlib.contextmanager

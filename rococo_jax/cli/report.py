@@ -1,10 +1,11 @@
 """`rococo report`: one page, one CSV and one Markdown file from results."""
 
-import argparse
+import dataclasses
+from typing import Annotated
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.options import Option
 
-HELP = "Write one self-contained page (leaderboard, differences, charts, examples), a CSV and a Markdown file."
 EXAMPLES = """\
   rococo report results/ --out report.html
   rococo report results/clip-b32 results/siglip-b16/results.json --out comparison.html
@@ -12,28 +13,30 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results", nargs="+", metavar="RESULTS", help="results.json files, or folders that contain them"
-    )
-    parser.add_argument(
-        "--out", type=output_file, required=True, metavar="F.html", help="the page; .csv, .md and .tex go beside it"
-    )
-    parser.add_argument(
-        "--reference", metavar="NAME", help="the model to compare the others with (default: the best of each task)"
-    )
-    parser.add_argument(
-        "--csv-long", action="store_true", help="also one row a metric, for pandas: F_long.csv, and F_long.json"
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write one self-contained page (leaderboard, differences, charts, examples), a CSV and a Markdown file.
+
+    Attributes:
+        results: results.json files, or folders that contain them
+        out: the page; .csv, .md and .tex go beside it
+        reference: the model to compare the others with (default: the best of each task)
+        csv_long: also one row a metric, for pandas: F_long.csv, and F_long.json
+    """
+
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
+    out: Annotated[str, Option("F.html", check=output_file)]
+    reference: Annotated[str | None, Option("NAME")] = None
+    csv_long: bool = False
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(options: Options) -> None:
     from rococo_jax.errors import InputError
     from rococo_jax.report import page_path, write_report
 
-    page_path(arguments.out, "--out")
+    page_path(options.out, "--out")
     try:
-        page, table = write_report(arguments.results, arguments.out, arguments.reference, arguments.csv_long)
+        page, table = write_report(options.results, options.out, options.reference, options.csv_long)
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None

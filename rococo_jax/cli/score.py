@@ -1,15 +1,19 @@
-"""`rococo score`: the same metrics for any model of any framework, from its similarities or its embeddings.
+"""`rococo score`: the same metrics for any model of any framework, from its similarities, embeddings or class logits.
 
 With `--annotation` one file of captions; with `--data`, or `--images` and `--annotations`, whole benchmarks, whose
-results stand in one table with those of `rococo evaluate`.
+results stand in one table with those of `rococo evaluate`; with `--logits` labels.
 """
 
-import argparse
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
 
-from rococo_jax.cli.outputs import add_table_arguments, output_file, output_file_or_folder, output_folder
-from rococo_jax.cli.score_logits import add_logits_arguments, score_logits_file, write_evaluated
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.cli.outputs import output_file, output_file_or_folder, output_folder, print_tables
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.options import QUESTIONS, DataOptions
+from rococo_jax.options import Option
 
-HELP = "Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels."
 EXAMPLES = """\
   rococo score --embeddings my-vectors --images coco/images --annotations rococo/annotations --out out/my-model
   rococo score --similarities my-scores --data DATA --benchmarks rococo --out out/my-model
@@ -20,117 +24,158 @@ EXAMPLES = """\
 the first two are compared with evaluated models by `rococo report out`; `rococo export-inputs` writes what to embed.
 with --annotation, rows are the images and columns the captions of the annotation, in file order: image by image, the
 originals, then the altered captions. A file of plain captions gives the clean tasks alone."""
+_OTHERS = ("similarities", "embeddings", "image_embeddings", "text_embeddings", "annotation")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    from rococo_jax.cli.evaluate import add_data_arguments
+@dataclasses.dataclass(frozen=True)
+class LogitsOptions:
+    """Logits of classes, and what they are scored against.
 
-    parser.add_argument("--similarities", metavar="S.npy", help="images by captions, higher is more similar; "
-                        "or a folder with one SET.npy for each image set of the benchmarks")  # fmt: skip
-    parser.add_argument("--embeddings", metavar="PATH", help=".npz or .parquet files keyed by image name and caption "
-                        "(a file or a folder), such as of rococo embed")  # fmt: skip
-    parser.add_argument(
-        "--allow-unknown", action="store_true", help="with --embeddings: also vectors that no benchmark asks for"
-    )
-    parser.add_argument("--image-embeddings", metavar="A.npy", help="images by width")
-    parser.add_argument("--text-embeddings", metavar="B.npy", help="captions by width")
-    parser.add_argument("--annotation", metavar="FILE", help="one file: published form, our own, or plain captions")
-    parser.add_argument(
-        "--out",
-        type=output_file_or_folder,
-        required=True,
-        metavar="F.json",
-        help="where the results go; of whole benchmarks a folder, as of rococo evaluate",
-    )
-    add_logits_arguments(parser)
-    add_data_arguments(parser)
-    parser.add_argument(
-        "--name", help="what to call the model; default: the name of the first file, without its ending"
-    )
-    add_table_arguments(parser)
-    parser.add_argument(
-        "--per-query",
-        type=output_file,
-        metavar="F.parquet",
-        help="also write one row a query: its ranks, who came first",
-    )
+    Attributes:
+        logits: images by classes; 'logits', and 'classes', 'names' if known; with --labels
+        labels: image,label in .csv, .tsv or .jsonl; one a line in .txt; columns in .npy; or a folder of evaluated
+            results, to stand in one table with them
+        task: what to call it, or which task of evaluated results
+        classes: names of the columns (default: those in the logits' file)
+        groups: {coarse class: [class, ...]}; labels are then coarse ones
+        corrupted: logits of the same images, corrupted; may be repeated
+        out_logits: logits of images of none of the classes; may be repeated
+    """
+
+    logits: Annotated[str | None, Option("F.npz")] = None
+    labels: Annotated[str | None, Option("F")] = None
+    task: str = "classes"
+    classes: Annotated[str | None, Option("F.json")] = None
+    groups: Annotated[str | None, Option("F.json")] = None
+    corrupted: Annotated[tuple[tuple[str, str], ...], Option("fog_3=F.npz")] = ()
+    out_logits: Annotated[tuple[tuple[str, str], ...], Option("NAME=F.npz")] = ()
 
 
-def run(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Score similarities, embeddings or class logits that any model made, on benchmarks, an annotation or labels.
+
+    Attributes:
+        similarities: images by captions, higher is more similar; or a folder with one SET.npy for each image set of
+            the benchmarks
+        embeddings: .npz or .parquet files keyed by image name and caption (a file or a folder), such as of rococo
+            embed
+        allow_unknown: with --embeddings: also vectors that no benchmark asks for
+        image_embeddings: images by width
+        text_embeddings: captions by width
+        annotation: one file: published form, our own, or plain captions
+        out: where the results go; of whole benchmarks a folder, as of rococo evaluate
+        name: what to call the model; default: the name of the first file, without its ending
+        wide: one table, however wide; otherwise it is fitted to the terminal in blocks
+        per_query: also write one row a query: its ranks, who came first
+        classes: class logits
+        data: data
+        settings: questions
+    """
+
+    out: Annotated[str, Option("F.json", check=output_file_or_folder)]
+    similarities: Annotated[str | None, Option("S.npy")] = None
+    embeddings: Annotated[str | None, Option("PATH")] = None
+    allow_unknown: bool = False
+    image_embeddings: Annotated[str | None, Option("A.npy")] = None
+    text_embeddings: Annotated[str | None, Option("B.npy")] = None
+    annotation: Annotated[str | None, Option("FILE")] = None
+    name: str | None = None
+    wide: bool = False
+    per_query: Annotated[str | None, Option("F.parquet", check=output_file)] = None
+    classes: LogitsOptions
+    data: DataOptions
+    settings: Annotated[Settings, QUESTIONS]
+
+
+def run(options: Options) -> None:
     """Ranks, writes, and prints the table."""
-    one_file = arguments.logits or arguments.annotation is not None
-    (output_file if one_file else output_folder)(arguments.out)
-    if arguments.logits:
-        score_logits_file(arguments)
+    one_file = options.classes.logits or options.annotation is not None
+    (output_file if one_file else output_folder)(options.out)
+    if options.classes.logits:
+        _score_logits(options)
         return
-    _check_inputs(arguments)
-    if arguments.annotation is None:
-        _score_benchmarks(arguments)
-        return
+    _check_inputs(options)
 
-    from rococo_jax.benchmarks.settings import Settings
-    from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.models.arrays import annotation_benchmark
-    from rococo_jax.evaluation.models.stored_embeddings import ArrayEmbeddings
-    from rococo_jax.evaluation.models.stored_similarities import SimilarityMatrix
-    from rococo_jax.evaluation.runner import evaluate_model
-    from rococo_jax.runtime import enable_compilation_cache
-
-    enable_compilation_cache()
-    benchmark = annotation_benchmark(arguments.annotation, arguments.protocol)
-    if arguments.similarities:
-        model = SimilarityMatrix(arguments.similarities, arguments.name)
-    else:
-        model = ArrayEmbeddings(arguments.image_embeddings, arguments.text_embeddings, arguments.name)
-    settings = Settings(protocol=arguments.protocol)
-    write_evaluated(evaluate_model(model, [benchmark], settings, EmbeddingCache(None)), arguments)
-
-
-def _score_benchmarks(arguments: argparse.Namespace) -> None:
-    from pathlib import Path
-
-    from rococo_jax.cli.evaluate import benchmarks_of, settings_of
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.companions import standard_companions
-    from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-    from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
-    from rococo_jax.evaluation.runner import evaluate_into
-    from rococo_jax.evaluation.summary import print_summary
+    from rococo_jax.evaluation.models.arrays import annotation_benchmark
+    from rococo_jax.evaluation.models.stored_embeddings import ArrayEmbeddings, StoredEmbeddings
+    from rococo_jax.evaluation.models.stored_similarities import SimilarityMatrix, StoredSimilarities
+    from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
     from rococo_jax.runtime import enable_compilation_cache
 
     enable_compilation_cache()
-    benchmarks, settings = benchmarks_of(arguments), settings_of(arguments)
-    if arguments.similarities:
-        model = StoredSimilarities(arguments.similarities, arguments.name)
+    settings, cache, name = options.settings, EmbeddingCache(None), options.name
+    if options.annotation is not None:
+        benchmark = annotation_benchmark(options.annotation, settings.protocol)
+        if options.similarities:
+            model = SimilarityMatrix(options.similarities, name)
+        else:
+            model = ArrayEmbeddings(options.image_embeddings, options.text_embeddings, name)
+        _write(evaluate_model(model, [benchmark], Settings(protocol=settings.protocol), cache), options)
+        return
+    benchmarks = options.data.open(settings)
+    if options.similarities:
+        model = StoredSimilarities(options.similarities, name)
     else:
-        model = StoredEmbeddings(arguments.embeddings, arguments.name, arguments.allow_unknown)
-    out, companions = Path(arguments.out), standard_companions()
-    results, _ = evaluate_into(out, model, benchmarks, settings, EmbeddingCache(None), companions)
-    print_summary([results], wide=arguments.wide)
+        model = StoredEmbeddings(options.embeddings, name, options.allow_unknown)
+    results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache, standard_companions())
+    print_tables([results], wide=options.wide)
 
 
-def _check_inputs(arguments: argparse.Namespace) -> None:
-    from rococo_jax.errors import InputError
+def _score_logits(options: Options) -> None:
+    from rococo_jax.evaluation.models.class_logits import score_logits
 
-    whole = arguments.data or arguments.images or arguments.annotations
-    if arguments.annotation is None:
-        if not whole:
+    classes = options.classes
+    for other in _OTHERS:
+        if getattr(options, other):
+            raise InputError("rococo score", "input", f"--logits with --{other.replace('_', '-')}", "one of them")
+    if classes.labels is None:
+        raise InputError("rococo score", "--labels", "nothing", "a file, with --logits")
+    evaluated = score_logits(
+        classes.logits,
+        classes.labels,
+        task=classes.task,
+        name=options.name,
+        classes=classes.classes,
+        groups=classes.groups,
+        corrupted=dict(classes.corrupted),
+        outside=dict(classes.out_logits),
+    )
+    _write(evaluated, options)
+
+
+def _write(evaluated: Any, options: Options) -> None:
+    """Writes the results, and the rows where they are wanted, and prints the table."""
+    from rococo_jax.evaluation.results import with_checksum, write_per_query
+    from rococo_jax.storage import write_json
+
+    if options.per_query:
+        write_per_query(options.per_query, evaluated.per_query)
+    write_json(options.out, with_checksum(evaluated.results))
+    print_tables([evaluated.results], wide=options.wide)
+
+
+def _check_inputs(options: Options) -> None:
+    benchmarks = options.data.data or options.data.images or options.data.annotations
+    if options.annotation is None:
+        if not benchmarks:
             raise InputError(
                 "rococo score", "input", "no --annotation", "--annotation, --data, or --images and --annotations"
             )
-        if bool(arguments.similarities) == bool(arguments.embeddings):
-            found = "both" if arguments.embeddings else "neither"
+        if bool(options.similarities) == bool(options.embeddings):
+            found = "both" if options.embeddings else "neither"
             raise InputError("rococo score", "input", found, "--embeddings or --similarities, for whole benchmarks")
-        if arguments.out.endswith(".json") or arguments.per_query:
-            raise InputError("--out", "path", arguments.out, "a folder, for whole benchmarks")
+        if options.out.endswith(".json") or options.per_query:
+            raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
         return
-    if whole or arguments.embeddings:
-        given = "--embeddings" if arguments.embeddings else "--data, --images or --annotations"
+    if benchmarks or options.embeddings:
+        given = "--embeddings" if options.embeddings else "--data, --images or --annotations"
         raise InputError("rococo score", "input", f"--annotation with {given}", "one annotation file, or benchmarks")
 
-    embeddings = {"--image-embeddings": arguments.image_embeddings, "--text-embeddings": arguments.text_embeddings}
-    given = [option for option, path in {"--similarities": arguments.similarities, **embeddings}.items() if path]
+    embeddings = {"--image-embeddings": options.image_embeddings, "--text-embeddings": options.text_embeddings}
+    given = [option for option, path in {"--similarities": options.similarities, **embeddings}.items() if path]
     if given not in (["--similarities"], list(embeddings)):
         wanted = "either --similarities, or --image-embeddings and --text-embeddings"
         raise InputError("rococo score", "input", " and ".join(given) or "none", wanted)

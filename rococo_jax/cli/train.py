@@ -1,11 +1,14 @@
 """`rococo train`: contrastive training with the SC and VC losses."""
 
-import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.options import Option
 
-HELP = "Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives."
 EXAMPLES = """\
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
@@ -18,43 +21,47 @@ The same command resumes a run that was stopped.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
 DIVERGED = 3
-# Arguments that the parser does not know are overrides of the config.
-TAKES_OVERRIDES = True
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", required=True, metavar="FILE", help="Python file with get_config()")
-    parser.add_argument(
-        "--workdir",
-        type=output_folder,
-        required=True,
-        metavar="DIR",
-        help="checkpoints, logs, and at the end the model",
-    )
-    parser.add_argument("--config.KEY", dest="shown_in_help_only", metavar="VALUE",
-                        help="override a key of the config, as --config.batch_size=512")  # fmt: skip
-    parser.add_argument("--cross-fit", action="store_true", help="train two models on a half of the images each, in "
-                        "DIR/fold_0 and DIR/fold_1; DIR is then one model whose every item is evaluated by the half "
-                        "that has not seen its image")  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="print every key with its value, and train nothing")
-    parser.add_argument("--device", metavar="KIND", help="cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)")
-    parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings are still printed")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives.
+
+    Attributes:
+        config: Python file with get_config()
+        workdir: checkpoints, logs, and at the end the model
+        config_key: override a key of the config, as --config.batch_size=512
+        cross_fit: train two models on a half of the images each, in DIR/fold_0 and DIR/fold_1; DIR is then one model
+            whose every item is evaluated by the half that has not seen its image
+        dry_run: print every key with its value, and train nothing
+        device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
+        quiet: no progress; errors and warnings are still printed
+    """
+
+    config: Annotated[str, Option("FILE")]
+    workdir: Annotated[str, Option("DIR", check=output_folder)]
+    config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
+    cross_fit: bool = False
+    dry_run: bool = False
+    device: Annotated[str | None, Option("KIND")] = None
+    quiet: bool = False
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options, overrides: Sequence[str]) -> int:
+    """Trains, or goes on with the run in the workdir."""
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
     from rococo_jax.training.config import flat, read_config
 
-    config = read_config(arguments.config, arguments.overrides)
-    if arguments.dry_run:
+    config = read_config(options.config, overrides)
+    if options.dry_run:
         for key, value in sorted(flat(config).items()):
             print(f"{key} = {value!r}")
         return 0
     set_gpu_options()
     with distributed_run():
         enable_compilation_cache()
-        return _cross_fit(config, Path(arguments.workdir)) if arguments.cross_fit else _run(config, arguments.workdir)
+        return _cross_fit(config, Path(options.workdir)) if options.cross_fit else _run(config, options.workdir)
 
 
 def _cross_fit(config, workdir: Path) -> int:
@@ -72,8 +79,6 @@ def _cross_fit(config, workdir: Path) -> int:
 
 
 def _run(config, workdir: str | Path) -> int:
-    import sys
-
     import jax
 
     from rococo_jax.evaluation.callback import make_evaluation

@@ -1,12 +1,12 @@
 """`rococo verify`: audit a folder of benchmark annotations, compare two, or check results against published figures."""
 
-import argparse
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.options import Option
 
-HELP = "Count, hash and check benchmark annotations, compare two sets, or check results against published figures."
 EXAMPLES = """\
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
@@ -19,41 +19,45 @@ EXAMPLES = """\
 _TOLERANCE = 0.5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("--annotations", metavar="DIR", help="folder of annotation files")
-    parser.add_argument("--images", metavar="DIR", help="folder of images; counts those that are missing")
-    parser.add_argument(
-        "--against",
-        metavar="DIR",
-        help="another folder of annotations, to compare the altered captions; or, with "
-        "--published, a checkpoint such as 'ViT-B-32 openai', to compare with its published figures",
-    )
-    parser.add_argument("--lexicon", metavar="F", help="which nouns are of one concept (default: the shipped lexicon)")
-    parser.add_argument(
-        "--out", type=output_file, metavar="FILE", help="write the whole report, with examples, as JSON"
-    )
-    published = "results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ"
-    parser.add_argument("--published", metavar="RESULTS", help=published)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Count, hash and check benchmark annotations, compare two sets, or check results against published figures.
+
+    Attributes:
+        annotations: folder of annotation files
+        images: folder of images; counts those that are missing
+        against: another folder of annotations, to compare the altered captions; or, with --published, a checkpoint such
+            as 'ViT-B-32 openai', to compare with its published figures
+        lexicon: which nouns are of one concept (default: the shipped lexicon)
+        out: write the whole report, with examples, as JSON
+        published: results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ
+    """
+
+    annotations: Annotated[str | None, Option("DIR")] = None
+    images: Annotated[str | None, Option("DIR")] = None
+    against: Annotated[str | None, Option("DIR")] = None
+    lexicon: Annotated[str | None, Option("F")] = None
+    out: Annotated[str | None, Option("FILE", check=output_file)] = None
+    published: Annotated[str | None, Option("RESULTS")] = None
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the report. Quirks are reported and are not errors."""
     from rococo_jax.errors import InputError
 
-    if arguments.annotations is None and arguments.published is None:
+    if options.annotations is None and options.published is None:
         raise InputError("--annotations", "folder", "nothing", "a folder of annotation files, or --published RESULTS")
-    if arguments.annotations is None:
+    if options.annotations is None:
         for option in ("images", "lexicon", "out"):
-            if getattr(arguments, option) is not None:
+            if getattr(options, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
-    elif not _verify_choices(arguments):
-        _verify_annotations(arguments)
-    if arguments.published is None:
+    elif not _verify_choices(options):
+        _verify_annotations(options)
+    if options.published is None:
         return 0
-    if arguments.annotations is None and arguments.against:
-        return _verify_against(arguments.published, arguments.against)
-    return _verify_results(arguments.published)
+    if options.annotations is None and options.against:
+        return _verify_against(options.published, options.against)
+    return _verify_results(options.published)
 
 
 def _verify_against(source: str, checkpoint: str) -> int:
@@ -119,7 +123,7 @@ def published_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterato
     yield f"{matching} of {len(compared)} published lines match"
 
 
-def _verify_choices(arguments: argparse.Namespace) -> bool:
+def _verify_choices(options: Options) -> bool:
     """Audits the items of a benchmark of choices; False where the folder is of another benchmark."""
     from pathlib import Path
 
@@ -128,21 +132,21 @@ def _verify_choices(arguments: argparse.Namespace) -> bool:
     from rococo_jax.errors import InputError
     from rococo_jax.storage import write_json
 
-    info = recognise(Path(arguments.annotations))
+    info = recognise(Path(options.annotations))
     if info.reader is None:
         return False
     for option in ("against", "lexicon"):
-        if getattr(arguments, option):
+        if getattr(options, option):
             raise InputError(f"--{option}", "use", f"annotations of {info.name}", "two sets of altered captions")
-    images = None if arguments.images is None else Path(arguments.images)
-    report = audit_choices(info, Path(arguments.annotations), images)
-    if arguments.out:
-        write_json(arguments.out, {"annotations": arguments.annotations, **report})
+    images = None if options.images is None else Path(options.images)
+    report = audit_choices(info, Path(options.annotations), images)
+    if options.out:
+        write_json(options.out, {"annotations": options.annotations, **report})
     print("\n".join(audit_lines(report)))
     return True
 
 
-def _verify_annotations(arguments: argparse.Namespace) -> None:
+def _verify_annotations(options: Options) -> None:
     from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
     from rococo_jax.benchmarks.rococo.audit import inspect_annotations
     from rococo_jax.benchmarks.rococo.caption_diff import compare_annotations
@@ -150,18 +154,18 @@ def _verify_annotations(arguments: argparse.Namespace) -> None:
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.storage import write_json
 
-    if arguments.lexicon and not arguments.against:
+    if options.lexicon and not options.against:
         raise InputError("--lexicon", "use", "no --against", "two sets of annotations to compare")
-    annotations, compared = read_annotation_folder(arguments.annotations), None
-    if arguments.against:
-        lexicon = open_lexicon(arguments.lexicon or "")
-        other = read_annotation_folder(arguments.against)
-        compared = compare_annotations(annotations, other, lexicon, arguments.against)
-    report = inspect_annotations(annotations, arguments.images)
+    annotations, compared = read_annotation_folder(options.annotations), None
+    if options.against:
+        lexicon = open_lexicon(options.lexicon or "")
+        other = read_annotation_folder(options.against)
+        compared = compare_annotations(annotations, other, lexicon, options.against)
+    report = inspect_annotations(annotations, options.images)
     if compared is not None:
-        report["comparison"] = {"against": arguments.against, "lexicon": lexicon.name, "variants": compared}
-    if arguments.out:
-        write_json(arguments.out, {"annotations": arguments.annotations, **report})
+        report["comparison"] = {"against": options.against, "lexicon": lexicon.name, "variants": compared}
+    if options.out:
+        write_json(options.out, {"annotations": options.annotations, **report})
     print("\n".join(report_lines(report)))
 
 

@@ -10,14 +10,12 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.inputs import read_benchmarks, read_settings
 from rococo_jax.evaluation.models.encoder import EncoderModel
+from rococo_jax.evaluation.options import DataOptions
 from rococo_jax.evaluation.results import make_results
+from rococo_jax.options import read
 from rococo_jax.processes import run_on_all_processes
 from rococo_jax.runtime import cache_folder
-
-# An empty text in a config is an option that is not given.
-_MAY_BE_EMPTY = ("data", "benchmarks", "images", "annotations", "tasks", "corrupted_benchmarks")
 
 
 def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
@@ -28,10 +26,8 @@ def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
     """
     if not (keys["data"] or keys["images"]):
         return None
-    options = dict(keys) | {"limit": str(keys["limit"])} | {key: keys[key] or None for key in _MAY_BE_EMPTY}
-    options |= {key: list(filter(None, keys[key].split(","))) for key in ("data_dir", "out_images")}
-    settings = read_settings(options, _key)
-    return read_benchmarks(options, settings, _key), settings
+    settings = read(Settings, keys, _key)
+    return read(DataOptions, keys, _key).open(settings), settings
 
 
 def _key(name: str) -> str:

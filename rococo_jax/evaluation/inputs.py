@@ -2,9 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rococo_jax.benchmarks.benchmark import (
     Benchmark,
@@ -19,86 +18,9 @@ from rococo_jax.benchmarks.layout import find_folder
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import say
 
 Folder = str | os.PathLike
-# What errors call an option by its name: `--data-dir` on the command line, `config.eval.data_dir` in a config.
-Label = Callable[[str], str]
-
-
-def read_settings(options: Mapping[str, Any], label: Label) -> Settings:
-    """Settings from text: options of the command line, or the `eval` keys of a training config.
-
-    Args:
-        options: by name, a list as its entries with commas between them (`out_images`: a sequence of NAME=DIR).
-        label: what errors call an option.
-
-    Raises:
-        InputError: a text is no number, or as `Settings`.
-    """
-    corruptions = tuple(CORRUPTIONS) if options["corruptions"] == "all" else names_in(options["corruptions"])
-    return Settings(
-        protocol=options["protocol"],
-        tasks=names_in(options["tasks"]),
-        mixed_galleries=names_in(options["mixed_galleries"]),
-        seeds=numbers_in(label("seeds"), options["seeds"]),
-        corruptions=corruptions,
-        severities=numbers_in(label("severities"), options["severities"]),
-        corrupted_benchmarks=names_in(options["corrupted_benchmarks"]),
-        templates=names_in(options["templates"]),
-        out_images=tuple(named_values(options["out_images"], label("out_images"), "NAME=DIR").items()),
-        rerank=_number(label("rerank"), options.get("rerank", "0")),
-        allow_missing_images=options["allow_missing_images"],
-        limit=_number(label("limit"), options["limit"]),
-        require_clean=options.get("require_clean", False),
-    )
-
-
-def read_benchmarks(options: Mapping[str, Any], settings: Settings, label: Label) -> list[Benchmark]:
-    """The benchmarks that options name, opened; see `read_settings` and `open_benchmarks`."""
-    return open_benchmarks(
-        settings,
-        images=options["images"],
-        annotations=options["annotations"],
-        data=options["data"],
-        names=names_in(options["benchmarks"]),
-        folders=named_values(options["data_dir"], label("data_dir"), "NAME=DIR"),
-    )
-
-
-def names_in(text: str | None) -> tuple[str, ...]:
-    """The names of a list with commas; none of `none`."""
-    return () if text in (None, "none") else tuple(text.split(","))
-
-
-def named_values(entries: Iterable[str], option: str, wanted: str) -> dict[str, str]:
-    """Entries of an option of the form NAME=VALUE, by name.
-
-    Raises:
-        InputError: an entry has another form, or a name comes twice.
-    """
-    values: dict[str, str] = {}
-    for entry in entries:
-        name, _, value = entry.partition("=")
-        if not name or not value or name in values:
-            raise InputError(option, "entry", entry, f"{wanted}, each name once")
-        values[name] = value
-    return values
-
-
-def _number(option: str, text: str) -> int:
-    if not text.isdecimal():
-        raise InputError(option, "number", text, "a whole number, 0 or more")
-    return int(text)
-
-
-def numbers_in(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers of a list with commas. Raises InputError, which names the option, for anything else."""
-    numbers = text.split(",")
-    if not all(number.isdecimal() for number in numbers):
-        raise InputError(option, "numbers", text, "whole numbers with commas between them")
-    return tuple(map(int, numbers))
 
 
 def open_benchmarks(

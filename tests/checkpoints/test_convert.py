@@ -1,7 +1,5 @@
 """`rococo convert`, and loading a folder without converting it first."""
 
-import argparse
-
 import jax
 import pytest
 
@@ -10,6 +8,7 @@ from rococo_jax.cli import convert
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
+from tests.support.commands import run_command
 from tests.support.reference_models import clip, dinov2, saved, siglip
 
 
@@ -25,9 +24,7 @@ def test_a_hugging_face_folder_loads_like_its_conversion(tmp_path):
 
 
 def run_convert(*arguments):
-    parser = argparse.ArgumentParser()
-    convert.add_arguments(parser)
-    convert.run(parser.parse_args([str(argument) for argument in arguments]))
+    run_command(convert, *arguments)
 
 
 def test_the_convert_command_says_what_it_read(tmp_path, capsys):

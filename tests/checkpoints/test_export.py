@@ -1,6 +1,5 @@
 """Export after import gives the same tensors, import after export the same model; what would be lost is refused."""
 
-import argparse
 import dataclasses
 import json
 
@@ -17,6 +16,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.runtime import make_mesh
 from tests.checkpoints.test_open_clip import golden, open_clip_folder
+from tests.support.commands import run_command
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import (
     TEXT,
@@ -226,12 +226,9 @@ def test_both_poolings_of_a_dinov2_are_more_than_its_files_can_say(tmp_path):
 
 
 def test_the_export_command_writes_a_folder_and_never_over_one(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    export.add_arguments(parser)
-    folder = str(saved(bert(), tmp_path / "theirs"))
-    arguments = parser.parse_args([folder, str(tmp_path / "out")])
-    export.run(arguments)
+    arguments = saved(bert(), tmp_path / "theirs"), tmp_path / "out"
+    run_command(export, *arguments)
     assert "bert from" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"config.json", "model.safetensors", "modules.json"}
     with pytest.raises(InputError, match="something already there"):
-        export.run(arguments)
+        run_command(export, *arguments)

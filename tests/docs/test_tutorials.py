@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rococo_jax.cli.main import build_parser
+from rococo_jax.options import parse
 from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 
@@ -77,6 +78,7 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
         except SystemExit:
             pytest.fail(f"{page.name}: {step}\n{capsys.readouterr().err}")
         assert all(word.startswith("--config.") for word in left), f"{page.name}: {step}: {left}"
+        parse(parsed.module.Options, vars(parsed))
         config = getattr(parsed, "config", None)
         if config is not None and (CHECKOUT / config).is_file():
             read_config(CHECKOUT / config, [word.removeprefix("--") for word in left])

@@ -1,6 +1,5 @@
 """`rococo inspect`: what it says of a model, and the traps it warns of."""
 
-import argparse
 import dataclasses
 import json
 
@@ -17,6 +16,7 @@ from rococo_jax.encoders.inspection import inspect_model, warnings_of
 from rococo_jax.models import HeadSpec
 from rococo_jax.runtime import make_mesh
 from tests.checkpoints.test_open_clip import golden, open_clip_folder
+from tests.support.commands import run_command
 from tests.support.tiny import tiny_spec, tiny_tokenizer
 
 MESH = make_mesh(jax.devices()[:1])
@@ -104,9 +104,7 @@ def test_a_tokenizer_that_keeps_capitals_is_a_trap_for_clip(encoder):
 
 
 def run_inspect(capsys, *arguments):
-    parser = argparse.ArgumentParser()
-    inspect.add_arguments(parser)
-    inspect.run(parser.parse_args([str(argument) for argument in arguments]))
+    run_command(inspect, *arguments)
     return capsys.readouterr().out
 
 

@@ -1,6 +1,5 @@
 """`rococo corrupt-images`: every image below a folder, resumable, the same bytes in any company."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rococo_jax.data.image_files import list_images
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import corrupt
 from rococo_jax.perturb.images.image_folders import image_id
+from tests.support.commands import run_command
 
 
 @pytest.fixture
@@ -31,10 +31,7 @@ def folder(tmp_path) -> Path:
 
 
 def run(folder: Path, *more: str, out: str = "out") -> Path:
-    parser = argparse.ArgumentParser()
-    corrupt_images.add_arguments(parser)
-    arguments = ["--images", folder / "images", "--out", folder / out, *more]
-    assert corrupt_images.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+    assert run_command(corrupt_images, "--images", folder / "images", "--out", folder / out, *more) == 0
     return folder / out
 
 

@@ -1,6 +1,5 @@
 """The lexicon: forms, numbers, synonyms, user files, and what is recovered from published captions."""
 
-import argparse
 import dataclasses
 import json
 
@@ -9,6 +8,7 @@ import pytest
 from rococo_jax.benchmarks.rococo.caption_diff import group_words, recover_lexicon
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import SHIPPED, Group, Lexicon, Noun, read_lexicon, shipped_lexicon
+from tests.support.commands import run_command
 from tools.build_lexicon import CONCEPTS, LEFT_OUT, OTHER_MEANING
 
 
@@ -159,6 +159,6 @@ def test_a_noun_without_singular_is_named_by_its_plural():
 def test_the_command_writes_the_shipped_lexicon_to_edit(tmp_path, capsys):
     from rococo_jax.cli import lexicon as command
 
-    command.run(argparse.Namespace(from_annotations=None, out=str(tmp_path / "nouns.json")))
+    run_command(command, "--out", tmp_path / "nouns.json")
     assert read_lexicon(tmp_path / "nouns.json").hash() == shipped_lexicon().hash()
     assert "concept groups" in capsys.readouterr().out

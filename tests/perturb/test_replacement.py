@@ -1,6 +1,5 @@
 """Altered captions: what is never done, what depends on nothing else, and the commands."""
 
-import argparse
 import json
 
 import grain.python as grain
@@ -17,6 +16,7 @@ from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import DANGER, AlterCaptions, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import article_of, plain, split_words
+from tests.support.commands import run_command
 from tests.support.tiny import tiny_encoder, tiny_tokenizer
 
 LEXICON = shipped_lexicon()
@@ -260,11 +260,9 @@ def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(rococo_jax.encoders, "load_model", lambda *_, **__: tiny_encoder())
     (tmp_path / "captions.json").write_text(json.dumps([{"image": "a.jpg", "caption": ["a dog", "very nice"]}]))
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
     out = tmp_path / "danger.json"
-    captions = str(tmp_path / "captions.json")
-    command.run(parser.parse_args(["model", "--captions", captions, "--variant", "danger", "--out", str(out)]))
+    captions = tmp_path / "captions.json"
+    run_command(command, "model", "--captions", captions, "--variant", "danger", "--out", out)
     assert read_annotation(out).items[0].altered == ("a weapon", None)
     assert "1 of 2 captions altered" in capsys.readouterr().out
 

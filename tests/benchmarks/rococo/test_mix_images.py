@@ -1,6 +1,5 @@
 """`rococo mix-images`: files and manifest, resuming, seeds that never collide, and bad input in one line."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from PIL import Image
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mix_place, squash
 from rococo_jax.cli import mix_images
 from rococo_jax.errors import InputError
+from tests.support.commands import run_command
 
 
 @pytest.fixture
@@ -31,10 +31,8 @@ def gallery(tmp_path) -> Path:
 
 
 def mix(gallery: Path, *more: str, out: str = "out") -> Path:
-    parser = argparse.ArgumentParser()
-    mix_images.add_arguments(parser)
     arguments = ["--images", gallery / "images", "--captions", gallery / "captions.json", "--out", gallery / out, *more]
-    assert mix_images.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+    assert run_command(mix_images, *arguments) == 0
     return gallery / out
 
 

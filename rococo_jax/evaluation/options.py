@@ -1,0 +1,106 @@
+"""Options of commands that evaluate or embed: the data, the model's source, the embedding. Imports no JAX."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.errors import InputError
+from rococo_jax.options import Group, Option
+
+# Of commands that have no model to rerank with, and none that could tell its training images.
+_NOT_ASKED = ("rerank", "require_clean")
+QUESTIONS = Group(only=tuple(field.name for field in dataclasses.fields(Settings) if field.name not in _NOT_ASKED))
+
+if TYPE_CHECKING:  # JAX takes a second
+    from rococo_jax.benchmarks.benchmark import Benchmark
+    from rococo_jax.encoders import LoadOptions
+    from rococo_jax.encoders.cache import EmbeddingCache
+    from rococo_jax.encoders.compute import Compute
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions:
+    """Which benchmarks, and where they are.
+
+    Attributes:
+        data: folder of benchmarks in the documented layout; see rococo benchmarks
+        benchmarks: which of them (default: all whose files are under --data)
+        data_dir: another place for a folder of the layout, such as coco/images, or for a benchmark's annotations; may
+            be repeated
+        images: instead of --data: the images of one benchmark
+        annotations: and its annotation files, by which it is recognised
+    """
+
+    data: Annotated[str | None, Option("DIR")] = None
+    benchmarks: Annotated[tuple[str, ...], Option("A,B")] = ()
+    data_dir: Annotated[tuple[tuple[str, str], ...], Option("NAME=DIR")] = ()
+    images: Annotated[str | None, Option("DIR")] = None
+    annotations: Annotated[str | None, Option("DIR")] = None
+
+    def open(self, settings: Settings) -> "list[Benchmark]":
+        """The benchmarks, opened. Raises InputError as `open_benchmarks`."""
+        from rococo_jax.evaluation.inputs import open_benchmarks
+
+        places = {"images": self.images, "annotations": self.annotations, "data": self.data}
+        return open_benchmarks(settings, **places, names=self.benchmarks, folders=dict(self.data_dir))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """What a model's source may leave open.
+
+    Attributes:
+        model_arg: argument of the function or adapter that MODEL names; may be repeated
+        activation: of an OpenAI or open_clip checkpoint that does not say
+        tokenizer: folder or hub name, for a checkpoint without one
+    """
+
+    model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
+    activation: Literal["quick_gelu", "gelu"] | None = None
+    tokenizer: Annotated[str | None, Option("NAME")] = None
+
+    def load_options(self) -> "LoadOptions":
+        """What `load_encoder` takes. Raises InputError for an argument that is no KEY=VALUE."""
+        from rococo_jax.encoders import LoadOptions
+        from rococo_jax.encoders.adapters import parse_arguments
+
+        return LoadOptions(self.activation, self.tokenizer, parse_arguments(self.model_arg))
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingOptions:
+    """How embeddings are computed and kept.
+
+    Attributes:
+        precision: of the towers; high is float32 with products in 3 passes of bfloat16 or TF32
+        images_at_once: images at once on each device (default: what fits into its memory)
+        device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
+        quiet: no progress; errors and warnings are still printed
+        cache: where embeddings are kept (default: $ROCOCO_CACHE/embeddings, else ~/.cache/rococo_jax/embeddings)
+        no_cache: neither read nor keep embeddings
+    """
+
+    precision: Literal["float32", "high", "bfloat16"] = "float32"
+    images_at_once: Annotated[int | None, Option("N", flag="batch-size")] = None
+    device: Annotated[str | None, Option("KIND")] = None
+    quiet: bool = False
+    cache: Annotated[str | None, Option("DIR")] = None
+    no_cache: bool = False
+
+    def compute(self) -> "Compute":
+        """How towers compute. Raises InputError for no image at once."""
+        from rococo_jax.encoders.compute import Compute
+
+        if self.images_at_once == 0:
+            raise InputError("--batch-size", "number", 0, "a whole number, 1 or more")
+        return Compute(self.precision, self.images_at_once)
+
+    def open_cache(self) -> "EmbeddingCache":
+        """The cache of embeddings."""
+        from rococo_jax.encoders.cache import EmbeddingCache
+        from rococo_jax.runtime import cache_folder
+
+        if self.no_cache:
+            return EmbeddingCache(None)
+        return EmbeddingCache(Path(self.cache) if self.cache else cache_folder() / "embeddings")
