@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.evaluation.across_seeds import METRICS, draws_of, interval, over_draws, read_per_image, spread
+from rococo_jax.report.across_seeds import METRICS, draws_of, interval, over_draws, read_per_image, spread
 
 
 def summarise(arms: dict[str, list[str]]) -> list[dict]:

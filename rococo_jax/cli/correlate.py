@@ -29,7 +29,7 @@ class Options:
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("DIR", check=output_folder)]
-    metrics: Annotated[str | None, Option("A,B")] = None
+    metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     given: Annotated[str | None, Option("A")] = None
 
 
@@ -40,7 +40,7 @@ def run(options: Options) -> None:
     from rococo_jax.studies.correlate import write_correlations
 
     out = Path(options.out)
-    names = options.metrics.split(",") if options.metrics else None
+    names = options.metrics or None
     study = write_correlations(options.results, out, names, options.given)
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     held = [pair for pair in study.pairs if pair.partial]

@@ -36,9 +36,9 @@ class Options:
 
 def run(options: Options) -> None:
     """Selects, writes, and says how many."""
-    from rococo_jax.evaluation.select import select
     from rococo_jax.report.collection import load_results
     from rococo_jax.storage import write_json
+    from rococo_jax.studies.select import select
 
     paths = [path for path, _ in load_results(options.results)]
     found = select(paths, options.task, options.count, options.weight, options.embeddings)

@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.companions import Companion
+from rococo_jax.evaluation.companions import Companion, Scored
 from rococo_jax.evaluation.examples import Example, collect_examples, write_examples
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import (
@@ -86,7 +86,7 @@ def evaluate_model(
         outcomes += scored
         pairs.append(pair_table(scored, benchmark))
         for companion, of_companion in zip(companions, parts, strict=True):
-            beside = companion.beside(model, benchmark, scored, settings, cache)
+            beside = companion.beside(Scored(model, benchmark, scored, settings, cache))
             outcomes += beside.outcomes
             notes += beside.notes
             rows = with_columns(rows, beside.columns)

@@ -11,10 +11,10 @@ import numpy as np
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
 from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
+from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of

@@ -29,11 +29,11 @@ from rococo_jax.data.images import decode_image
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.across_seeds import read_image_hits, read_pair_hits
 from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.evaluation.models.logits_file import open_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
+from rococo_jax.report.across_seeds import read_image_hits, read_pair_hits
 from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.judged_forms import write_judged

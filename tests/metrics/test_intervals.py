@@ -8,11 +8,11 @@ import pyarrow.parquet
 import pytest
 import scipy.stats
 
-from rococo_jax.evaluation import across_seeds
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop
 from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
+from rococo_jax.report import across_seeds
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
 
 IMAGES = 150

@@ -57,6 +57,17 @@ def training_captions(captions: Iterable[str], source: str) -> TrainingCaptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scored:
+    """A model's outcomes on a benchmark, and how they came about."""
+
+    model: Model
+    benchmark: Benchmark
+    outcomes: Sequence[Outcome]
+    settings: Settings
+    cache: EmbeddingCache
+
+
+@dataclasses.dataclass(frozen=True)
 class Beside:
     """What a companion adds to a benchmark's outcomes.
 
@@ -84,15 +95,8 @@ class Companion(Protocol):
         """Whether results that are there already have what this companion would add."""
         return True
 
-    def beside(
-        self,
-        model: Model,
-        benchmark: Benchmark,
-        outcomes: Sequence[Outcome],
-        settings: Settings,
-        cache: EmbeddingCache,
-    ) -> Beside:
-        """What to add to the outcomes of a benchmark. All processes must call it."""
+    def beside(self, scored: Scored) -> Beside:
+        """What to add to the outcomes. All processes must call it."""
         ...
 
 

@@ -1,16 +1,12 @@
 """Baselines of a benchmark's tasks that see no image: what a scorer of the texts alone gets."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rococo_jax.benchmarks.baselines import figure, text_baselines
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
-from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +19,10 @@ class CaptionBaselines(Companion):
         """Whether the results have the baselines of these captions, or no captions are given."""
         return self.training is None or results.get("baselines", {}).get("captions") == self.training.about
 
-    def beside(
-        self,
-        model: Model,
-        benchmark: Benchmark,
-        outcomes: Sequence[Outcome],
-        settings: Settings,
-        cache: EmbeddingCache,
-    ) -> Beside:
+    def beside(self, scored: Scored) -> Beside:
         """The baselines of a benchmark's tasks."""
         captions = None if self.training is None else self.training.about
-        part = {"captions": captions, "tasks": baselines_of(benchmark, self.training)}
+        part = {"captions": captions, "tasks": baselines_of(scored.benchmark, self.training)}
         return Beside(part={"baselines": part})
 
 

@@ -18,7 +18,6 @@ from rococo_jax.benchmarks.baselines import figure, prefers
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS
-from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages
@@ -26,7 +25,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
+from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
 from rococo_jax.evaluation.embedding import embed_benchmark
 from rococo_jax.evaluation.models.model import Model
 
@@ -48,18 +47,11 @@ class MixingDetector(Companion):
         given = self.training is not None and self.training.folder is not None and model.encoder is not None
         self._images = training_images(self.training.folder, self.training.image_names, benchmarks) if given else None
 
-    def beside(
-        self,
-        model: Model,
-        benchmark: Benchmark,
-        outcomes: Sequence[Outcome],
-        settings: Settings,
-        cache: EmbeddingCache,
-    ) -> Beside:
+    def beside(self, scored: Scored) -> Beside:
         """The detector's preferences in every task that compares images."""
         if self._images is None:
             return Beside()
-        tasks = detector_baselines(model.encoder, benchmark, self._images, cache)
+        tasks = detector_baselines(scored.model.encoder, scored.benchmark, self._images, scored.cache)
         return Beside(part={"baselines": {"tasks": tasks}})
 
 

@@ -11,10 +11,8 @@ from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.companions import Beside, Companion, TrainingCaptions
+from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
 from rococo_jax.evaluation.input_lists import image_files
 from rococo_jax.evaluation.models.model import Model
 
@@ -37,20 +35,13 @@ class TrainingImages(Companion):
             found = "not known" if seen is None else f"{seen.sum():,} of the {len(seen):,} images of {benchmark.name}"
             raise InputError(model.name, "training images", found, "none of a benchmark's, or no require_clean")
 
-    def beside(
-        self,
-        model: Model,
-        benchmark: Benchmark,
-        outcomes: Sequence[Outcome],
-        settings: Settings,
-        cache: EmbeddingCache,
-    ) -> Beside:
+    def beside(self, scored: Scored) -> Beside:
         """The outcomes over what the model has not seen, of the variants that it has seen some of."""
-        seen = _seen(model, benchmark)
+        seen = _seen(scored.model, scored.benchmark)
         if seen is None:
             return Beside()
         unseen, counts, columns = [], {}, []
-        for outcome in outcomes:
+        for outcome in scored.outcomes:
             touched = outcome.touched(seen)
             columns.append({} if touched is None else {"seen": touched})
             if touched is None:
