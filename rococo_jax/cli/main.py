@@ -21,27 +21,16 @@ from rococo_jax.version import __version__
 
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
 GROUPS = {
-    "Evaluate": (
-        "demo",
-        "benchmarks",
-        "fetch",
-        "evaluate",
-        "score",
-        "export-inputs",
-        "report",
-        "select",
-        "factors",
-        "correlate",
-    ),
-    "Models": ("convert", "export", "inspect", "join", "interpolate", "embed", "embed-regions"),
-    "Train": ("train", "sweep", "pack"),
-    "Alter": ("alter-captions", "make-benchmark", "mix-images", "corrupt-images", "influence", "lexicon"),
-    "Inspect": ("verify", "baselines", "attention", "bench"),
+    "Evaluate": "demo benchmarks fetch evaluate score export-inputs report select factors correlate".split(),
+    "Models": "convert export inspect join interpolate embed embed-regions".split(),
+    "Train": "train sweep pack".split(),
+    "Alter": "alter-captions make-benchmark mix-images corrupt-images influence lexicon".split(),
+    "Inspect": "verify baselines attention bench".split(),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
-def build_parser(*only: str, grouped: bool = True) -> argparse.ArgumentParser:
+def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
     """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX.
 
     `grouped` commands are listed by `GROUPS` below the help, and not as one argument's values.
@@ -91,7 +80,7 @@ class _Completion(argparse.Action):
     def __call__(self, parser, namespace, shell, option_string=None) -> NoReturn:
         import shtab
 
-        print(shtab.complete(build_parser(grouped=False), shell=shell))
+        print(shtab.complete(build_parser(), shell=shell))
         parser.exit(0)
 
 
@@ -111,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             if words and not words[0].startswith("-") and words[0] not in COMMANDS:
                 raise unknown_name("rococo", "command", words[0], COMMANDS, "rococo --help")
-            parser = build_parser(*only)
+            parser = build_parser(*only, grouped=True)
             parsed, parsed.overrides = parser.parse_known_args(words)
             takes_overrides = "overrides" in inspect.signature(parsed.module.run).parameters
             if parsed.overrides and not takes_overrides:
