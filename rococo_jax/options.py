@@ -1,28 +1,10 @@
 """Options from dataclasses: one declaration for the command line, the call from Python, and the help.
 
-    @dataclasses.dataclass(frozen=True)
-    class Drawing:
-        \"\"\"Draw scenes.
-
-        Attributes:
-            out: where they go.
-            seeds: of the scenes.
-        \"\"\"
-
-        out: Annotated[str, Option("DIR", check=output_folder)]
-        seeds: tuple[int, ...] = (1, 2)
-
-gives `--out DIR` (required) and `--seeds N,N`, and `parse` gives the object. A type says how a text is read:
-
-    str, int, float        one value; integers from 0
-    bool                   a switch
-    Literal["a", "b"]      one of these
-    tuple[str | int, ...]  a list with commas; none is `none`
-    tuple[tuple[str, str], ...]    NAME=VALUE, may be repeated
-    a dataclass            a group of its options
-
-Help is the docstring's line on the attribute, with the default where it says none. argparse does the rest: tyro takes
-0.1 s to import, half of `rococo --help`, and neither it nor Typer keeps errors to one line with the nearest name.
+A type says how a text is read: `str`, `int` (from 0), `float`; `bool`, a switch; `Literal["a", "b"]`, a choice;
+`tuple[str, ...]` and `tuple[int, ...]`, a list with commas (`none` for none); `tuple[tuple[str, str], ...]`,
+NAME=VALUE, may be repeated; a dataclass, a group of its options. `Annotated[..., Option(...)]` says the rest. Help is
+the docstring's line on the attribute, with the default where the line names none. argparse does the parsing: tyro takes
+0.1 s to import, as long as all of `rococo --help`, and neither it nor Typer keeps an error to one line.
 """
 
 import argparse
@@ -37,6 +19,7 @@ from typing import Any
 from rococo_jax.errors import InputError
 
 _PAIRS = tuple[tuple[str, str], ...]
+_NEEDED = dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +43,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """What a command takes of a group.
-
-    Attributes:
-        only: these options alone; all by default.
-        flags: by attribute, instead of its name.
-    """
+    """What a command takes of a group: all options or `only` some, with other flags for some attributes."""
 
     only: tuple[str, ...] | None = None
     flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -90,34 +68,37 @@ class Declared(typing.NamedTuple):
 @functools.cache
 def declared(options: type) -> tuple[Declared, ...]:
     """The options that a dataclass declares, in its order."""
-    hints, texts = typing.get_type_hints(options, include_extras=True), attribute_texts(options)
-    found = []
+    hints, texts, found = typing.get_type_hints(options, include_extras=True), _texts(options.__doc__ or ""), []
     for field in dataclasses.fields(options):
-        kind, *extras = typing.get_args(hints[field.name]) if _is_annotated(hints[field.name]) else (hints[field.name],)
+        kind, option = hints[field.name], None
+        if typing.get_origin(kind) is typing.Annotated:
+            kind, option = typing.get_args(kind)
         if typing.get_origin(kind) in (types.UnionType, typing.Union):
-            (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
-        option = extras[0] if extras else Group() if dataclasses.is_dataclass(kind) else Option()
+            (kind,) = (each for each in typing.get_args(kind) if each is not types.NoneType)
+        option = option or (Group() if dataclasses.is_dataclass(kind) else Option())
         found.append(Declared(field.name, kind, option, field.default, texts.get(field.name, ""), field.name))
     return tuple(found)
 
 
-def _is_annotated(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Annotated
-
-
-def attribute_texts(options: type) -> dict[str, str]:
-    """What a docstring says of each attribute: `    name, name: text`, going on in lines that are further in."""
-    texts: dict[str, str] = {}
-    names: list[str] = []
-    for line in (options.__doc__ or "").partition("Attributes:")[2].splitlines():
-        if begins := re.match(r" {8}(\w+(?:, \w+)*): (.*)", line):
-            names = begins[1].split(", ")
-            texts |= dict.fromkeys(names, begins[2])
+def _texts(docstring: str) -> dict[str, str]:
+    """What a docstring says of each attribute: `name: text`, which goes on in lines that are further in."""
+    texts, name = {}, ""
+    for line in docstring.partition("Attributes:")[2].splitlines():
+        if begins := re.match(r" {8}(\w+): (.*)", line):
+            name, texts[begins[1]] = begins.groups()
         elif line.startswith(" " * 10):
-            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+            texts[name] += f" {line.strip()}"
         elif line.strip():
             break
     return {name: text.rstrip(".").replace("`", "") for name, text in texts.items()}
+
+
+def _taken(options: type, group: Group) -> Iterable[Declared]:
+    for each in declared(options):
+        if group.only is None or each.name in group.only:
+            flag = group.flags.get(each.name)
+            renamed = {"option": dataclasses.replace(each.option, flag=flag), "place": flag} if flag else {}
+            yield each._replace(**renamed)
 
 
 def add_options(parser: Any, options: type, group: Group = Group()) -> None:
@@ -127,6 +108,28 @@ def add_options(parser: Any, options: type, group: Group = Group()) -> None:
             add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option)
         else:
             _add(parser, each)
+
+
+def _add(parser: Any, each: Declared) -> None:
+    """Add one option; its words stay texts, and what is not given stays away."""
+    kind, option, text, needed = each.kind, each.option, each.help, each.default is _NEEDED
+    is_tuple = typing.get_origin(kind) is tuple
+    if each.default not in (None, (), False, "", _NEEDED) and "(default" not in text:
+        values = each.default if is_tuple else (each.default,)
+        text = f"{text} (default: {','.join(map(str, values))})".strip()
+    given = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+    if kind is bool:
+        parser.add_argument(each.flag, dest=each.place, action="store_true", **given)
+        return
+    given |= {"metavar": option.metavar} if option.metavar else {}
+    given |= {"choices": typing.get_args(kind)} if typing.get_origin(kind) is typing.Literal else {}
+    if option.positional:
+        words = ("+" if needed else "*") if is_tuple else (None if needed else "?")
+        parser.add_argument(each.place, nargs=words, **given)
+    else:
+        action = "append" if option.repeated or kind == _PAIRS else "store"
+        given |= {"nargs": "+"} if option.several else {}
+        parser.add_argument(each.flag, dest=each.place, action=action, required=needed, **given)
 
 
 def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
@@ -141,7 +144,7 @@ def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
             given[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
             label = each.place.upper() if each.option.positional else each.flag
-            given[each.name] = read_value(each, values[each.place], label)
+            given[each.name] = _value(each, values[each.place], label)
         else:
             values[each.place] = each.default
     return options(**given)
@@ -159,82 +162,34 @@ def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -
     given = {each: texts[each.name] for each in declared(options) if each.name in texts}
     given = {each: text for each, text in given.items() if text != "" or each.default not in (None, ())}
     values = {each: text.split(",") if each.kind == _PAIRS else text for each, text in given.items()}
-    return options(**{each.name: read_value(each, value, label(each.name)) for each, value in values.items()})
+    return options(**{each.name: _value(each, value, label(each.name)) for each, value in values.items()})
 
 
-def _taken(options: type, group: Group) -> Iterable[Declared]:
-    for each in declared(options):
-        if group.only is None or each.name in group.only:
-            flag = group.flags.get(each.name)
-            renamed = {} if flag is None else {"option": dataclasses.replace(each.option, flag=flag), "place": flag}
-            yield each._replace(**renamed)
-
-
-def _add(parser: Any, each: Declared) -> None:
-    """Add one option; its words stay texts, and what is not given stays away."""
-    kind, option, needed = each.kind, each.option, each.default is dataclasses.MISSING
-    text = each.help
-    if each.default not in (None, (), False, "", dataclasses.MISSING) and "(default" not in text:
-        values = each.default if isinstance(each.default, tuple) else (each.default,)
-        text = f"{text} (default: {','.join(map(str, values))})".strip()
-    given = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
-    is_tuple = typing.get_origin(kind) is tuple
-    if kind is bool:
-        parser.add_argument(each.flag, dest=each.place, action="store_true", **given)
-        return
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
-    given |= (
-        {"choices": choices, "metavar": option.metavar} if choices is None or option.metavar else {"choices": choices}
-    )
-    if option.positional:
-        words = ("+" if needed else "*") if is_tuple else (None if needed else "?")
-        parser.add_argument(each.place, nargs=words, **given)
-    else:
-        action = "append" if option.repeated or kind == _PAIRS else "store"
-        given |= {"nargs": "+"} if option.several else {}
-        parser.add_argument(each.flag, dest=each.place, action=action, required=needed, **given)
-
-
-def read_value(each: Declared, words: Any, label: str) -> Any:
-    """The value of an option from its text, or its texts where it may be repeated.
-
-    Raises:
-        InputError: it is none of the option's; the error calls it by its label.
-    """
-    kind, option = each.kind, each.option
-    if option.check is not None:
-        return tuple(map(option.check, words)) if isinstance(words, list) else option.check(words)
+def _value(each: Declared, words: Any, label: str) -> Any:
+    """The value of an option from its text, or its texts where it may be repeated; the label is for errors."""
+    kind, check = each.kind, each.option.check
+    if kind == _PAIRS:
+        return tuple(_named(words, label, each.option.metavar or "NAME=VALUE").items())
     if isinstance(words, list):
-        return (
-            tuple(named_values(words, label, option.metavar or "NAME=VALUE").items())
-            if kind == _PAIRS
-            else tuple(words)
-        )
-    if not isinstance(words, str):
-        return words
+        return tuple(map(check, words) if check else words)
+    if check is not None:
+        return check(words)
     if kind == tuple[str, ...]:
         return () if words == "none" else tuple(words.split(","))
     if kind == tuple[int, ...]:
-        numbers = words.split(",")
-        if not all(number.isdecimal() for number in numbers):
+        if not all(map(str.isdecimal, words.split(","))):
             raise InputError(label, "numbers", words, "whole numbers with commas between them")
-        return tuple(map(int, numbers))
-    if kind is int and not words.isdecimal():
+        return tuple(map(int, words.split(",")))
+    if kind is int and not str(words).isdecimal():
         raise InputError(label, "number", words, "a whole number, 0 or more")
-    if kind in (int, float):
-        try:
-            return kind(words)
-        except ValueError:
-            raise InputError(label, "number", words, "a number") from None
-    return words
+    try:
+        return kind(words) if kind in (int, float) else words
+    except ValueError:
+        raise InputError(label, "number", words, "a number") from None
 
 
-def named_values(entries: Iterable[str], label: str, form: str) -> dict[str, str]:
-    """Entries of the form NAME=VALUE, by name.
-
-    Raises:
-        InputError: an entry has another form, or a name comes twice.
-    """
+def _named(entries: Iterable[str], label: str, form: str) -> dict[str, str]:
+    """Entries of the form NAME=VALUE, by name."""
     values: dict[str, str] = {}
     for entry in entries:
         name, _, value = entry.partition("=")

@@ -1,0 +1,110 @@
+"""Options from dataclasses: each type's text, what is refused, groups, and the same from a config."""
+
+import argparse
+import dataclasses
+from typing import Annotated, Literal
+
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.options import Group, Option, add_options, parse, read
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """What is asked.
+
+    Attributes:
+        kinds: of questions, 100 % of them
+        seeds: of the drawing
+        folders: where they are,
+            each by name
+        limit: at most (default: 0, all)
+    """
+
+    kinds: tuple[str, ...] = ("a", "b")
+    seeds: Annotated[tuple[int, ...], Option("N,N")] = (1, 10)
+    folders: Annotated[tuple[tuple[str, str], ...], Option("NAME=DIR")] = ()
+    limit: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """Draw.
+
+    Attributes:
+        models: which
+        out: where
+        way: how
+        share: of the images
+        extra: words
+        fast: no care
+        asked: questions
+    """
+
+    models: Annotated[tuple[str, ...], Option("MODEL", positional=True)] = ()
+    out: Annotated[str, Option("DIR", check=str.upper)]
+    way: Literal["mix", "patch"] | None = None
+    share: float = 0.5
+    extra: Annotated[tuple[str, ...], Option(repeated=True)] = ()
+    fast: bool = False
+    asked: Annotated[Questions, Group(("kinds", "seeds", "folders"), {"seeds": "drawing_seeds"})]
+
+
+def drawn(*words: str) -> Drawing:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_options(parser, Drawing)
+    return parse(Drawing, vars(parser.parse_args(words)))
+
+
+def test_every_type_is_read_from_its_text():
+    words = "m n --out here --way mix --share 0.9 --extra x,y --extra z --fast --kinds c,d --drawing-seeds 3"
+    found = drawn(*words.split(), "--folders", "a=b", "--folders", "c=d=e")
+    asked = Questions(("c", "d"), (3,), (("a", "b"), ("c", "d=e")))
+    assert found == Drawing(
+        models=("m", "n"), out="HERE", way="mix", share=0.9, extra=("x,y", "z"), fast=True, asked=asked
+    )
+
+
+def test_what_is_not_given_is_the_dataclass_default_and_none_is_empty():
+    assert drawn("--out", "x") == Drawing(out="X", asked=Questions())
+    assert drawn("--out", "x", "--kinds", "none").asked.kinds == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--drawing-seeds", "1,x"], "--drawing-seeds: numbers: found 1,x; wanted whole numbers with commas"),
+        (["--share", "half"], "--share: number: found half; wanted a number"),
+        (["--folders", "a"], "--folders: entry: found a; wanted NAME=DIR, each name once"),
+        (["--folders", "a=b", "--folders", "a=c"], "--folders: entry: found a=c; wanted NAME=DIR, each name once"),
+    ],
+)
+def test_a_text_that_is_none_is_refused_with_its_flag(words, said):
+    with pytest.raises(InputError) as refused:
+        drawn("--out", "x", *words)
+    assert said in str(refused.value)
+
+
+def test_a_config_gives_the_same_and_calls_its_keys_by_their_names():
+    texts = {"kinds": "c", "seeds": "3,4", "folders": "a=b,c=d", "limit": 7, "other": "ignored"}
+    assert read(Questions, texts, str) == Questions(("c",), (3, 4), (("a", "b"), ("c", "d")), 7)
+    assert read(Questions, {"folders": "", "limit": 0}, str) == Questions()
+    with pytest.raises(InputError, match=r"config\.eval\.seeds: numbers: found ;"):
+        read(Questions, {"seeds": ""}, lambda name: f"config.eval.{name}")
+
+
+def test_help_is_the_docstring_with_defaults():
+    parser = argparse.ArgumentParser()
+    add_options(parser, Drawing)
+    text = " ".join(parser.format_help().split())
+    for said in (
+        "of questions, 100 % of them (default: a,b)",
+        "--drawing-seeds N,N of the drawing (default: 1,10)",
+        "where they are, each by name",
+        "--way {mix,patch} how",
+        "questions: --kinds",
+        "of the images (default: 0.5)",
+    ):
+        assert said in text
+    assert "--limit" not in text
