@@ -85,9 +85,7 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
 
 
-def print_tables(
-    all_results: Sequence[dict], *, wide: bool = False, as_json: bool = False, quiet: bool = False
-) -> None:
+def print_tables(results: Sequence[dict], *, wide: bool = False, as_json: bool = False, quiet: bool = False) -> None:
     """Prints the tables of results; or the results as JSON: an object for one model, else a list."""
     from rococo_jax.evaluation.summary import print_summary
 
