@@ -18,8 +18,7 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 
-_PAIRS = tuple[tuple[str, str], ...]
-_NEEDED = dataclasses.MISSING
+_PAIRS, _NEEDED = tuple[tuple[str, str], ...], dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +30,7 @@ class Option:
         flag: instead of the attribute's name.
         positional: an argument without a flag; a tuple takes several words.
         repeated: a tuple of strings, one each time the flag is given.
+        several: a tuple of strings, one word or more after the flag.
         check: refuses the text, or reads it.
     """
 
@@ -38,6 +38,7 @@ class Option:
     flag: str | None = None
     positional: bool = False
     repeated: bool = False
+    several: bool = False
     check: Callable[[str], Any] | None = None
 
 

@@ -187,9 +187,9 @@ def test_a_model_that_does_not_fit_on_the_disk_is_reported_in_one_line_and_not_w
     [
         (
             ["evaluat"],
-            ["rococo: command: found 'evaluat'; wanted one of the 29 that `rococo --help` lists", "evaluate?)"],
+            ["rococo: command: found 'evaluat'; wanted one of the 30 that `rococo --help` lists", "evaluate?)"],
         ),
-        (["zzz"], ["command: found 'zzz'; wanted one of the 29 that `rococo --help` lists\n"]),
+        (["zzz"], ["command: found 'zzz'; wanted one of the 30 that `rococo --help` lists\n"]),
         (
             ["verify", "--annotations", "x", "--agianst", "y"],
             ["rococo verify: option: found '--agianst'; wanted", "did you mean --against?"],
