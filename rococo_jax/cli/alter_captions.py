@@ -90,7 +90,7 @@ def run(options: Options) -> None:
     choices["fit_article"] = options.style != "paper" and not options.any_article
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
-        made = alter_captions(
+        by_variant = alter_captions(
             encoder,
             images,
             _variants(options),
@@ -100,7 +100,7 @@ def run(options: Options) -> None:
             **choices,
         )
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
-    for altered in made.values():
+    for altered in by_variant.values():
         _write(options, altered, made_by)
 
 

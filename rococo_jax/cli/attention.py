@@ -82,8 +82,8 @@ def _find(options: Options) -> tuple[dict, dict]:
     if options.captions is None:
         return {name: Path(options.images) / name for name in list_images(options.images)}, {}
     items = read_captions(options.captions)
-    found, missing = find_images([item.image for item in items], options.images)
-    if not found:
+    paths, missing = find_images([item.image for item in items], options.images)
+    if not paths:
         raise InputError(options.images, "images", f"none of {len(missing)}", f"images that {options.captions} names")
-    files = {item.image: found[item.image] for item in items if item.image in found}
-    return files, {item.image: item.captions[0] for item in items if item.image in found}
+    files = {item.image: paths[item.image] for item in items if item.image in paths}
+    return files, {item.image: item.captions[0] for item in items if item.image in paths}

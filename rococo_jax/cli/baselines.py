@@ -16,7 +16,7 @@ not count for it."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a scorer without the image gets on a benchmark's texts: n-grams, length, bags of words.
+    """Score a benchmark's texts without the image: n-grams, length, bags of words.
 
     Attributes:
         files: right and wrong texts, JSON

@@ -16,7 +16,7 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-    """What a checkpoint of another project may leave open, as `load_model` takes it.
+    """Parts that a checkpoint of another project may leave open, as `load_model` takes them.
 
     Attributes:
         source_format: what the checkpoint is (default: find out)
@@ -93,8 +93,10 @@ def describe(encoder) -> list[str]:
         longest = encoder.tokenizer.spec.context_length if encoder.tokenizer else text.context_length
         lines.append(f"texts: up to {longest} tokens, vocabulary of {text.vocabulary_size:,}")
         lines.append(f"  {tower_in_words(text)}")
-        found = encoder.tokenizer
-        lines.append(f"  {f'{found.spec.family} tokenizer' if found else 'no tokenizer in the source: token ids only'}")
+        tokenizer = encoder.tokenizer
+        lines.append(
+            f"  {f'{tokenizer.spec.family} tokenizer' if tokenizer else 'no tokenizer in the source: token ids only'}"
+        )
     lines.append(f"embeddings: {spec.dim} dimensions")
     return lines
 

@@ -43,9 +43,9 @@ def run(options: Options) -> None:
     names = options.metrics or None
     study = write_correlations(options.results, out, names, options.given)
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
-    held = [pair for pair in study.pairs if pair.partial]
-    clear_held = sum(pair.partial[4] < 0.05 for pair in held)
-    partial = f"; {clear_held} of {len(held)} with {'/'.join(study.given)} held constant" if held else ""
+    partials = [pair for pair in study.pairs if pair.partial]
+    clear_held = sum(pair.partial[4] < 0.05 for pair in partials)
+    partial = f"; {clear_held} of {len(partials)} with {'/'.join(study.given)} held constant" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
         f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"

@@ -186,7 +186,7 @@ def _choose_device(kind: str | None) -> None:
 
 
 def _of_device(error: BaseException, parsed: argparse.Namespace | None) -> BaseException:
-    """What JAX raises where the device that was asked for is not there, as bad input; other errors as they are."""
+    """Turn JAX's error for a device that is not there into bad input; other errors stay."""
     kind = getattr(parsed, "device", None)
     if kind is None or not isinstance(error, RuntimeError) or "backend" not in str(error).lower():
         return error

@@ -41,6 +41,7 @@ def run(options: Options) -> None:
     from rococo_jax.studies.select import select
 
     paths = [path for path, _ in load_results(options.results)]
-    found = select(paths, options.task, options.count, options.weight, options.embeddings)
-    write_json(options.out, found)
-    print(f"{options.out}: {len(found['chosen'])} of {found['inconsistent']} inconsistent images of {found['images']}")
+    selection = select(paths, options.task, options.count, options.weight, options.embeddings)
+    write_json(options.out, selection)
+    chosen, inconsistent, images = len(selection["chosen"]), selection["inconsistent"], selection["images"]
+    print(f"{options.out}: {chosen} of {inconsistent} inconsistent images of {images}")

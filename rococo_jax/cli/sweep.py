@@ -185,7 +185,7 @@ def _write(plan, workdir, failed, evaluated: bool) -> None:
 
 
 def _evaluation(options: Options, base):
-    """What every model is asked: by the command line, else by the config's `eval` keys, else nothing."""
+    """Settings of every model's evaluation: by the command line, else by the config's `eval` keys, else nothing."""
     from rococo_jax.evaluation.callback import open_questions
     from rococo_jax.sweep.running import Evaluation
 

@@ -32,7 +32,7 @@ def evaluate(
     tokenizer: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """What `rococo evaluate` writes into `results.json`: `["tasks"][task][variant][metric]`, most in percent.
+    """Evaluate a model: the contents of `results.json`, with `["tasks"][task][variant][metric]`, most in percent.
 
     Args:
         model: an object of any framework with `encode_image` and `encode_text`, or what `load_model` takes, or

@@ -55,9 +55,9 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
         # A key needs the hash of whole parameters, which no process has where they are sharded over several.
-        kept = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
+        features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
-        outcomes = [each for benchmark in benchmarks for each in model.outcomes(benchmark, settings, kept)]
+        outcomes = [each for benchmark in benchmarks for each in model.outcomes(benchmark, settings, features)]
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)

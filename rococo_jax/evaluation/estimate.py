@@ -40,7 +40,7 @@ _FLOAT = 4
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """How much there is to do for every model alike.
+    """Amount of work, the same for every model.
 
     Attributes:
         images: to be read and embedded, altered ones included.
@@ -61,31 +61,31 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one model is expected to take."""
+    """Time and disk that one model is expected to take."""
 
     seconds: float
     bytes: int
 
 
 def work_of(benchmarks: Sequence[Benchmark], rerank: int = 0) -> Work:
-    """What benchmarks ask of any model, with the best `rerank` of each query judged by its matching head."""
+    """Count the work of benchmarks for any model, with the best `rerank` of each query judged by its matching head."""
     texts = {text for benchmark in benchmarks for text in benchmark.texts}
     words = statistics.fmean(len(text.split()) for text in texts) if texts else 0.0
-    asked = [task.queries_and_pairs for benchmark in benchmarks for task in benchmark.tasks]
+    sizes = [task.queries_and_pairs for benchmark in benchmarks for task in benchmark.tasks]
     return Work(
         images=sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values()),
         texts=len(texts),
         tokens=round(words * _TOKENS_A_WORD) + _TOKENS_BESIDE,
-        queries=sum(queries for queries, _ in asked),
-        pairs=sum(pairs for _, pairs in asked),
-        judged=sum(min(queries * rerank, pairs) for queries, pairs in asked),
+        queries=sum(queries for queries, _ in sizes),
+        pairs=sum(pairs for _, pairs in sizes),
+        judged=sum(min(queries * rerank, pairs) for queries, pairs in sizes),
     )
 
 
 def estimate(
     folders: Mapping[str, Path], benchmarks: Sequence[Benchmark], rerank: int = 0, compute: Compute | None = None
 ) -> list[str]:
-    """What evaluating models into folders will take, as lines to print; models with results there cost nothing.
+    """Estimate an evaluation of models into folders, as lines to print; models with results there cost nothing.
 
     Raises:
         InputError: an image among the few that are timed is not whole, or a model that is known already has no
@@ -94,12 +94,12 @@ def estimate(
     work, compute = work_of(benchmarks, rerank), compute or Compute()
     waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
     specs = [spec_before_loading(source) for source in waiting]
-    for source, found in zip(waiting, specs, strict=True):
-        if rerank and found is not None and found[0].matching is None:
+    for source, known in zip(waiting, specs, strict=True):
+        if rerank and known is not None and known[0].matching is None:
             raise InputError(source, "matching head", "none", "one to rerank with, such as BLIP's for retrieval")
     paths = [path for benchmark in benchmarks for path in getattr(benchmark.image_sets.get(ORIGINALS), "paths", ())]
     rate, image_seconds = measured_rate(compute), measured_image_seconds(paths)
-    costs = [found and cost_of(found[0], work, rate, image_seconds, found[1]) for found in specs]
+    costs = [known and cost_of(known[0], work, rate, image_seconds, known[1]) for known in specs]
     return estimate_lines(costs, len(folders) - len(waiting), work, rate, image_seconds, compute)
 
 
@@ -121,8 +121,8 @@ def cost_of(spec: ModelSpec, work: Work, rate: float, image_seconds: float, fixe
         texts += work.judged * matching_flops(spec, tokens, TEXTS) // TEXTS
     seconds = (images + texts) / (TOWER_SHARE * rate) + 2 * work.pairs * spec.dim / rate + work.images * image_seconds
     widths = [(work.images, spec.vision), (work.texts, spec.text)]
-    kept = sum(count * tower.features * _FLOAT for count, tower in widths if tower is not None)
-    return Cost(seconds, kept + work.queries * _BYTES_A_QUERY)
+    size = sum(count * tower.features * _FLOAT for count, tower in widths if tower is not None)
+    return Cost(seconds, size + work.queries * _BYTES_A_QUERY)
 
 
 def measured_rate(compute: Compute) -> float:
@@ -189,7 +189,7 @@ def estimate_lines(
     image_seconds: float,
     compute: Compute | None = None,
 ) -> list[str]:
-    """What is printed before a run.
+    """Format the estimate that is printed before a run.
 
     Args:
         costs: one a model that is still to be done; None where nothing is known before loading.

@@ -49,12 +49,14 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
         note = side.note or benchmark.image_sets[name].note(row)
         return dataclasses.replace(side, jpeg=pictures[side.picture], note=note, picture=None)
 
-    made = []
+    examples = []
     with progress("drawing examples", len(chosen), "examples") as advance:
         for example in chosen:
-            made.append(dataclasses.replace(example, **{side: with_picture(getattr(example, side)) for side in _SIDES}))
+            examples.append(
+                dataclasses.replace(example, **{side: with_picture(getattr(example, side)) for side in _SIDES})
+            )
             advance(1)
-    return made
+    return examples
 
 
 def _errors(outcomes: Sequence[Outcome], benchmark: Benchmark, count: int) -> dict[str, list[Example]]:
@@ -104,9 +106,9 @@ def _illustrations(benchmark: Benchmark) -> list[Example]:
     uncorrupted = next((images.name for images in corrupted if images.kind is None), ORIGINALS)
     first = Side(image=benchmark.images[0], picture=(uncorrupted, 0))
     return [
-        Example("", images.name, None, "illustration", order, images.kind, first, Side(), made, 0.0, 0.0)
+        Example("", images.name, None, "illustration", order, images.kind, first, Side(), corrupted_side, 0.0, 0.0)
         for order, images in enumerate(images for images in corrupted if images.kind is not None)
-        for made in [Side(image=benchmark.images[0], picture=(images.name, 0))]
+        for corrupted_side in [Side(image=benchmark.images[0], picture=(images.name, 0))]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which benchmarks an evaluation opens: all under one data folder, some of them by name, or one by its two folders."""
+"""Open the benchmarks of an evaluation: all under one data folder, some of them by name, or one by its two folders."""
 
 import dataclasses
 import os
@@ -125,14 +125,14 @@ def _under(
 def _without_collisions(chosen: Sequence[BenchmarkInfo], are_named: bool) -> list[BenchmarkInfo]:
     """The benchmarks without later ones that have a task of the same name; these are said, or refused where named."""
     owner: dict[str, str] = {}
-    kept = []
+    different = []
     for info in chosen:
         other = next((owner[task] for task in info.tasks if task in owner), None)
         if other is None:
             owner |= dict.fromkeys(info.tasks, info.name)
-            kept.append(info)
+            different.append(info)
         elif are_named:
             raise InputError("benchmarks", info.name, f"tasks of the same names as {other}", "one of them at a time")
         else:
             say(f"{info.name} left out: {other} has tasks of the same names; --benchmarks {info.name} evaluates it")
-    return kept
+    return different

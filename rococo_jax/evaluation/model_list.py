@@ -1,4 +1,4 @@
-"""Which models an evaluation is of: names, globs, and lists in files, each with a folder for its results.
+"""List the models of an evaluation: names, globs, and lists in files, each with a folder for its results.
 
 # models.txt: one source a line
 openai/clip-vit-base-patch32
@@ -52,25 +52,25 @@ def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None)
     entries = [("MODEL", argument) for argument in arguments]
     if file is not None:
         entries += [(f"{file}, line {number}", line) for number, line in _lines(Path(file))]
-    found: dict[str, tuple[str, NamedModel]] = {}
+    by_source: dict[str, tuple[str, NamedModel]] = {}
     for where, entry in entries:
         for model in _models_of(where, entry):
-            found.setdefault(model.source, (where, model))
-    if not found:
+            by_source.setdefault(model.source, (where, model))
+    if not by_source:
         raise InputError(file or "MODEL", "models", "none", "at least one model")
-    for where, model in found.values():
-        if len(found) > 1 and len(os.fsencode(model.name)) > _LONGEST_NAME:
+    for where, model in by_source.values():
+        if len(by_source) > 1 and len(os.fsencode(model.name)) > _LONGEST_NAME:
             raise InputError(where, "name", f"{len(model.name)} letters", "a name that a folder can have: name=source")
         if model.name in _FILES_BESIDE:
             raise InputError(where, "name", repr(model.name), "a name that no file of the run has: name=source")
     by_name: dict[str, str] = {}
-    for where, model in found.values():
+    for where, model in by_source.values():
         other = by_name.setdefault(model.name, model.source)
         if other != model.source:
             raise InputError(
                 where, "name", f"{model.name!r} for {model.source}, which {other} has", "different names: name=source"
             )
-    return [model for _, model in found.values()]
+    return [model for _, model in by_source.values()]
 
 
 def shard_of(models: Sequence[NamedModel], shard: str) -> list[NamedModel]:
@@ -113,8 +113,8 @@ def _models_of(where: str, entry: str) -> list[NamedModel]:
         return [NamedModel(source, name, renamed=True)]
     if not glob.has_magic(entry):
         return [_named(entry)]
-    found = sorted(glob.glob(entry, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
-    matches = [match for match in found if _may_be_a_model(match)]
+    paths = sorted(glob.glob(entry, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
+    matches = [match for match in paths if _may_be_a_model(match)]
     if not matches:
         raise InputError(where, "models", f"nothing that matches {entry!r}", "a pattern of model folders or files")
     return [_named(match) for match in matches]

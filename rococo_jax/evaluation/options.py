@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # JAX takes a second
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """Which benchmarks, and where they are.
+    """Names of benchmarks, and their folders.
 
     Attributes:
         data: folder of benchmarks in the documented layout; see rococo benchmarks
@@ -48,7 +48,7 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """What a model's source may leave open.
+    """Parts of a model that its source may leave open.
 
     Attributes:
         model_arg: argument of the function or adapter that MODEL names; may be repeated
@@ -61,7 +61,7 @@ class ModelOptions:
     tokenizer: Annotated[str | None, Option("NAME")] = None
 
     def load_options(self) -> "LoadOptions":
-        """What `load_encoder` takes. Raises InputError for an argument that is no KEY=VALUE."""
+        """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""
         from rococo_jax.encoders import LoadOptions
         from rococo_jax.encoders.adapters import parse_arguments
 

@@ -112,13 +112,13 @@ def pairs_to_judge(tasks: Sequence[RankTask], tables: PairTables, count: int) ->
     pairs = np.empty(0, np.int64)
     with progress("choosing pairs", sum(len(task.queries) for task in tasks), "queries") as advance:
         for task in tasks:
-            found = [pairs]
+            parts = [pairs]
             for queries, cosines in tables.cosines(task):
                 rows, items = np.nonzero(top_k_mask(cosines, count))
                 images, captions = tables.pair(task, queries.start + rows, items)
-                found.append(np.unique(images * tables.captions + captions))
+                parts.append(np.unique(images * tables.captions + captions))
                 advance(len(cosines))
-            pairs = np.unique(np.concatenate(found))
+            pairs = np.unique(np.concatenate(parts))
     return pairs
 
 
@@ -175,13 +175,13 @@ class _ImageRun:
 
 def _runs(tables: PairTables, wanted: Bool[np.ndarray, " images"], at_once: int) -> list[_ImageRun]:
     """The wanted images of all sets, about `at_once` in a run."""
-    found = []
+    runs = []
     for name, images in tables.benchmark.image_sets.items():
         for run in images.runs(at_once):
             rows = [row for row in run if wanted[tables.first[name] + row]]
             if rows:
-                found.append(_ImageRun(tables.first[name] + np.array(rows), images, rows))
-    return found
+                runs.append(_ImageRun(tables.first[name] + np.array(rows), images, rows))
+    return runs
 
 
 def _judge(tables: PairTables, pairs: np.ndarray, encoder: Encoder, cache: EmbeddingCache) -> PairScores:
@@ -222,11 +222,11 @@ def _judge_run(
     about = {"kind": "matching logits", "model": encoder.describe_matching(), "versions": encoding_versions()}
     places = np.stack([image, text]).astype("<i8").tobytes()
     key = cache.key(about, [*map(run.images.content, run.rows), *(text.encode() for text in texts), places])
-    kept = cache.get(key)
-    if kept is None or kept.shape != pairs.shape:
+    logits = cache.get(key)
+    if logits is None or logits.shape != pairs.shape:
         tokens = encoder.image_tokens(run.images.read(run.rows, encoder.prepare))
-        kept = encoder.matching_logits(tokens, texts, (image, text), advance)[:, 1]
-        cache.put(key, kept)
+        logits = encoder.matching_logits(tokens, texts, (image, text), advance)[:, 1]
+        cache.put(key, logits)
     else:
         advance(len(pairs))
-    return kept
+    return logits

@@ -43,7 +43,7 @@ _TOLERANCE = 1e-4
 def make_fingerprint(
     *, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str, versions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a result depends on. Where `comparable` agrees, all but the model is the same: one table may hold both.
+    """Everything that a result depends on. Where `comparable` agrees, all but the model is the same: one table may hold both.
 
     Args:
         model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
@@ -198,8 +198,8 @@ def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checksum(results: Mapping[str, Any]) -> str:
     """Of the values as they are read back from the file."""
-    kept = {key: value for key, value in results.items() if key != "sha256"}
-    return hash_json(json.loads(json.dumps(kept)))
+    rest = {key: value for key, value in results.items() if key != "sha256"}
+    return hash_json(json.loads(json.dumps(rest)))
 
 
 def read_results(path: str | os.PathLike) -> dict[str, Any]:

@@ -166,12 +166,12 @@ def _results_in(
     if not path.exists():
         return None
     results = read_results(path)
-    found = results["fingerprint"]
+    existing = results["fingerprint"]
     complete = all(is_whole_per_query(folder / name) for name in (PER_QUERY, PAIRS))
-    if found == expected and complete and all(companion.is_in(results) for companion in companions):
+    if existing == expected and complete and all(companion.is_in(results) for companion in companions):
         # An encoder without a fingerprint may have changed since.
         return None if "fingerprint" in expected["model"] and expected["model"]["fingerprint"] is None else results
-    different = [key for key in expected if found.get(key) != expected[key]]
+    different = [key for key in expected if existing.get(key) != expected[key]]
     if different == ["versions", "comparable"] or not different:
         return None
     what = f"results of {results['model']!r} that differ in {', '.join(k for k in different if k != 'comparable')}"

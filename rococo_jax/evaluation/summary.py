@@ -143,7 +143,7 @@ def shortened(names: Sequence[str], limit: int) -> list[str]:
 
 def _metrics_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
     """The metrics to show of a kind of task; all of them where none is among the usual ones."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         name
         for results in all_results
         for task, variants in results["tasks"].items()
@@ -151,8 +151,8 @@ def _metrics_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> list[str
         for metrics in variants.values()
         for name in metrics
     )
-    usual = [name for name in _SHOWN if name in found]
-    return usual or [name for name in found if name in METRICS] or list(found)
+    usual = [name for name in _SHOWN if name in names]
+    return usual or [name for name in names if name in METRICS] or list(names)
 
 
 def _number(value: float | None) -> str:

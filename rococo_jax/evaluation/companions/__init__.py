@@ -1,4 +1,4 @@
-"""What stands beside a model's outcomes without changing them: further rows, notes, a part of the results.
+"""Companions of a model's outcomes, which they do not change: further rows, notes, a part of the results.
 
 Each file of this folder holds one companion, which its `make` gives.
 """
@@ -69,7 +69,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """What a companion adds to a benchmark's outcomes.
+    """Additions of a companion to a benchmark's outcomes.
 
     Attributes:
         outcomes: further ones.
@@ -86,7 +86,7 @@ class Beside:
 
 @runtime_checkable
 class Companion(Protocol):
-    """What stands beside a model's outcomes; inherits the defaults."""
+    """Adds to a model's outcomes; a companion inherits the defaults."""
 
     def check(self, model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Refuse what the settings do not allow, before the first image is read. Raises InputError."""
@@ -96,7 +96,7 @@ class Companion(Protocol):
         return True
 
     def beside(self, scored: Scored) -> Beside:
-        """What to add to the outcomes. All processes must call it."""
+        """Additions to the outcomes. All processes must call it."""
         ...
 
 

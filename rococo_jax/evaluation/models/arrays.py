@@ -32,7 +32,7 @@ def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
 
 
 def file_order_notes(settings: Settings) -> list[str]:
-    """What a reader must know of numbers that were made from an annotation file as it is."""
+    """Notes on numbers that were made from an annotation file as it is."""
     if settings.protocol != "strict":
         return []
     return ["strict: captions were read by the model as the file has them; only no-ops could be left out"]

@@ -37,7 +37,7 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """What is right for each row of the logits.
+    """Right answers for the rows of the logits.
 
     Attributes:
         images: names.
@@ -153,11 +153,11 @@ def score_logits(
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
         class_names, gather = _grouped(columns, groups)
-        asked = _task(task, class_names, truth, labels)
+        question = _task(task, class_names, truth, labels)
         decides = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
         # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
-        tasks = {benchmark: (asked,) if place == 0 else () for place, benchmark in enumerate(decides)}
-        benchmarks = [Benchmark(each, asked.names, (), {}, tasks[each], decides=decides[each]) for each in decides]
+        tasks = {benchmark: (question,) if place == 0 else () for place, benchmark in enumerate(decides)}
+        benchmarks = [Benchmark(each, question.names, (), {}, tasks[each], decides=decides[each]) for each in decides]
         model = ClassLogits(name or Path(logits).stem, files, others, gather, truth)
         return evaluate_model(model, benchmarks, Settings(), EmbeddingCache(None))
 
@@ -225,18 +225,18 @@ def _grouped(columns: Sequence[str], groups: str | None) -> tuple[tuple[str, ...
     names = tuple(columns[place] for place in order)
     if groups is None:
         return names, lambda file, run: file.block(order, run)
-    found = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
+    classes_by_group = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
     place = {name: number for number, name in enumerate(columns)}
-    if not isinstance(found, dict) or len(found) < 2:
-        raise InputError(groups, "groups", str(found)[:80], "an object with 2 coarse classes or more")
+    if not isinstance(classes_by_group, dict) or len(classes_by_group) < 2:
+        raise InputError(groups, "groups", str(classes_by_group)[:80], "an object with 2 coarse classes or more")
     members = []
-    for coarse in sorted(found):
-        if not isinstance(found[coarse], list) or not found[coarse]:
-            raise InputError(groups, coarse, str(found[coarse])[:80], "a list of classes, at least one")
-        for one in found[coarse]:
+    for coarse in sorted(classes_by_group):
+        if not isinstance(classes_by_group[coarse], list) or not classes_by_group[coarse]:
+            raise InputError(groups, coarse, str(classes_by_group[coarse])[:80], "a list of classes, at least one")
+        for one in classes_by_group[coarse]:
             if one not in place:
                 raise InputError(groups, coarse, one, f"one of the {len(columns)} classes of the logits")
-        members.append(np.array([place[one] for one in found[coarse]]))
+        members.append(np.array([place[one] for one in classes_by_group[coarse]]))
     twice = np.concatenate(members)
     if len(set(twice.tolist())) != len(twice):
         raise InputError(groups, "groups", "a class in two of them", "every class at most once")

@@ -46,7 +46,7 @@ class CrossFitted(Model):
         return _SeenByFolds(self)
 
     def describe(self) -> dict[str, Any]:
-        """What decides the embeddings of the folds."""
+        """Descriptions of the folds' encoders."""
         return {"folds": [{**each.describe(), "name": ""} for each in self.folds]}
 
     def facts(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class CrossFitted(Model):
 
 @dataclasses.dataclass(frozen=True)
 class _SeenByFolds:
-    """What the folds were trained on, as one model's training images."""
+    """Training images of the folds, as those of one model."""
 
     model: CrossFitted
 

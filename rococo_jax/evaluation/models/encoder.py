@@ -38,7 +38,7 @@ class EncoderModel(Model):
         self.encoder.name = name
 
     def describe(self) -> dict[str, Any]:
-        """What decides its embeddings."""
+        """Everything that decides its embeddings."""
         return {key: value for key, value in self.encoder.describe().items() if key != "name"}
 
     def facts(self) -> dict[str, Any]:

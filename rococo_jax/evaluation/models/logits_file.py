@@ -56,11 +56,11 @@ class LogitsFile:
             read = np.array(np.memmap(self.path, self.dtype, "r", self.offset, self.shape, "F")[run])
         else:  # read and not mapped: mapped pages would count as memory of this process
             read = np.fromfile(self.path, self.dtype, rows * columns, offset=at).reshape(rows, columns)
-        found = read.astype(np.float64)[:, order]
-        if not np.isfinite(found).all():
-            row = run.start + int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+        block = read.astype(np.float64)[:, order]
+        if not np.isfinite(block).all():
+            row = run.start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
             raise InputError(self.source, f"logits of row {row}", "NaN or infinite values", "numbers")
-        return found
+        return block
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
@@ -79,14 +79,14 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if "logits" not in members:
                 raise InputError(path, "arrays", ", ".join(members) or "none", _WANTED)
-            told = {name: _words(path, archive, name) for name in ("classes", "names") if name in members}
+            labels = {name: _words(path, archive, name) for name in ("classes", "names") if name in members}
             info = members["logits"]
             if info.compress_type == zipfile.ZIP_STORED:
-                return _table(path, path, _begin(path, info), **told)
+                return _table(path, path, _begin(path, info), **labels)
             unpacked = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "logits.npy"
             with archive.open(info) as packed, unpacked.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, 2**20)
-            return _table(path, unpacked, 0, **told)
+            return _table(path, unpacked, 0, **labels)
 
 
 def _begin(path: Path, info: zipfile.ZipInfo) -> int:
@@ -106,7 +106,7 @@ def _words(path: Path, archive: zipfile.ZipFile, name: str) -> tuple[str, ...]:
     return tuple(map(str, words.tolist()))
 
 
-def _table(source: Path, path: Path, begin: int, **told: Any) -> LogitsFile:
+def _table(source: Path, path: Path, begin: int, **labels: Any) -> LogitsFile:
     with path.open("rb") as file:
         file.seek(begin)
         version = np.lib.format.read_magic(file)
@@ -122,6 +122,6 @@ def _table(source: Path, path: Path, begin: int, **told: Any) -> LogitsFile:
     if size < offset + shape[0] * shape[1] * dtype.itemsize:
         raise InputError(source, "contents", "fewer numbers than its head says", "a whole file")
     for axis, name in enumerate(("names", "classes")):
-        if name in told and len(told[name]) != shape[axis]:
-            raise InputError(source, name, f"{len(told[name])} names", f"{shape[axis]}, as the logits have")
-    return LogitsFile(source, path, offset, dtype, (int(shape[0]), int(shape[1])), bool(by_columns), **told)
+        if name in labels and len(labels[name]) != shape[axis]:
+            raise InputError(source, name, f"{len(labels[name])} names", f"{shape[axis]}, as the logits have")
+    return LogitsFile(source, path, offset, dtype, (int(shape[0]), int(shape[1])), bool(by_columns), **labels)

@@ -32,7 +32,7 @@ class SeenImages(Protocol):
 
 @runtime_checkable
 class Model(Protocol):
-    """What can be evaluated; a kind inherits the defaults and says what is its own.
+    """Anything that can be evaluated; a kind inherits the defaults and says what is its own.
 
     Attributes:
         name: what tables call it.
@@ -53,7 +53,7 @@ class Model(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of results wants to know of the model."""
+        """Facts for a reader of results."""
         return {}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
