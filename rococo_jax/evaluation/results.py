@@ -43,7 +43,7 @@ _TOLERANCE = 1e-4
 def make_fingerprint(
     *, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str, versions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that a result depends on. Where `comparable` agrees, all but the model is the same: one table may hold both.
+    """Everything that a result depends on. Where `comparable` agrees, only the model differs: one table may hold both.
 
     Args:
         model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
