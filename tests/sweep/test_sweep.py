@@ -20,6 +20,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
+from rococo_jax.report.across_seeds import read_per_image
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
