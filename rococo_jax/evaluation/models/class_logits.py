@@ -250,7 +250,7 @@ def _grouped(columns: Sequence[str], groups: str | None) -> tuple[tuple[str, ...
         return np.concatenate([top + np.log(np.exp(part - top).mean(axis=1, keepdims=True))
                                for part, top in zip(parts, tops, strict=True)], axis=1)  # fmt: skip
 
-    return tuple(sorted(found)), gather
+    return tuple(sorted(classes_by_group)), gather
 
 
 def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> ClassifyTask:
