@@ -115,9 +115,18 @@ class MixtureOrder:
             return self.firsts[source] + self.orders[source].image(epoch * self.sizes[source] + place)
         return self.firsts[source] + self.lines[source].image(epoch, place)
 
+    def in_batch(self, step: int, image: int) -> bool:
+        """Whether an image is in the global batch of a step."""
+        return image in _images_of_batch(self, step)
+
     def epoch(self, position: int) -> int:
         """The number of epochs of its own source before this position."""
         return self._place(position)[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _images_of_batch(order: MixtureOrder, step: int) -> frozenset[int]:
+    return frozenset(order.image(step * order.batch_size + place) for place in range(order.batch_size))
 
 
 @functools.lru_cache(maxsize=1024)

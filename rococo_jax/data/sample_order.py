@@ -49,11 +49,8 @@ class Order(Protocol):
     def epoch(self, position: int) -> int:
         """How often the image at a position came before, where all come equally often."""
 
-
-@functools.lru_cache(maxsize=4)
-def images_of_batch(order: Order, step: int) -> frozenset[int]:
-    """The images of one global batch."""
-    return frozenset(order.image(step * order.batch_size + place) for place in range(order.batch_size))
+    def in_batch(self, step: int, image: int) -> bool:
+        """Whether an image is in the global batch of a step."""
 
 
 class SampleOrder:
@@ -90,6 +87,21 @@ class SampleOrder:
         start = step * self.batch_size
         return np.array([self.image(start + place) for place in range(self.batch_size)], np.int64)
 
+    def in_batch(self, step: int, image: int) -> bool:
+        """Whether an image is in the global batch of a step."""
+        start, end = step * self.batch_size, (step + 1) * self.batch_size
+        for epoch in {start // self.images, (end - 1) // self.images}:
+            begun = epoch * self.images
+            first, last = max(start - begun, 0), min(end - begun, self.images)
+            if self._carried(epoch) and first < self.batch_size:
+                with self._lock:
+                    if (self._head(epoch)[first:last] == image).any():
+                        return True
+                first = self.batch_size
+            if first < last and (self._run(epoch, first, last) == image).any():
+                return True
+        return False
+
     def epoch(self, position: int) -> int:
         """The number of complete passes over all images before this position."""
         return position // self.images
@@ -99,6 +111,13 @@ class SampleOrder:
         if self.images <= _IN_MEMORY:
             return int(_permutation(self.images, seed)[place])
         return index_shuffle(place, max_index=self.images - 1, seed=seed, rounds=_ROUNDS)
+
+    def _run(self, epoch: int, first: int, last: int) -> Int[np.ndarray, " places"]:
+        """The images at some consecutive places of an epoch, before its head is reordered."""
+        seed = derive_seed(self.seed, "order", epoch)
+        if self.images <= _IN_MEMORY:
+            return _permutation(self.images, seed)[first:last]
+        return _shuffled(self.images, seed, first, last)
 
     def _carried(self, epoch: int) -> int:
         """The number of images of the previous epoch in the batch in which this epoch begins."""
@@ -122,7 +141,7 @@ class SampleOrder:
         return head
 
     def _make_head(self, epoch: int) -> Int[np.ndarray, " head"]:
-        drawn = np.array([self._drawn(epoch, place) for place in range(self.batch_size)], np.int64)
+        drawn = self._run(epoch, 0, self.batch_size)
         carried = self._carried(epoch)
         if not carried:
             return drawn
@@ -142,3 +161,10 @@ class SampleOrder:
 @functools.lru_cache(maxsize=4)
 def _permutation(images: int, seed: int) -> Int[np.ndarray, " images"]:
     return np.random.Generator(np.random.Philox(seed)).permutation(images)
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled(images: int, seed: int, first: int, last: int) -> Int[np.ndarray, " places"]:
+    """As `_permutation`, of more images than are held in memory."""
+    shuffle = functools.partial(index_shuffle, max_index=images - 1, seed=seed, rounds=_ROUNDS)
+    return np.fromiter(map(shuffle, range(first, last)), np.int64, last - first)

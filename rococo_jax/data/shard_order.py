@@ -46,6 +46,12 @@ class ShardLine:
         shard = int(np.searchsorted(ends, place, side="right"))
         return int(firsts[shard] + place - starts[shard])
 
+    def place(self, epoch: int, image: int) -> int:
+        """The place of an image in an epoch's line."""
+        firsts, ends, starts = _line(self.shards, derive_seed(self.seed, "shards", epoch))
+        (shard,) = np.flatnonzero((firsts <= image) & (image < firsts + ends - starts))
+        return int(starts[shard] + image - firsts[shard])
+
 
 @functools.lru_cache(maxsize=8)
 def _line(shards: tuple[int, ...], seed: int) -> tuple[Int[np.ndarray, " shards"], ...]:
@@ -80,6 +86,18 @@ class ShardOrder:
         lane, time = self._time(position)
         epoch, place = divmod(time, self.per_epoch)
         return self.line.image(epoch, lane * self.images // self.lanes + place)
+
+    def in_batch(self, step: int, image: int) -> bool:
+        """Whether an image is in the global batch of a step."""
+        start, end = step * self.rows, (step + 1) * self.rows
+        lanes = np.arange(self.lanes) * self.images // self.lanes
+        for epoch in {start // self.per_epoch, (end - 1) // self.per_epoch}:
+            begun = epoch * self.per_epoch
+            first, last = max(start - begun, 0), min(end - begun, self.per_epoch)
+            place = self.line.place(epoch, image)
+            if ((lanes + first <= place) & (place < lanes + last)).any():
+                return True
+        return False
 
     def epoch(self, position: int) -> int:
         """The number of epochs before this position."""

@@ -9,23 +9,26 @@
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
 They hand chunks over in shared memory (`slots.py`), which holds twice `prefetch` batches of a process (in the workers'
-queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
+queues and in the buffers they are read into) and three chunks a worker, or less where it has no room. A thread joins
+the chunks of the next batch while a batch is used.
 """
 
 import copy
 import dataclasses
+import functools
+import itertools
 import math
 import multiprocessing
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import grain.python as grain
-import numpy as np
 from absl import flags
 
 from rococo_jax.cores import usable_cores
@@ -33,7 +36,7 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed
-from rococo_jax.data.slots import OpenedSlots, SharedRows
+from rococo_jax.data.slots import Buffers, OpenedSlots, SharedRows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
@@ -84,7 +87,7 @@ def chunks_in(rows: int, makers: int) -> int:
     return -(-chunks // makers) * makers if chunks > makers else chunks
 
 
-def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: OpenedSlots) -> Batch:
+def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: OpenedSlots, buffers: Buffers) -> Batch:
     """The batch of the next `count` chunks, each copied once; a single one of this process is handed on as it is."""
     first = next(chunks)
     if count == 1 and not any(isinstance(view, SharedRows) for view in first.views.values()):
@@ -100,10 +103,33 @@ def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: OpenedSl
                 continue
             with opened.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
                 if not number:
-                    joined[name] = np.empty((rows, *array.shape[1:]), array.dtype)
+                    joined[name] = buffers.take((rows, *array.shape[1:]), array.dtype)
                 joined[name][start:end] = array
         start = end
     return joined
+
+
+class BatchesAhead:
+    """Joins the chunks of one batch in a thread while the batch before it is used."""
+
+    def __init__(self, chunks: grain.DatasetIterator, rows: int, count: int, buffers: Buffers):
+        self._chunks, self._opened, self._closing = chunks, OpenedSlots(), threading.Event()
+        until_closed = itertools.takewhile(lambda _: not self._closing.is_set(), chunks)
+        self._join = functools.partial(join_chunks, until_closed, rows, count, self._opened, buffers)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._next = self._thread.submit(self._join)
+
+    def __next__(self) -> Batch:
+        batch = self._next.result()
+        self._next = self._thread.submit(self._join)
+        return batch
+
+    def close(self) -> None:
+        """Ends the thread, after the chunk that it waits for, and the worker processes."""
+        self._closing.set()
+        self._thread.shutdown(cancel_futures=True)
+        self._chunks.close()
+        self._opened.close()
 
 
 class TrainingInput(Iterator[Batch]):
@@ -126,14 +152,15 @@ class TrainingInput(Iterator[Batch]):
         self.identity = dict(identity)
         self.next_step = start_step
         self._read_chunk, self._workers, self._prefetch = read_chunk, workers, prefetch
-        self._chunk_bytes, self._opened = chunk_bytes, OpenedSlots()
-        self._iterator: grain.DatasetIterator | None = None
+        self._chunk_bytes, self._buffers = chunk_bytes, Buffers()
+        self._ahead: BatchesAhead | None = None
 
     def __next__(self) -> Batch:
         """The batch of `next_step`. Raises InputError where an image is broken and `on_decode_error` is `raise`."""
-        if self._iterator is None:
-            self._iterator = iter(self._from(self.next_step))
-        batch = join_chunks(self._iterator, len(self._read_chunk.rows), self._read_chunk.per_batch, self._opened)
+        if self._ahead is None:
+            rows, chunks = len(self._read_chunk.rows), self._read_chunk.per_batch
+            self._ahead = BatchesAhead(iter(self._from(self.next_step)), rows, chunks, self._buffers)
+        batch = next(self._ahead)
         self.next_step += 1
         return batch
 
@@ -162,10 +189,9 @@ class TrainingInput(Iterator[Batch]):
 
     def close(self) -> None:
         """Ends the worker processes. The next batch starts them again."""
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator = None
-            self._opened.close()
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def __enter__(self) -> "TrainingInput":
         return self

@@ -25,6 +25,7 @@ Where `valid` is False there is no text, and the ids are those of the empty text
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from jaxtyping import Bool, Int, UInt8
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import Order, derive_seed, images_of_batch
+from rococo_jax.data.sample_order import Order, derive_seed
 from rococo_jax.data.slots import SharedRows, Slots
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
@@ -93,13 +94,11 @@ class DrawSample(grain.RandomMapTransform):
         """
         yield self.order.image(position)
         step, place = divmod(position, self.order.batch_size)
-        in_batch = images_of_batch(self.order, step)
-        own = range(place, self.order.images, self.order.batch_size)
+        own, every = range(place, self.order.images, self.order.batch_size), range(self.order.images)
         turn = derive_seed(self.order.seed, "substitutes", position) % max(len(own), 1)
-        outside = (image for image in range(self.order.images) if image not in in_batch)
-        yield from (image for image in (*own[turn:], *own[:turn]) if image not in in_batch)
-        yield from outside
-        yield from sorted(in_batch)
+        in_batch = functools.partial(self.order.in_batch, step)
+        yield from itertools.filterfalse(in_batch, itertools.chain(own[turn:], own[:turn], every))
+        yield from filter(in_batch, every)
 
     def _views(self, sample: PairSample, rng: np.random.Generator) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
         if self.preprocessing is None:

@@ -9,7 +9,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -17,15 +17,14 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.progress import progress
-from rococo_jax.runtime import barrier
 from rococo_jax.training.batch import Batch, place_batch
 from rococo_jax.training.profiling import Profile, profiled_steps
+from rococo_jax.training.programs import Programs
 from rococo_jax.training.requests import SAVE, STOPS, Requests, stop_signals
 from rococo_jax.training.run_log import EVALUATIONS, METRICS, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
-from rococo_jax.training.step import Step
 from rococo_jax.training.text_padding import text_tokens
-from rococo_jax.training.throughput import Meter, StepFlops, step_bytes
+from rococo_jax.training.throughput import Meter, StepFlops
 
 Evaluate = Callable[[TrainState], Mapping[str, float]]
 
@@ -36,9 +35,12 @@ class Diverged(RuntimeError):
 
 @runtime_checkable
 class Input(Protocol):
-    """Batches in order, and how many images could not be decoded so far."""
+    """Batches in order, how many images could not be decoded so far, and the lengths that texts may be padded to
+    (none where all batches have one).
+    """
 
     skipped: int
+    lengths: Sequence[int]
 
     def __next__(self) -> Batch: ...
     def get_state(self) -> dict[str, Any]: ...
@@ -53,7 +55,7 @@ class Outcome(NamedTuple):
 
 def run_loop(
     config: ConfigDict,
-    step: Step,
+    programs: Programs,
     state: TrainState,
     frozen: Mapping[str, jax.Array],
     batches: Input,
@@ -63,7 +65,6 @@ def run_loop(
     evaluate: Evaluate | None = None,
     flops: Callable[[int], StepFlops] | None = None,
     on_step: Callable[[int, TrainState], None] = lambda done, state: None,
-    compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled] = lambda lowered: lowered.compile(),
 ) -> Outcome:
     """Trains from the step of `state` to `config.steps`.
 
@@ -71,7 +72,6 @@ def run_loop(
         evaluate: called every `config.eval.every` steps and at the end; its `score`, if any, picks the best checkpoint.
         flops: of a step on one device, by the length of its texts, for the shares of the chip's peak.
         on_step: called after every step, for tests and launchers.
-        compile_step: compiles the step, once for each length that texts are padded to.
 
     Raises:
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
@@ -86,7 +86,6 @@ def run_loop(
     ):
         advance(first)
         saved_at = time.monotonic()
-        programs: dict[int, jax.stages.Compiled] = {}
         meter = Meter(config.batch_size)
         settler = _Settler(config, log, checkpoints, meter)
         for number in range(first, config.steps):
@@ -95,19 +94,17 @@ def run_loop(
                 batch = next(batches)
             except Exception:
                 # Ctrl-C in a terminal ends the processes that decode images, too.
-                if requests.wanted not in STOPS or jax.process_count() > 1 or not programs:
+                if requests.wanted not in STOPS or jax.process_count() > 1 or number == first:
                     raise
                 settler.settle()
                 checkpoints.save(number, state, batches.get_state(), settler.skipped_updates)
                 return Outcome(state, requests.wanted)
             waited = time.perf_counter() - asked_at
             placed = place_batch(batch, mesh)
-            tokens = text_tokens(batch)
-            if tokens not in programs:
-                programs[tokens] = _compiled(compile_step, step.lower(state, frozen, placed), meter, first=not programs)
+            program, tokens = programs.of(state, frozen, placed, meter), text_tokens(batch)
             profile.before(number, state)
             with jax.transfer_guard("disallow"):
-                state, metrics = programs[tokens](state, frozen, placed)
+                state, metrics = program(state, frozen, placed)
             profile.after(number, state)
             meter.count(waited, flops and flops(tokens))
             settler.settle()
@@ -123,12 +120,10 @@ def run_loop(
             evaluates = evaluate is not None and (last or (config.eval.every and done % config.eval.every == 0))
             if saves or evaluates:
                 settler.settle()
-                start = time.perf_counter()
-                score = _evaluated(evaluate, state, done, log) if evaluates and asked not in STOPS else None
-                evaluated = time.perf_counter()
-                meter.pause(evaluated - start, "evaluating")
-                checkpoints.save(done, state, batches.get_state(), settler.skipped_updates, score)
-                meter.pause(time.perf_counter() - evaluated, "saving")
+                with meter.paused("evaluating"):
+                    score = _evaluated(evaluate, state, done, log) if evaluates and asked not in STOPS else None
+                with meter.paused("saving"):
+                    checkpoints.save(done, state, batches.get_state(), settler.skipped_updates, score)
                 saved_at = time.monotonic()
             if (last or asked in STOPS) and jax.process_index() == 0:
                 print(
@@ -137,25 +132,6 @@ def run_loop(
             if asked in STOPS and not last:
                 return Outcome(state, asked)
     return Outcome(state, None)
-
-
-def _compiled(
-    compile_step: Callable[[jax.stages.Lowered], jax.stages.Compiled],
-    lowered: jax.stages.Lowered,
-    meter: Meter,
-    first: bool,
-) -> jax.stages.Compiled:
-    """The program, compiled by all processes; later ones take their time out of the figures."""
-    start = time.perf_counter()
-    compiled = compile_step(lowered)
-    # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile faster than
-    # others.
-    barrier("the first step")
-    meter.hold(step_bytes(compiled))
-    meter.pause(time.perf_counter() - start, "compiling")
-    if first:
-        meter.restart()
-    return compiled
 
 
 class _Settler:

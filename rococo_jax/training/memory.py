@@ -1,7 +1,8 @@
 """What a step takes of a device's memory: estimated from shapes, and checked once it is compiled.
 
     parameters, moments, average, gradients     by their shardings; the gradients as the parameters
-    batch                                       pixels, ids and fields of the device's pairs
+    batches                                     pixels, ids and fields of the device's pairs, twice: the next batch is
+                                                on its way while a step runs
     activations                                 what the backward pass keeps of a micro-batch
 
 Activations of a pair are counted from the residuals of the towers' backward pass, before the compiler fuses anything;
@@ -10,7 +11,6 @@ logits and collectives are left out (`similarity` bounds them).
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,10 +25,12 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import active_fields
 from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
+from rococo_jax.training.batch import Batch
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import check_parts
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import batch_shapes, make_embed
+from rococo_jax.training.text_padding import text_tokens
 from rococo_jax.training.throughput import step_bytes
 
 # The compiler needs some room beside what is counted.
@@ -81,7 +83,7 @@ class Estimate:
     def __call__(self, parts: int) -> int:
         """Bytes with so many micro-batches."""
         kept = min(parts, self.config.kept_micro_batches)
-        return self.state + self.batch + kept * (self.rows // parts) * self.of_pair
+        return self.state + 2 * self.batch + kept * (self.rows // parts) * self.of_pair
 
 
 def memory_of(device: jax.Device) -> int | None:
@@ -91,9 +93,12 @@ def memory_of(device: jax.Device) -> int | None:
 
 
 def compile_within_memory(
-    lowered: jax.stages.Lowered, config: ConfigDict, mesh: Mesh, bytes_in_parts: Callable[[int], int]
-) -> jax.stages.Compiled:
-    """Compiles the step, and says on standard error what a device holds and how many micro-batches fit.
+    lowered: jax.stages.Lowered, batch: Batch, config: ConfigDict, mesh: Mesh, bytes_in_parts: Callable[[int], int]
+) -> tuple[jax.stages.Compiled, str]:
+    """The compiled step, and a line that says what a device holds and how many micro-batches fit.
+
+    Args:
+        batch: shapes, of which a device holds the next one as well.
 
     Raises:
         InputError: the step takes more memory than a device has.
@@ -102,18 +107,19 @@ def compile_within_memory(
     try:
         compiled = lowered.compile()
         taken = step_bytes(compiled)
+        taken = None if taken is None else taken + _bytes_of_device(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         compiled, taken = None, None
     told, fits = _advice(config, mesh.size, limit, bytes_in_parts, taken)
     if compiled is None or (limit is not None and taken is not None and taken > limit):
-        found = f"{config.micro_batches}, with which a step takes {_gigabytes(taken)} of a device's {_gigabytes(limit)}"
+        texts = f" of texts of {text_tokens(batch)} tokens" if text_tokens(batch) else ""
+        found = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(taken)} of a device's "
+        found += _gigabytes(limit)
         wanted = f"{fits}, by estimate" if fits else "more devices, another fsdp, remat 'full' or a smaller batch_size"
         raise InputError("config", "config.micro_batches", found, wanted)
-    if jax.process_index() == 0:
-        print(told, file=sys.stderr, flush=True)
-    return compiled
+    return compiled, told
 
 
 def _advice(

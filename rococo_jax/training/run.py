@@ -39,14 +39,15 @@ from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.loop import run_loop
-from rococo_jax.training.memory import Estimate, compile_within_memory, memory_of
+from rococo_jax.training.memory import Estimate, compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.placement import gather_to_host, parameters_where_they_are
+from rococo_jax.training.programs import Programs
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.run_log import RunLog, check_wandb
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
-from rococo_jax.training.step import check_batch, lower_step, make_step, reads_teacher
-from rococo_jax.training.text_padding import CutTexts, agree_on_devices
+from rococo_jax.training.step import check_batch, make_step, reads_teacher
+from rococo_jax.training.text_padding import agree_on_devices
 from rococo_jax.training.throughput import StepFlops, step_flops
 
 CONFIG, MODEL = "config.json", "model"
@@ -183,17 +184,17 @@ def _train(
         config, origin.spec, origin.preprocessing, tokens, state, with_teacher(frozen, start), mesh
     )
 
-    def compile_step(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        return compile_within_memory(lowered, config, mesh, bytes_in_parts)
-
-    if memory_of(mesh.local_devices[0]) is not None and isinstance(batches, CutTexts):
-        # Refused before the first step, not when the first long text comes.
-        compile_step(lower_step(config, origin.spec, origin.preprocessing, mesh, tokens))
+    programs = Programs(
+        step,
+        batches.lengths,
+        lambda lowered, batch: compile_within_memory(lowered, batch, config, mesh, bytes_in_parts),
+        ahead=mesh.local_devices[0].platform != "cpu",
+    )
     callback = None if evaluate is None else lambda state: evaluate(current(state))
     try:
         outcome = run_loop(
             config,
-            step,
+            programs,
             state,
             with_teacher(frozen, start),
             batches,
@@ -203,7 +204,6 @@ def _train(
             evaluate=callback,
             flops=flops,
             on_step=on_step,
-            compile_step=compile_step,
         )
     finally:
         checkpoints.close()

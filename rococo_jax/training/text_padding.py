@@ -30,6 +30,11 @@ def bucket_of(tokens: int, most: int) -> int:
     return next((bucket for bucket in BUCKETS if tokens <= bucket < most), most)
 
 
+def buckets_to(most: int) -> tuple[int, ...]:
+    """All lengths that `bucket_of` gives."""
+    return (*(bucket for bucket in BUCKETS if bucket < most), most)
+
+
 def longest_text(batch: Batch) -> int:
     """Tokens of the longest text of this process's rows, in any field."""
     masks = [texts.mask for texts in _texts(batch)]
@@ -41,6 +46,17 @@ def cut_texts(batch: Batch, length: int) -> Batch:
     texts = {id(each): Texts(each.ids[..., :length], each.mask[..., :length]) for each in _texts(batch)}
     fields = {name: texts.get(id(each), each) for name, each in batch.fields.items()}
     return Batch(batch.images, texts.get(id(batch.texts), batch.texts), batch.image_id, fields, batch.valid)
+
+
+def shape_at(batch: Batch, length: int) -> Batch:
+    """The shapes of a batch on devices, were its texts padded to `length` tokens (0: as they are)."""
+
+    def shape(array: jax.Array, tail: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        shape = (*array.shape[: array.ndim - len(tail)], *tail)
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=array.sharding)
+
+    padded = {id(array) for texts in _texts(batch) for array in (texts.ids, texts.mask)} if length else ()
+    return jax.tree.map(lambda array: shape(array, (length,) if id(array) in padded else ()), batch)
 
 
 def text_tokens(batch: Batch) -> int:
@@ -69,13 +85,15 @@ def agree_on_devices(mesh: Mesh) -> Agree:
 class CutTexts:
     """An input whose texts are cut to the bucket of the longest one.
 
+    `lengths` are those that its texts may be padded to.
+
     Args:
         batches: texts padded to `most` tokens.
         agree: with other processes; None where this is the only one.
     """
 
     def __init__(self, batches: Any, most: int, agree: Agree | None = None):
-        self.batches, self.most, self.agree = batches, most, agree
+        self.batches, self.most, self.agree, self.lengths = batches, most, agree, buckets_to(most)
         self.close, self.skipped = batches.close, batches.skipped
         # The batch that was read ahead, or the error in its place, and the input's state before it.
         self._ahead: tuple[Batch | Exception, Callable[[], int], int] | None = None

@@ -19,10 +19,11 @@ and of the hardware alone:
 Peaks are the vendors' dense bfloat16 figures.
 """
 
+import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -116,8 +117,12 @@ class Meter:
         known = self.flops is not None and flops is not None
         self.flops = StepFlops(self.flops.model + flops.model, self.flops.hardware + flops.hardware) if known else None
 
-    def pause(self, seconds: float, reason: str) -> None:
-        """Leaves out time that was not spent on steps."""
+    @contextlib.contextmanager
+    def paused(self, reason: str) -> Iterator[None]:
+        """Leaves out the time of a block, which is not spent on steps."""
+        start = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - start
         self.start += seconds
         self.lost[reason] += seconds
 

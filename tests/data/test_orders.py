@@ -6,7 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.shard_order import ShardOrder, lanes_of
 from rococo_jax.errors import InputError
 
@@ -43,6 +45,23 @@ def test_every_lane_reads_shards_from_front_to_back_and_no_image_comes_twice(bat
     again = pickle.loads(pickle.dumps(order))
     for position in np.random.default_rng(0).integers(0, images.size, 50).tolist():
         assert again.image(position) == images.ravel()[position]
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "too many to hold", "shards", "mixture"])
+@pytest.mark.parametrize("batch_size", [64, 450, 7])
+def test_an_order_knows_the_images_of_a_batch(kind, batch_size, monkeypatch):
+    """In batches that begin, end and cross epochs, the images that `image` gives and no others."""
+    if kind == "too many to hold":
+        monkeypatch.setattr(sample_order, "_IN_MEMORY", 100)
+    make = {"shards": lambda: ShardOrder(SHARDS, batch_size, 1),
+            "mixture": lambda: MixtureOrder((IMAGES - 300, 300), (Fraction(1, 2),) * 2, batch_size, 9)}  # fmt: skip
+    order = make.get(kind, lambda: SampleOrder(IMAGES, batch_size, 1))()
+    asked = np.random.default_rng(0).permutation(IMAGES)[:300].tolist()
+    crossing = IMAGES // batch_size
+    for step in (0, 1, crossing - 1, crossing, crossing + 1, 2 * crossing):
+        batch = [order.image(step * batch_size + place) for place in range(batch_size)]
+        assert all(order.in_batch(step, image) for image in set(batch))
+        assert [image for image in asked if order.in_batch(step, image)] == [each for each in asked if each in batch]
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():

@@ -1,6 +1,7 @@
 """The training input is a pure function of (data, settings, seed, step), and says what it cannot use."""
 
 import dataclasses
+import gc
 import json
 import pickle
 import types
@@ -8,6 +9,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import grain.python as grain
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +18,7 @@ from rococo_jax.data import sample_order, training_input
 from rococo_jax.data.augmentation import Augmentation, random_box
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.data.slots import OpenedSlots, Slots
+from rococo_jax.data.slots import Buffers, OpenedSlots, Slots
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
@@ -143,7 +145,7 @@ def test_worker_processes_change_nothing(source, workers):
     alone = take(tiny_input(source, start_step=3, **choices), 9)
     with tiny_input(source, start_step=3, workers=workers, prefetch=2, **choices) as made:
         assert_same_batches([next(made) for _ in range(9)], alone)
-        slots = list(made._opened._slots)
+        slots = list(made._ahead._opened._slots)
     # Used again: in a worker's queue and in the buffer it is read into, one in work, one on its way, one being copied.
     assert 1 <= len(slots) <= workers * (2 * (2 // workers) + 3)
     for slot in slots:
@@ -165,6 +167,28 @@ def test_slots_hold_what_was_written_until_it_is_copied():
     del array, taken
     opened.close()
     assert slots.take((2**22,))[1].slot not in again  # too large for any
+
+
+def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
+    """JAX's arrays on CPUs lie in the memory of a batch, and keep it; so does any view of any view."""
+    buffers = Buffers()
+    rows = buffers.take((8, 64), np.uint8)
+    rows[:] = np.arange(8, dtype=np.uint8)[:, None]
+    place, wanted = rows.ctypes.data, rows.copy()
+    on_device = jax.device_put(rows[4:])
+    assert on_device.unsafe_buffer_pointer() == place + 4 * 64  # else this would prove nothing
+    held = [rows.reshape(4, 2, 64)[2:].reshape(4, 64), on_device]
+    del rows, on_device
+    while held:
+        other = buffers.take((8, 64), np.uint8)
+        assert other.ctypes.data != place
+        other[:] = 99
+        for each in held:
+            np.testing.assert_array_equal(each, wanted[4:])
+        del other, each
+        held.pop(0)
+    gc.collect()
+    assert place in {each.ctypes.data for each in [buffers.take((8, 64), np.uint8) for _ in range(4)]}
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -238,8 +238,8 @@ def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
     monkeypatch.setattr("rococo_jax.training.throughput.time", clock)
     meter = Meter(8)
     for reason, seconds in (("compiling", 20.0), ("saving", 2.0), ("evaluating", 10.0), ("saving", 3.0)):
-        clock.seconds += seconds
-        meter.pause(seconds, reason)
+        with meter.paused(reason):
+            clock.seconds += seconds
     for _ in range(3):
         clock.seconds += 20
         meter.count(5.0)

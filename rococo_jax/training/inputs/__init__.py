@@ -135,14 +135,15 @@ def workers_of(config: ConfigDict) -> int:
 class PairInput:
     """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `skipped` counts images that could not be decoded, each replaced by another, in the batches so far; or, with
-    features, those that were left out beforehand.
+    `lengths` of texts is empty, since all have one. `skipped` counts images that could not be decoded, each replaced by
+    another, in the batches so far; or, with features, those that were left out beforehand.
     """
 
     def __init__(
         self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
     ):
         self.arrays, self.fields, self.features, self.skipped = arrays, fields, features, left_out
+        self.lengths: tuple[int, ...] = ()
         self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
 
     def __next__(self) -> Batch:

@@ -149,8 +149,10 @@ def _augmented_features(
 
 class FeatureInput:
     """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one
-    caption. `rows` are this process's rows of a batch, all by default.
+    caption. `rows` are this process's rows of a batch, all by default. There are no texts, and no `lengths` of them.
     """
+
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, features: Features, making: Making, rows: Int[np.ndarray, " own"] | None = None):
         config = making.config

@@ -1,0 +1,157 @@
+"""Each program of a run is compiled once, on accelerators before the first step, and fits beside the next batch."""
+
+import functools
+import json
+import re
+import types
+from unittest.mock import Mock
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from PIL import Image
+
+from rococo_jax.checkpoints import save_model
+from rococo_jax.errors import InputError
+from rococo_jax.runtime import AXES, enable_compilation_cache, make_mesh
+from rococo_jax.training import loop, run
+from rococo_jax.training.config import check_config, default_config
+from rococo_jax.training.memory import compile_within_memory
+from rococo_jax.training.programs import Programs
+from rococo_jax.training.step import batch_shapes
+from tests.support.tiny import tiny_encoder, tiny_spec
+
+STEPS, BATCH, SIDE, BUCKETS = 4, 4, 32, (16, 24)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A compilation cache that keeps every program, and the programs of JAX that were compiled or read from it."""
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", None)
+    enable_compilation_cache()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_disable_most_optimizations", True)
+    programs, hits = [], []
+
+    def count(name: str, seconds: float, **about: str) -> None:
+        if name == "/jax/core/compile/backend_compile_duration":
+            programs.append(about["fun_name"])
+
+    def count_hit(name: str, **_: str) -> None:
+        if name == "/jax/compilation_cache/cache_hits":
+            hits.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    jax.monitoring.register_event_listener(count_hit)
+    yield types.SimpleNamespace(programs=programs, hits=hits)
+    jax.monitoring.unregister_event_duration_listener(count)
+    jax.monitoring.unregister_event_listener(count_hit)
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A run with one text longer than 16 tokens, in every second batch."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    (folder / "images").mkdir()
+    items = []
+    for number, words in enumerate((5, 20, 8, 6, 6, 7, 9, 4)):
+        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(folder / "images" / f"{number}.png")
+        items.append({"image": f"{number}.png", "caption": [" ".join(["dog"] * words)]})
+    (folder / "captions.json").write_text(json.dumps(items))
+    save_model(folder / "start", tiny_encoder(spec=tiny_spec(16), name="start"))
+    config = default_config()
+    config.steps, config.batch_size, config.init.model = STEPS, BATCH, str(folder / "start")
+    config.data.images, config.data.captions = str(folder / "images"), str(folder / "captions.json")
+    config.train.vision = "none"
+    config.checkpoint.every, config.log.every, config.log.tensorboard = 100, 1, False
+    check_config(config)
+    return config
+
+
+def one_device():
+    return make_mesh(jax.devices()[:1])
+
+
+@pytest.fixture
+def as_on_accelerators(monkeypatch):
+    def ahead(*arguments, ahead: bool) -> Programs:
+        assert not ahead  # CPUs compile a length when it comes
+        return Programs(*arguments, ahead=True)
+
+    monkeypatch.setattr(run, "Programs", ahead)
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """How many batches are on the device when the next one has just been sent there."""
+    counts, place = [], loop.place_batch
+
+    def counted(batch, mesh):
+        placed = place(batch, mesh)
+        counts.append(sum(each.nbytes for each in jax.live_arrays() if each.dtype == np.uint8) // placed_bytes)
+        return placed
+
+    placed_bytes = BATCH * SIDE * SIDE * 3
+    monkeypatch.setattr(loop, "place_batch", counted)
+    return counts
+
+
+def test_all_lengths_are_compiled_once_before_the_first_step(
+    config, cache, as_on_accelerators, on_device, tmp_path, capsys
+):
+    starts = []
+    for name in ("first", "second"):
+        cache.programs.clear()
+        cache.hits.clear()
+        counts: list[int] = []
+        count = functools.partial(lambda counts, *_: counts.append(len(cache.programs)), counts)
+        run.train(config, tmp_path / name, mesh=one_device(), on_step=count)
+        steps = [each for each in cache.programs if "placed" in each]
+        starts.append((len(steps), len(cache.programs) - len(cache.hits), len(set(counts))))
+        told = re.findall(r"compiled (\d) programs in [\d.]+ s \(texts of (.*)\)\n", capsys.readouterr().err)
+        assert [(count, *re.findall(r"(\d+) tokens in [\d.]+ s", texts)) for count, texts in told] == [
+            ("2", "24", "16")
+        ]
+    # Two programs of the step at both starts, none of anything after the first step; at the second none is compiled.
+    (first, compiled, growth), (second, again, growth_again) = starts
+    assert (first, second, growth, growth_again, again) == (2, 2, 1, 1, 0) and compiled >= 2
+    same = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("first", "second")]
+    losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in same]
+    assert losses[0] == losses[1]
+    assert on_device == [1, *[2] * (STEPS - 1)] * 2
+
+
+def test_on_cpus_a_length_is_compiled_when_it_comes_and_never_twice(config, cache, tmp_path):
+    run.train(config, tmp_path / "run", mesh=one_device())
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    came = {line["text_tokens"] for line in lines}
+    assert len([each for each in cache.programs if "placed" in each]) == len(came) == len(BUCKETS)
+
+
+@pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
+def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, monkeypatch):
+    """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
+    mesh = make_mesh(jax.devices()[:2])
+    rows = NamedSharding(mesh, PartitionSpec(AXES))
+    batch = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows),
+        batch_shapes(config, tiny_spec(16), 24),
+    )
+    second = BATCH // 2 * (SIDE * SIDE * 3 + 24 * (4 + 1) + 4)
+    analysis = types.SimpleNamespace(argument_size_in_bytes=7, temp_size_in_bytes=5, output_size_in_bytes=3)
+    analysis.alias_size_in_bytes = 2
+    compiled = Mock(jax.stages.Compiled, memory_analysis=lambda: analysis)
+    lowered = Mock(jax.stages.Lowered, compile=lambda: compiled)
+    monkeypatch.setattr("rococo_jax.training.memory.memory_of", lambda device: 13 + second + room)
+    arguments = lowered, batch, config, mesh, lambda parts: 10**6
+    if fits:
+        assert compile_within_memory(*arguments)[0] is compiled
+    else:
+        with pytest.raises(InputError, match=r"a step of texts of 24 tokens takes 0\.00 GB of a device's 0\.00 GB"):
+            compile_within_memory(*arguments)
