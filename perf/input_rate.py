@@ -14,6 +14,9 @@ shared memory, and of memory of their own (Linux). `processor_us` is the time of
 and `processor_ratio` that of `bare` over it: the ratio where nothing else runs and the main process shares the workers'
 cores. `of_64_cores` is the rate a worker times 64: what a host would reach whose disk, main process and
 memory keep up.
+
+`--main-thread ROWS` measures nothing of this but the seconds that the main thread computes for a batch of so many rows,
+of images that cost next to nothing to decode: what it cannot spend on starting steps. Waiting does not count.
 """
 
 import argparse
@@ -35,10 +38,11 @@ from PIL import Image
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.images import open_image
+from rococo_jax.data.pair_source import PairSample
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shard_order import ShardOrder
-from rococo_jax.data.tokenizers import read_huggingface_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
@@ -114,6 +118,42 @@ def time_ours(source, workers: int, side: int, count: int, batch_size: int, **ch
         held = {"shared_bytes": shutil.disk_usage("/dev/shm").used, "worker_bytes": worker_bytes()}
     assert batch["skipped_images"] == 0 and batch["ids"].any()
     return timed, held
+
+
+class SmallImages:
+    """A source of many images of 8 pixels a side."""
+
+    def __init__(self, count: int):
+        self.count, file = count, io.BytesIO()
+        Image.new("RGB", (8, 8), (200, 100, 50)).save(file, "PNG")
+        self.file = file.getvalue()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> PairSample:
+        return PairSample(self.file, str(index), ("a red dog",))
+
+    def hash(self) -> str:
+        return "small images"
+
+
+def main_thread_seconds(rows: int, workers: int, side: int, batches: int, tokenizer: Tokenizer) -> dict:
+    """Processor seconds of the main thread a batch, and seconds a batch by the clock; after two batches."""
+    preprocessing = Preprocessing(exact_size=(side, side), resample="nearest")
+    choices = {"batch_size": rows, "seed": 0, "text_length": 16, "workers": workers, "prefetch": 0}
+    seconds, start = [], 0.0
+    with make_training_input(
+        SmallImages(2 * rows), preprocessing=preprocessing, tokenizer=tokenizer, **choices
+    ) as made:
+        for number in range(batches + 2):
+            start = time.perf_counter() if number == 2 else start
+            begun = time.thread_time()
+            next(made)
+            seconds.append(time.thread_time() - begun)
+        clock = (time.perf_counter() - start) / batches
+    of_batch = [round(each, 4) for each in seconds[2:]]
+    return {"rows": rows, "side": side, "main_thread_seconds": of_batch, "seconds": round(clock, 2)}
 
 
 def check_alike(source, side: int) -> None:
@@ -199,8 +239,8 @@ def write_forms(source, folder: Path, shorter: int | None) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", required=True)
-    parser.add_argument("--captions", required=True)
+    parser.add_argument("--images")
+    parser.add_argument("--captions")
     parser.add_argument("--tokenizer", required=True, metavar="FOLDER", help="a Hugging Face folder of a text tower")
     parser.add_argument("--shorter-side", type=int, help="resize the images first; as they are by default")
     parser.add_argument("--side", type=int, default=224, help="pixels that the tower reads")
@@ -211,12 +251,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", help="of the training input, with commas between them; all by default")
     parser.add_argument("--altered", action="store_true", help="alter every caption once")
+    parser.add_argument("--main-thread", type=int, metavar="ROWS", help="measure the main thread for a batch alone")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
-    whole = open_pairs(arguments.images, arguments.captions, allow_missing=True)
-    source = [whole[number % len(whole)] for number in range(arguments.most)]
     config = json.loads((Path(arguments.tokenizer) / "config.json").read_text())
     tokenizer = read_huggingface_tokenizer(arguments.tokenizer, config)
+    if arguments.main_thread:
+        workers = int(arguments.workers.split(",")[-1])
+        size = (arguments.main_thread, workers, arguments.side, arguments.rounds)
+        print(json.dumps(main_thread_seconds(*size, tokenizer)))
+        return
+    whole = open_pairs(arguments.images, arguments.captions, allow_missing=True)
+    source = [whole[number % len(whole)] for number in range(arguments.most)]
     results = {"side": arguments.side, "shorter_side": arguments.shorter_side, "images": len(source)}
     with tempfile.TemporaryDirectory() as folder:
         forms = write_forms(source, Path(folder) / "data", arguments.shorter_side)

@@ -84,7 +84,7 @@ def _run(config, workdir: str | Path) -> int:
     from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
     from rococo_jax.training.cross_fit import refuse_cross_fitted
-    from rococo_jax.training.loop import Diverged
+    from rococo_jax.training.hooks.log import Diverged
     from rococo_jax.training.run import train
 
     workdir = Path(workdir)

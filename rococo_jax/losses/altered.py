@@ -163,7 +163,7 @@ register(
             "ratio": Key(0.9, FRACTION),
             # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.
             "views": Key("crop", one_of("crop", "resize", "crop,resize")),
-            # Partners come from groups of so many consecutive rows; a device must hold whole groups.
+            # Partners come from groups of so many consecutive rows, on one device or on whole ones.
             "partner_group": Key(8, at_least(2)),
         },
         order=2,

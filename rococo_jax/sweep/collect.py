@@ -27,7 +27,7 @@ from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.sweep.power_law import PowerLaw, fit_power_law
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
-from rococo_jax.training.run_log import METRICS as STEPS
+from rococo_jax.training.hooks.log import METRICS as STEPS
 
 ALTERED = "altered"
 TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")

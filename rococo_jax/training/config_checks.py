@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, all_terms, at_least, one_of
 from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.profiling import profiled_steps
-from rococo_jax.training.schedule import SCHEDULES
+from rococo_jax.training.hooks.profile import profiled_steps
+from rococo_jax.training.optimizer import SCHEDULES
 
 _TRAINED = Check(
     lambda value: (

@@ -7,9 +7,19 @@
     adafactor   second moments by row and column (1804.04235), 1 - step^-0.8 for their decay, the update's root mean
                 square held at 1, and a first moment, as for large image towers (2106.04560, section 3.4)
 
-`rate(step)` is in `schedule.py`; layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and
-scalars (norms, biases, logit scale) do not decay. After the update the logarithm of the logit scale is held at ln 100
-(CLIP, 2103.00020).
+Layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and scalars (norms, biases, logit scale) do
+not decay. After the update the logarithm of the logit scale is held at ln 100 (CLIP, 2103.00020).
+
+The learning rate at a step t of T, after a warmup of w steps in which it rises from 0:
+
+    rate(t) = learning_rate * min(t / w, 1) * shape(t) * cooldown(t)
+
+    cosine      shape = f + (1 - f) (1 + cos(pi u)) / 2, u = (t - w) / (T - w)      f: final_lr_fraction
+    linear      shape = f + (1 - f) (1 - u)
+    constant    shape = 1
+    rsqrt       shape = sqrt(w / max(t, w)), w at least 1                            (arXiv 2106.04560)
+
+    cooldown    f + (1 - f) min(1, (T - t) / c) over the last c = cooldown_fraction * T steps, for constant and rsqrt
 
 The moving average of parameters p_1 ... p_t with decay d is debiased as Adam's moments are (1412.6980, section 3): each
 p_i has the share (1 - d) d^(t-i) / (1 - d^t), and the starting parameters p_0 have none. It is kept debiased, so that a
@@ -33,9 +43,9 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ConvolutionalSpec, ModelSpec
-from rococo_jax.training.schedule import make_schedule
 
 HIGHEST_LOG_SCALE = math.log(100)
+SCHEDULES = ("cosine", "linear", "constant", "rsqrt")
 
 # An array, or its shape alone.
 Parameter = Array | jax.ShapeDtypeStruct
@@ -62,6 +72,34 @@ def make_optimizer(
             return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
+
+
+def warmup_of(config: ConfigDict, steps: int) -> int:
+    """Steps of warmup: `warmup_steps`, or its fraction of all steps where that is 0."""
+    return config.warmup_steps or round(config.warmup_fraction * steps)
+
+
+def make_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
+    """The learning rate at a step, counted from 0; `config` is that of the optimizer."""
+    warmup, peak, final = warmup_of(config, steps), config.learning_rate, config.final_lr_fraction
+    if config.schedule == "cosine":
+        schedule = optax.warmup_cosine_decay_schedule(
+            0.0 if warmup else peak, peak, warmup, max(steps, warmup + 1), final * peak
+        )
+        return lambda step: schedule(jnp.asarray(step, jnp.float32))
+    cooldown = round(config.cooldown_fraction * steps)
+
+    def rate(step) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32)
+        rising = jnp.minimum(t / warmup, 1.0) if warmup else jnp.ones_like(t)
+        if config.schedule == "linear":
+            u = jnp.clip((t - warmup) / max(steps - warmup, 1), 0.0, 1.0)
+            return peak * rising * (final + (1 - final) * (1 - u))
+        shape = jnp.sqrt(max(warmup, 1) / jnp.maximum(t, max(warmup, 1))) if config.schedule == "rsqrt" else 1.0
+        falling = jnp.clip((steps - t) / cooldown, 0.0, 1.0) if cooldown else 1.0
+        return peak * rising * shape * (final + (1 - final) * falling)
+
+    return rate
 
 
 def _scaled(config: ConfigDict) -> optax.GradientTransformation:

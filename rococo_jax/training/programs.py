@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+from jax.sharding import Mesh
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.progress import say
 from rococo_jax.runtime import barrier
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.state import TrainState
+from rococo_jax.training.step import Step
 from rococo_jax.training.text_padding import shape_at, text_tokens
 from rococo_jax.training.throughput import Meter, step_bytes
 
@@ -31,16 +33,29 @@ class Programs:
 
     Args:
         step: from `training.step.make_step`.
+        frozen: the parameters that are not trained.
+        mesh: the devices.
+        meter: told the time and the memory.
         lengths: that texts of batches may be padded to; () where it is that of the first batch alone.
         compile_step: compiles one of them.
         ahead: whether all lengths are compiled when the first batch comes.
     """
 
-    def __init__(self, step, lengths: Sequence[int], compile_step: CompileStep, ahead: bool):
-        self.step, self.lengths, self.compile_step, self.ahead = step, lengths, compile_step, ahead
+    def __init__(
+        self,
+        step: Step,
+        frozen: Mapping[str, jax.Array],
+        mesh: Mesh,
+        lengths: Sequence[int],
+        compile_step: CompileStep,
+        meter: Meter,
+        ahead: bool,
+    ):
+        self.step, self.frozen, self.mesh, self.lengths, self.meter = step, frozen, mesh, lengths, meter
+        self.compile_step, self.ahead = compile_step, ahead
         self._compiled: dict[int, jax.stages.Compiled] = {}
 
-    def of(self, state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch, meter: Meter) -> jax.stages.Compiled:
+    def of(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """The program for a batch that lies on the devices. All processes must call it.
 
         Raises:
@@ -49,18 +64,18 @@ class Programs:
         tokens = text_tokens(batch)
         if tokens not in self._compiled:
             first = not self._compiled
-            with meter.paused("compiling"):
-                self._compile({tokens, *(self.lengths if self.ahead else ())}, state, frozen, batch)
+            with self.meter.paused("compiling"):
+                self._compile({tokens, *(self.lengths if self.ahead else ())}, state, batch)
                 # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
                 # faster than others.
                 barrier("the first step")
             for compiled in self._compiled.values():
-                meter.hold(step_bytes(compiled))
+                self.meter.hold(step_bytes(compiled))
             if first:
-                meter.restart()
+                self.meter.restart()
         return self._compiled[tokens]
 
-    def _compile(self, lengths: set[int], state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> None:
+    def _compile(self, lengths: set[int], state: TrainState, batch: Batch) -> None:
         begun, longest_first = time.perf_counter(), sorted(lengths, reverse=True)
 
         def compile_lowered(lowered: jax.stages.Lowered, shapes: Batch, start: float):
@@ -70,7 +85,8 @@ class Programs:
             waiting = {}
             for tokens in longest_first:
                 start, shapes = time.perf_counter(), shape_at(batch, tokens)
-                waiting[tokens] = pool.submit(compile_lowered, self.step.lower(state, frozen, shapes), shapes, start)
+                lowered = self.step.lower(state, self.frozen, shapes)
+                waiting[tokens] = pool.submit(compile_lowered, lowered, shapes, start)
             try:
                 done = {tokens: program.result() for tokens, program in waiting.items()}
             except BaseException:

@@ -11,13 +11,16 @@ WORKDIR/model/               at the end: a model directory
 """
 
 import contextlib
+import dataclasses
 import gc
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -32,26 +35,39 @@ from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.runtime import barrier, make_mesh, on_any_process, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
+from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.cross_fit import refuse_seen_fold
 from rococo_jax.training.freezing import split_parameters, with_teacher
+from rococo_jax.training.hooks import Hook, OnStep
+from rococo_jax.training.hooks.evaluate import Evaluate
+from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
+from rococo_jax.training.hooks.profile import Profile, profiled_steps
+from rococo_jax.training.hooks.save import Save
+from rococo_jax.training.hooks.stop import Stop
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
-from rococo_jax.training.loop import run_loop
+from rococo_jax.training.loop import Input, Outcome, run_loop
 from rococo_jax.training.memory import Estimate, compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.placement import gather_to_host, parameters_where_they_are
 from rococo_jax.training.programs import Programs
 from rococo_jax.training.run_cache import RunCache
-from rococo_jax.training.run_log import RunLog, check_wandb
-from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
-from rococo_jax.training.step import check_batch, make_step, reads_teacher
+from rococo_jax.training.state import (
+    TrainingCheckpoints,
+    TrainState,
+    gather_to_host,
+    make_state,
+    parameters_where_they_are,
+    state_shapes,
+)
+from rococo_jax.training.step import Step, check_batch, make_step, reads_teacher
 from rococo_jax.training.text_padding import agree_on_devices
-from rococo_jax.training.throughput import StepFlops, step_flops
+from rococo_jax.training.throughput import Meter, StepFlops, step_flops
 
 CONFIG, MODEL = "config.json", "model"
 
+HookType = TypeVar("HookType", bound=Hook)
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
@@ -83,7 +99,7 @@ def train(
         mesh: the devices; all of them by default.
         evaluate: called with the model every `config.eval.every` steps and at the end; a `score` among its figures
             picks the best checkpoint.
-        on_step: see `run_loop`.
+        on_step: called after every step, for tests and launchers.
         run_cache: starting models, data and features of earlier runs of this process.
         influence_folder: keeps the table of influence where the config names none; `workdir` by default.
 
@@ -102,7 +118,21 @@ def train(
         return Run(config.steps, workdir / MODEL, config.steps)
     with contextlib.ExitStack() as while_held:
         broadcast_from_process_0("the working folder", lambda: _hold_folder(while_held, workdir))
-        return _train(config, workdir, kept, mesh, evaluate, on_step, run_cache, influence_folder)
+        run = _open(config, influence_folder or workdir, mesh, run_cache)
+        gc.collect()  # modules refer to themselves in circles; from here on the parameters are the run's alone
+        if jax.process_index() == 0:
+            _begin_folder(workdir, kept, config, run.origin)
+        with contextlib.ExitStack() as closing:
+            closing.callback(run.batches.close)
+            checkpoints = _checkpoints(config.checkpoint, workdir / CHECKPOINTS, run)
+            closing.callback(checkpoints.close)
+            state = _begin_or_resume(run, checkpoints, averaged=config.ema > 0)
+            resumed_from = int(state.step)
+            file = closing.enter_context(contextlib.closing(_open_log(config, workdir, resumed_from)))
+            outcome = _loop(config, run, state, checkpoints, file, evaluate, on_step)
+        done = int(outcome.state.step)
+        model = None if outcome.stopped else _finish(config, workdir, run, outcome.state)
+        return Run(done, model, resumed_from, outcome.stopped)
 
 
 def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
@@ -114,113 +144,138 @@ def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
     while_held.enter_context(hold(workdir))
 
 
-def _train(
-    config: ConfigDict,
-    workdir: Path,
-    kept: Mapping[str, Any] | None,
-    mesh: Mesh | None,
-    evaluate: EvaluateModel | None,
-    on_step: Callable[[int, TrainState], None],
-    run_cache: RunCache | None,
-    influence_folder: Path | None,
-) -> Run:
-    """As `train`, in a folder that was begun with the config `kept`, if any."""
-    first_process = jax.process_index() == 0
+@dataclasses.dataclass
+class _Opened:
+    """A run before its first step: model, data and step, on their devices.
+
+    Attributes:
+        trained: the starting parameters that are trained; emptied once they are the state's.
+        frozen: the others, and those of a teacher.
+        owns_model: whether no later run of this process starts from the same parameters.
+    """
+
+    mesh: Mesh
+    source: PairSource
+    origin: Origin
+    trained_before: TrainingImages | None
+    trained: dict[str, jax.Array]
+    frozen: dict[str, jax.Array]
+    owns_model: bool
+    optimizer: optax.GradientTransformation
+    step: Step
+    batches: Input
+    text_length: int
+
+
+def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCache | None) -> _Opened:
+    """Opens data and model. What is computed of them beforehand is kept in `folder`."""
     check_batch(config, jax.device_count() if mesh is None else mesh.size)
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
-    owned, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
+    owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config)
     encoder = run_cache.encoder(config, mesh)
-    origin, trained_before = Origin.of(encoder), encoder.training_images
-    refuse_seen_fold(config, trained_before)
+    refuse_seen_fold(config, encoder.training_images)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
-    folder = influence_folder or workdir
-    whole = _on_own_devices(config, encoder, folder)
+    local_encoder = _on_own_devices(config, encoder, folder)
     agree = agree_on_devices(mesh) if jax.process_count() > 1 else None
     rows = rows_of(mesh.local_devices, mesh, config.batch_size)
-    batches = make_input(Making(config, whole, source, folder), run_cache.features, agree, rows)
-    tokens = text_length(config, encoder)
+    batches = make_input(Making(config, local_encoder, source, folder), run_cache.features, agree, rows)
     barrier("the starting state")
-    # From here on the parameters are the state's: no other copy stays on the devices.
-    del encoder, whole
-    run_cache = None if owned else run_cache
     frozen = place_parameters(frozen, mesh)
     # Copies: the step uses up the state that it is given.
     start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config) else {}
-    gc.collect()  # modules refer to themselves in circles
-    if first_process:
-        _begin_folder(workdir, kept, config, origin)
-    run = {"init": origin.provenance.get("weights_sha256"), "spec": origin.spec.to_json()}
-    run |= {"preprocessing": origin.preprocessing.hash(), "tokenizer": origin.tokenizer.hash()}
-    run |= {"images": content_sample(source)}
-    checkpoints = TrainingCheckpoints(
-        workdir / CHECKPOINTS, config.checkpoint.keep, run, keep_every=config.checkpoint.keep_every
-    )
-    resumed_from = checkpoints.latest() or 0
-    averaged = config.ema > 0
-    if resumed_from:
-        like = state_shapes(trained, optimizer, mesh, averaged=averaged)
-        del trained
-        state, input_state = checkpoints.restore(resumed_from, like)
-        batches.set_state(input_state)
-    else:
-        state = make_state(trained, optimizer, mesh, averaged=averaged, donate=owned)
-        del trained
-    wandb = config.log.wandb and {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
-    log = RunLog(
-        workdir if first_process else None, resumed_from, tensorboard=config.log.tensorboard, wandb=wandb or None
-    )
+    return _Opened(
+        mesh, source, Origin.of(encoder), encoder.training_images, trained, with_teacher(frozen, start), owns_model,
+        optimizer, step, batches, text_length(config, encoder),
+    )  # fmt: skip
 
-    def current(state: TrainState) -> Encoder:
-        parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, frozen, mesh)
-        return origin.encoder(parameters, _record(config, int(state.step)), own_mesh)
+
+def _open_log(config: ConfigDict, workdir: Path, first_step: int) -> RunLog:
+    wandb = config.log.wandb and {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
+    folder = workdir if jax.process_index() == 0 else None
+    return RunLog(folder, first_step, tensorboard=config.log.tensorboard, wandb=wandb or None)
+
+
+def _checkpoints(config: ConfigDict, folder: Path, run: _Opened) -> TrainingCheckpoints:
+    identity = {"init": run.origin.provenance.get("weights_sha256"), "spec": run.origin.spec.to_json()}
+    identity |= {"preprocessing": run.origin.preprocessing.hash(), "tokenizer": run.origin.tokenizer.hash()}
+    identity |= {"images": content_sample(run.source)}
+    return TrainingCheckpoints(folder, config.keep, identity, keep_every=config.keep_every)
+
+
+def _begin_or_resume(run: _Opened, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:
+    """The state of the last checkpoint, where the input then stands, too; or that of step 0."""
+    latest = checkpoints.latest()
+    if latest:
+        like = state_shapes(run.trained, run.optimizer, run.mesh, averaged=averaged)
+        run.trained.clear()
+        state, input_state = checkpoints.restore(latest, like)
+        run.batches.set_state(input_state)
+        return state
+    state = make_state(run.trained, run.optimizer, run.mesh, averaged=averaged, donate=run.owns_model)
+    run.trained.clear()
+    return state
+
+
+def _loop(
+    config: ConfigDict,
+    run: _Opened,
+    state: TrainState,
+    checkpoints: TrainingCheckpoints,
+    file: RunLog,
+    evaluate: EvaluateModel | None,
+    on_step: Callable[[int, TrainState], None],
+) -> Outcome:
+    """Trains on from a state, with all that happens around its steps."""
+    origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size), int(state.step)
+    estimate = Estimate(config, origin.spec, origin.preprocessing, run.text_length, state, run.frozen, mesh)
+
+    def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
+        return compile_within_memory(lowered, batch, config, mesh, estimate)
 
     def flops(text_tokens: int) -> StepFlops:
-        return step_flops(config, origin.spec, text_tokens or tokens).over(mesh.size)
+        return step_flops(config, origin.spec, text_tokens or run.text_length).over(mesh.size)
 
-    bytes_in_parts = Estimate(
-        config, origin.spec, origin.preprocessing, tokens, state, with_teacher(frozen, start), mesh
-    )
+    def evaluate_state(state: TrainState) -> Mapping[str, float]:
+        parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, run.frozen, mesh)
+        return evaluate(origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
 
-    programs = Programs(
-        step,
-        batches.lengths,
-        lambda lowered, batch: compile_within_memory(lowered, batch, config, mesh, bytes_in_parts),
-        ahead=mesh.local_devices[0].platform != "cpu",
-    )
-    callback = None if evaluate is None else lambda state: evaluate(current(state))
-    try:
-        outcome = run_loop(
-            config,
-            programs,
-            state,
-            with_teacher(frozen, start),
-            batches,
-            mesh,
-            checkpoints,
-            log,
-            evaluate=callback,
-            flops=flops,
-            on_step=on_step,
-        )
-    finally:
-        checkpoints.close()
-        batches.close()
-        log.close()
-    done = int(outcome.state.step)
-    if outcome.stopped:
-        return Run(done, None, resumed_from, outcome.stopped)
-    last = outcome.state
-    parameters = gather_to_host(last.average or last.parameters, frozen, keep=first_process)
+    ahead = mesh.local_devices[0].platform != "cpu"
+    programs = Programs(run.step, run.frozen, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
+    with contextlib.ExitStack() as closing:
+
+        def opened(hook: HookType) -> HookType:
+            closing.callback(hook.close)
+            return hook
+
+        steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
+        log = opened(Log(file, config.log.every, steps, meter, flops, checkpoints, skipped))
+        save = opened(Save(config.checkpoint, checkpoints, run.batches, log))
+        stop = opened(Stop(first, save))
+        profile = opened(Profile(file.folder, profiled_steps(config.profile.steps)))
+        evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
+        hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]
+        outcome = run_loop(config.steps, state, run.batches, programs, hooks, stop)
+    if jax.process_index() == 0:
+        done = int(outcome.state.step)
+        print(f"step {done} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
+    return outcome
+
+
+def _finish(config: ConfigDict, workdir: Path, run: _Opened, state: TrainState) -> Path:
+    """Writes the model directory."""
+    first_process, origin = jax.process_index() == 0, run.origin
+    parameters = gather_to_host(state.average or state.parameters, run.frozen, keep=first_process)
 
     def write() -> None:
-        write_model(workdir / MODEL, origin.spec, parameters, origin, origin.trained(_record(config, done)))
-        write_training_images(workdir / MODEL, _training_images(source, trained_before))
+        record = origin.trained(_record(config, int(state.step)))
+        write_model(workdir / MODEL, origin.spec, parameters, origin, record)
+        write_training_images(workdir / MODEL, _training_images(run.source, run.trained_before))
 
     broadcast_from_process_0("the model", write)
-    return Run(done, workdir / MODEL, resumed_from)
+    return workdir / MODEL
 
 
 def _begin_folder(workdir: Path, kept: Mapping[str, Any] | None, config: ConfigDict, origin: Origin) -> None:

@@ -1,4 +1,4 @@
-"""The training state, its place on the mesh, and its checkpoints (Orbax).
+"""The training state, its place on the mesh and on the host, and its checkpoints (Orbax).
 
 Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and averages lie where their parameter lies.
 
@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
@@ -29,6 +31,7 @@ from rococo_jax.errors import InputError, as_input_error, first_line
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.storage import check_free_space, remove_folder
+from rococo_jax.training.freezing import join_parameters
 
 # At most what Orbax writes of a checkpoint beside its arrays.
 _DESCRIPTION_BYTES = 1_000_000
@@ -96,6 +99,50 @@ def _initial(parameters: dict[str, jax.Array], optimizer: optax.GradientTransfor
     # Copies: donated buffers must not be shared between the fields.
     average = {path: jnp.copy(array) for path, array in parameters.items()} if averaged else {}
     return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
+
+
+def parameters_where_they_are(
+    trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], mesh: Mesh
+) -> tuple[dict[str, jax.Array], Mesh]:
+    """All parameters and their mesh, without a copy: that of this process's devices where these hold whole parameters
+    between them, so that processes need not wait for each other; else `mesh`, whose processes encode in step.
+    """
+    local = mesh.local_mesh
+    if local.shape["fsdp"] != mesh.shape["fsdp"]:
+        return join_parameters(trained, frozen), mesh
+    return join_parameters(*({path: _local_view(array, local) for path, array in part.items()}
+                             for part in (trained, frozen))), local  # fmt: skip
+
+
+def _local_view(array: jax.Array, mesh: Mesh) -> jax.Array:
+    if array.is_fully_addressable:
+        return array
+    shards = [shard.data for shard in array.addressable_shards]
+    sharding = NamedSharding(mesh, array.sharding.spec)
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, shards)
+
+
+def gather_to_host(
+    trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], *, keep: bool = True
+) -> dict[str, np.ndarray]:
+    """Gathers parameters that are sharded over devices and processes, one after another. All processes must call it.
+
+    Args:
+        keep: False where this process only takes part; it gets nothing.
+    """
+
+    def gathered(parameters: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
+        found = {}
+        for path in sorted(parameters):
+            array = parameters[path]
+            local = array.is_fully_addressable or array.is_fully_replicated
+            if not local or keep:
+                whole = jax.device_get(array) if local else multihost_utils.process_allgather(array, tiled=True)
+                if keep:
+                    found[path] = whole
+        return found
+
+    return join_parameters(gathered(trained), gathered(frozen))
 
 
 def _score(metrics: Mapping[str, float]) -> float:

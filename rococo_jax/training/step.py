@@ -39,9 +39,8 @@ from rococo_jax.training.freezing import (
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
-from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, moving_average, update_count
+from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, make_schedule, moving_average, update_count
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches
-from rococo_jax.training.schedule import make_schedule
 from rococo_jax.training.state import TrainState, sharding_of_tree
 
 Metrics = Mapping[str, jax.Array]

@@ -8,8 +8,7 @@ import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.training.config import check_config, default_config
-from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.schedule import make_schedule
+from rococo_jax.training.optimizer import make_optimizer, make_schedule
 from tests.support.tiny import tiny_spec
 
 STEPS, PEAK = 50, 0.3

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from rococo_jax.processes import Coordination
-from rococo_jax.training import requests
-from rococo_jax.training.requests import SAVE, STOPS, TERMINATE, Requests
+from rococo_jax.training.hooks import stop as requests
+from rococo_jax.training.hooks.stop import SAVE, STOPS, TERMINATE, Requests
 
 PROCESSES, STEPS = 3, 60
 

@@ -26,9 +26,9 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
+from rococo_jax.training.hooks.log import Diverged
 from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.inputs.loss_input import Making
-from rococo_jax.training.loop import Diverged
 from rococo_jax.training.memory import _advice
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT

@@ -128,7 +128,7 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
     overrides = ["config.checkpoint.minutes=1", "config.checkpoint.every=100", "config.checkpoint.keep=9"]
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.loop.time", clock)
+    monkeypatch.setattr("rococo_jax.training.hooks.save.time", clock)
 
     def on_step(done, state):
         clock.seconds += 40

@@ -3,7 +3,7 @@
 import struct
 import time
 
-from rococo_jax.training.run_log import METRICS, TENSORBOARD, RunLog
+from rococo_jax.training.hooks.log import METRICS, TENSORBOARD, RunLog
 
 
 def events_of(folder):

@@ -29,8 +29,7 @@ from rococo_jax.training.init import with_residual_heads
 from rococo_jax.training.inputs.mixed_images import step_key, with_mixed
 from rococo_jax.training.memory import Estimate
 from rococo_jax.training.objective import embed_batch, total_loss
-from rococo_jax.training.optimizer import HIGHEST_LOG_SCALE, clamp_logit_scale, make_optimizer, rate_of
-from rococo_jax.training.schedule import make_schedule
+from rococo_jax.training.optimizer import HIGHEST_LOG_SCALE, clamp_logit_scale, make_optimizer, make_schedule, rate_of
 from rococo_jax.training.state import TrainState, make_state
 from rococo_jax.training.step import lower_step, make_step
 from tests.support.tiny import tiny_encoder, tiny_spec

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num
 
@@ -51,8 +52,9 @@ class Mixing:
     Attributes:
         method: `mix` or `patch`.
         ratio: the share of own content, from 0 to 1.
-        group: partners come from the same run of this many consecutive images, so that a device that holds whole groups
-            sends nothing to other devices, and the result does not depend on their number. None: the whole batch.
+        group: partners come from the same run of this many consecutive images. A device that holds whole groups sends
+            nothing to other devices, one that holds a part sends it to those of its group, and the result does not
+            depend on their number. None: the whole batch.
     """
 
     method: str = "mix"
@@ -161,7 +163,7 @@ def apply_mixing(
 
     Args:
         ratio: the share of own content; `patch` ignores it and reports the share outside the boxes.
-        group: partners stay within groups of this many images; with a mesh, nothing is then sent between devices.
+        group: partners stay within groups of this many images; with a mesh, images are sent within a group alone.
         mesh: split the batch over all axes of this mesh.
 
     Raises:
@@ -179,10 +181,11 @@ def apply_mixing(
         boxes = jnp.zeros_like(boxes)
     if mesh is None:
         return Mixed(_mix(images, partners, own, rest, boxes, method), partners, boxes, own)
-    if count % mesh.size or (group is not None and count // mesh.size % group):
-        wanted = f"a multiple of {mesh.size * (group or 1)} (devices times group size)"
+    rows, size = count // mesh.size, group or count
+    if count % mesh.size or (rows % size and (size % rows or count % size)):
+        wanted = f"so many for each of {mesh.size} devices that groups of {size} hold those of whole devices or fit one"
         raise InputError("mixing", "images", f"{count} in the batch", wanted)
-    mixed = _mix_over_mesh(mesh, method, group is not None)(images, partners, own, rest, boxes)
+    mixed = _mix_over_mesh(mesh, method, max(1, size // rows))(images, partners, own, rest, boxes)
     return Mixed(mixed, partners, boxes, own)
 
 
@@ -201,16 +204,17 @@ def _mix(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, 
 
 
 @functools.cache
-def _mix_over_mesh(mesh: Mesh, method: str, stays: bool):
-    """The jitted mixing over `mesh`. Each device gathers the whole batch unless partners stay on their device."""
+def _mix_over_mesh(mesh: Mesh, method: str, span: int):
+    """The jitted mixing over `mesh`. Partners lie on one of `span` neighbouring devices, which gather their images."""
     split = PartitionSpec(AXES)
+    neighbours = None if span == mesh.size else np.arange(mesh.size).reshape(-1, span).tolist()
 
     def local(images: Array, partners: Array, own: Array, rest: Array, boxes: Array) -> Array:
-        if stays:
-            gallery, rows = images, partners - jax.lax.axis_index(AXES) * images.shape[0]
-        else:
-            gallery, rows = jax.lax.all_gather(images, AXES, tiled=True), partners
-        return _combine(images, gallery[rows], own, rest, boxes, method, partners[0] >> 31)
+        gallery = images
+        if span > 1:
+            gallery = jax.lax.all_gather(images, AXES, tiled=True, axis_index_groups=neighbours)
+        first = jax.lax.axis_index(AXES) // span * len(gallery)
+        return _combine(images, gallery[partners - first], own, rest, boxes, method, partners[0] >> 31)
 
     return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(split,) * 5, out_specs=split))
 

@@ -1,7 +1,8 @@
 """Mixed images as negatives of captions, for the VC loss: made on the device, or as a pool of features.
 
 Every image is mixed with a partner from its group of `losses.vc.partner_group` consecutive rows of the batch: where a
-device holds whole groups nothing is sent, and the result does not depend on how many devices there are. With both
+device holds whole groups nothing is sent, where it holds fewer rows its neighbours gather those of their group, and the
+result does not depend on how many devices there are. With both
 methods, or with both views (as images are trained on, and resized whole), groups take turns. The draws depend on the
 seed and the step alone.
 """
@@ -37,8 +38,10 @@ class MixedImages(LossInput):
 
     def check_devices(self, config: ConfigDict, devices: int) -> None:
         group, rows = config.losses.vc.partner_group, config.batch_size // devices
-        if rows % group and not config.data.cached_features:
-            raise InputError("config", "losses.vc.partner_group", group, f"a divisor of the {rows} images of a device")
+        whole = rows % group == 0 or (group % rows == 0 and config.batch_size % group == 0)
+        if not whole and not config.data.cached_features:
+            wanted = f"a divisor or a multiple of the {rows} images of a device, and a divisor of the batch"
+            raise InputError("config", "losses.vc.partner_group", group, wanted)
 
     def resized_view(self, config: ConfigDict) -> bool:
         return "resize" in config.losses.vc.views.split(",")

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from rococo_jax.training.hooks import Hook, StepInfo
+
 PROFILE = "profile"
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})")
 
@@ -18,7 +20,7 @@ def profiled_steps(text: str) -> range | None:
     return range(int(found[1]), int(found[2])) if found else None
 
 
-class Profile:
+class Profile(Hook):
     """Traces the steps of a range on this process, into `folder/profile`.
 
     Args:
@@ -36,14 +38,14 @@ class Profile:
             jax.profiler.start_trace(str(self.folder / PROFILE))
             self.running = True
 
-    def after(self, step: int, state: Any) -> None:
+    def after(self, info: StepInfo) -> None:
         """Stops after the last step of the range, once the device has done it."""
-        if self.running and step + 1 >= self.steps.stop:
-            self.close(state)
+        if self.running and info.done >= self.steps.stop:
+            jax.block_until_ready(info.state)
+            self.close()
 
-    def close(self, state: Any = None) -> None:
+    def close(self) -> None:
         """Writes the trace, if one is open."""
         if self.running:
             self.running = False
-            jax.block_until_ready(state)
             jax.profiler.stop_trace()

@@ -1,9 +1,9 @@
 """Requests to save, or to save and stop, on which all processes of a run act after the same step.
 
-Who asks: SIGTERM (preemption), Ctrl-C, a clock. A request is a key in JAX's coordination service. A thread of every
-process waits for that key, and answers with the last step that its process has begun; all act after the highest
-answer. So a request is known to all processes in milliseconds, and nothing is exchanged while nobody asks. Where JAX's
-client cannot be had, flags are exchanged every few steps instead.
+Sources of requests: SIGTERM (preemption), Ctrl-C, a clock. A request is a key in JAX's coordination service. A thread
+of every process waits for that key, and answers with the last step that its process has begun; all act after the
+highest answer. So a request is known to all processes in milliseconds, and nothing is exchanged while nobody asks.
+Where JAX's client cannot be had, flags are exchanged every few steps instead.
 """
 
 import contextlib
@@ -18,6 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rococo_jax.processes import coordination
+from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.hooks.save import Save
 
 SAVE, TERMINATE, INTERRUPT = "save", "SIGTERM", "SIGINT"
 STOPS = (TERMINATE, INTERRUPT)
@@ -161,3 +163,29 @@ class stop_signals:
     def __exit__(self, *_: object) -> None:
         for which, handler in self.before.items():
             signal.signal(which, handler)
+
+
+class Stop(Hook):
+    """Takes requests of signals and of the clock, and says what to do after each step.
+
+    Args:
+        first: steps done before the loop.
+        save: knows when the clock asks.
+    """
+
+    def __init__(self, first: int, save: Save):
+        self.save, self._open = save, contextlib.ExitStack()
+        self.requests = self._open.enter_context(Requests(first))
+        self._open.enter_context(stop_signals(self.requests))
+
+    def after(self, info: StepInfo) -> None:
+        if self.save.overdue and jax.process_index() == 0:
+            self.requests.ask(SAVE)
+        info.request = self.requests.due(info.done)
+
+    def of_this_process(self) -> str | None:
+        """The stop that was asked for, where no other process must agree."""
+        return self.requests.wanted if self.requests.wanted in STOPS and jax.process_count() == 1 else None
+
+    def close(self) -> None:
+        self._open.close()

@@ -4,19 +4,108 @@ METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit
 EVALUATIONS.jsonl  step and the figures of the evaluation
 
 A run that resumes from a checkpoint drops the lines of later steps, which are done again.
+
+Metrics of a step are fetched while the next one runs, so the device never waits for the host; nothing is evaluated or
+saved before they are found to be finite.
 """
 
+import contextlib
 import importlib.util
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from rococo_jax.errors import InputError
+from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write
+from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.state import TrainingCheckpoints
+from rococo_jax.training.throughput import Meter, StepFlops
 
 METRICS, EVALUATIONS, TENSORBOARD, WANDB = "metrics.jsonl", "evaluations.jsonl", "tensorboard", "wandb-run"
+
+
+class Diverged(RuntimeError):
+    """The loss or its gradient is not finite."""
+
+
+class Log(Hook):
+    """Shows progress, and logs each step once it is done; stops the run where its loss is not finite.
+
+    Args:
+        file: the run's log.
+        every: steps between two lines.
+        steps: of the whole run.
+        meter: counts the steps for their figures.
+        flops: of a step on one device, by the length of its texts, for the shares of the chip's peak.
+        checkpoints: know how many updates were skipped before; one of them is good where the run stops.
+        most_skipped: updates of the run that may be left out because they are not finite.
+
+    Attributes:
+        skipped_updates: how many were.
+        loss: that of the last settled step, in words, with the share of the chip's peak where that is known.
+    """
+
+    def __init__(
+        self,
+        file: "RunLog",
+        every: int,
+        steps: range,
+        meter: Meter,
+        flops: Callable[[int], StepFlops],
+        checkpoints: TrainingCheckpoints,
+        most_skipped: int,
+    ):
+        self.file, self.every, self.steps, self.meter, self.flops = file, every, steps, meter, flops
+        self.checkpoints, self.most_skipped = checkpoints, most_skipped
+        self.pending: StepInfo | None = None
+        self.skipped_updates, self.loss, self._share = checkpoints.skipped_updates, "", ""
+        self._shown = contextlib.ExitStack()
+        self._advance = self._shown.enter_context(progress("training", steps.stop, "steps"))
+        self._advance(steps.start)
+
+    def after(self, info: StepInfo) -> None:
+        self.meter.count(info.waited, self.flops(info.counts["text_tokens"]))
+        self.settle()
+        self.pending = info
+        self._advance(1, self.loss)
+
+    def settle(self) -> None:
+        """Fetches the metrics of the step that was begun last, once.
+
+        Raises:
+            Diverged: not finite, and as many such updates as may be were left out before.
+        """
+        if self.pending is None:
+            return
+        info, self.pending = self.pending, None
+        values = {name: float(value) for name, value in jax.device_get(dict(info.metrics)).items()}
+        self.loss = f"loss {values['loss']:.4f}{self._share}"
+        finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
+        if not finite:
+            self._skip_or_stop(info.done, f"loss {values['loss']}, gradient norm {values['gradient_norm']}")
+        if info.done % self.every == 0 or info.done == 1 or info.last or not finite:
+            skipped = {"skipped_updates": self.skipped_updates} if self.most_skipped else {}
+            figures = self.meter.read()
+            self._share = f", MFU {figures['mfu']:.1%}" if "mfu" in figures else ""
+            self.file.write(METRICS, info.done, {**values, **figures, **info.counts, **skipped})
+
+    def _skip_or_stop(self, done: int, found: str) -> None:
+        if self.skipped_updates < self.most_skipped:
+            self.skipped_updates += 1
+            message = f"rococo: step {done}: {found}; update skipped, {self.skipped_updates} of at most "
+            print(message + str(self.most_skipped), file=sys.stderr, flush=True)
+            return
+        self.checkpoints.wait()
+        raise Diverged(f"step {done}: {found}; {self.checkpoints.last_good()}")
+
+    def close(self) -> None:
+        self._shown.close()
 
 
 class RunLog:

@@ -1,0 +1,56 @@
+"""What happens around the steps of a run: hooks of one protocol, a file each, that the loop calls in order."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass
+class StepInfo:
+    """A step that was begun; its results may not be there yet.
+
+    Attributes:
+        done: steps of the run so far, with this one.
+        last: whether it is the run's last.
+        state: `TrainState` after the step.
+        metrics: of the step, on the devices.
+        counts: more of it, on the host: `skipped_images`, `text_tokens`.
+        waited: seconds that the host waited for the batch.
+        request: to save, or to save and stop; `stop.Stop` sets it.
+        figures: of an evaluation of this state; `evaluate.Evaluate` sets them.
+    """
+
+    done: int
+    last: bool
+    state: Any
+    metrics: Mapping[str, Any]
+    counts: dict[str, int]
+    waited: float
+    request: str | None = None
+    figures: Mapping[str, float] | None = None
+
+
+class Hook:
+    """Does something around every step. A hook overrides what it needs."""
+
+    def before(self, step: int, state: Any) -> None:
+        """Called when the program of a step, counted from 0, is about to start."""
+
+    def after(self, info: StepInfo) -> None:
+        """Called when the step was begun."""
+
+    def stopped(self, info: StepInfo) -> None:
+        """Called after the last step that was begun, where a request ended the run by ending its input."""
+
+    def close(self) -> None:
+        """Called at the end of the loop, however it ended."""
+
+
+class OnStep(Hook):
+    """Calls a function with the steps done and the state, for tests and launchers."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def after(self, info: StepInfo) -> None:
+        self.function(info.done, info.state)
