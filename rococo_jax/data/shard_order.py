@@ -15,6 +15,7 @@ epoch. No image is twice in a batch.
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
@@ -104,10 +105,23 @@ class ShardOrder:
         return self._time(position)[1] // self.per_epoch
 
 
+def seeks_are_requests(path: str, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Whether data lies in a bucket: behind a URL, or a file system in user space such as gcsfuse (Linux)."""
+    if "://" in path or not mounts.is_file():
+        return "://" in path
+    rows = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    holding = [(len(point), kind) for point, kind in rows if Path(path).resolve().is_relative_to(point)]
+    return max(holding, default=(0, ""))[1].startswith("fuse")
+
+
+def has_shards(source: object) -> bool:
+    """Whether a source consists of shards."""
+    return bool(getattr(source, "shards", None))
+
+
 def shards_of(source: object, name: str) -> tuple[int, ...]:
     """Images of each shard of a source. Raises InputError, which names `name`, where it has none."""
-    shards = getattr(source, "shards", None)
-    if not shards:
+    if not has_shards(source):
         wanted = "'shuffled' for sources without shards (folders, TFDS)"
         raise InputError("config", "config.data.order", f"'shards' of {name}", wanted)
-    return tuple(shards)
+    return tuple(source.shards)

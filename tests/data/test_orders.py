@@ -9,7 +9,7 @@ import pytest
 from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.data.shard_order import ShardOrder, lanes_of
+from rococo_jax.data.shard_order import ShardOrder, lanes_of, seeks_are_requests
 from rococo_jax.errors import InputError
 
 SHARDS = (400, 1, 130, 333, 250, 90)
@@ -62,6 +62,17 @@ def test_an_order_knows_the_images_of_a_batch(kind, batch_size, monkeypatch):
         batch = [order.image(step * batch_size + place) for place in range(batch_size)]
         assert all(order.in_batch(step, image) for image in set(batch))
         assert [image for image in asked if order.in_batch(step, image)] == [each for each in asked if each in batch]
+
+
+@pytest.mark.parametrize(
+    ("path", "request_each"),
+    [("gs://bucket/cc12m-00000.tar", True), ("/data/gcs/cc12m", True), ("/data/gcs", True), ("/data/gcsx", False),
+     ("/data/gcs/disk/cc12m", False), ("cc12m", False)],
+)  # fmt: skip
+def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
+    rows = ("/dev/sda / ext4 rw 0 0", "bucket /data/gcs fuse.gcsfuse rw 0 0", "/dev/sdb /data/gcs/disk xfs rw 0 0")
+    (tmp_path / "mounts").write_text("\n".join(rows) + "\n")
+    assert seeks_are_requests(path, tmp_path / "mounts") == request_each
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():

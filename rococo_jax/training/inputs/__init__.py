@@ -15,13 +15,15 @@ from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import JoinedPairs, PairSource
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.sample_order import Order, SampleOrder
-from rococo_jax.data.shard_order import ShardOrder, shards_of
+from rococo_jax.data.shard_order import ShardOrder, has_shards, seeks_are_requests, shards_of
+from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.processes import gather
+from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_checks import read_jitter
@@ -113,6 +115,9 @@ def make_order(config: ConfigDict, source: PairSource) -> Order:
     sources = source.sources if isinstance(source, JoinedPairs) else (source,)
     names = [f"source {number + 1} of data.images" for number in range(len(sources))]
     by_shard = config.data.order == "shards"
+    in_bucket = next(filter(seeks_are_requests, split_names(config.data.images)), None)
+    if in_bucket and not by_shard and all(map(has_shards, sources)) and jax.process_index() == 0:
+        say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
     shards = [shards_of(each, name) for each, name in zip(sources, names, strict=True)] if by_shard else None
     if config.data.weights:
         weights, sizes = read_weights(config.data.weights, len(sources)), [len(each) for each in sources]
