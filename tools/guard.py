@@ -57,6 +57,7 @@ DIGESTS: list[str] = [
 TIMES: list[str] = [
     r"/journal\.jsonl:\[\d+\]\.(time|seconds|estimate)(?=\[|$)",
     r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu|hfu)$",
+    r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
 ]
 # What is not read: inputs and logs of this script, caches (but see `cached_rows`), and checkpoints of unfinished runs.
 IGNORED = re.compile(r"^[^/]+/(inputs|logs|cache)/|^[^/]+/seconds\.json$|/(checkpoints|tensorboard)/|/params/.")

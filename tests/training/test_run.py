@@ -453,7 +453,8 @@ def test_checkpoints_are_saved_by_time_and_some_are_kept_for_good(data, tmp_path
 
 def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rococo_jax.training.memory.memory_of", lambda device: 10_000)
-    refused = r"micro_batches: found 1, with which a step takes 0\.0\d GB of a device's 0\.00 GB; wanted more devices"
+    takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
+    refused = rf"micro_batches: found 1, {takes}; wanted more devices"
     with pytest.raises(InputError, match=refused):
         train(config_of(data), tmp_path / "run", mesh=mesh_of(1))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
