@@ -49,8 +49,9 @@ def run(options: Options) -> None:
     from rococo_jax.report.model_card import model_card, push, write_card
     from rococo_jax.runtime import make_mesh
 
-    card = model_card(options.card, options.licence) if options.card else None
     encoder = load_model(options.model, mesh=make_mesh(jax.devices()[:1]), **vars(options.how))
+    weights = encoder.describe()["weights"]
+    card = model_card(options.card, options.licence, weights) if options.card else None
     write = export_open_clip if options.format == "open_clip" else export_huggingface
     family = write(encoder, options.out)
     print(f"{options.out}: {family} from {options.model}")

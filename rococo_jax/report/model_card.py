@@ -21,11 +21,16 @@ _TASK_TYPE = {
 }
 
 
-def model_card(results: Sequence[str | Path], licence: str = "other"):
+def model_card(results: Sequence[str | Path], licence: str = "other", weights: str | None = None):
     """The card (`huggingface_hub.ModelCard`) of one model's results.
 
+    Args:
+        results: files or folders of results.
+        licence: of the model, as the hub names it.
+        weights: hash of the model's weights, as fingerprints have it, which the results must be of.
+
     Raises:
-        InputError: the results are of several models, or cannot be read.
+        InputError: the results are of several models or of another one, or cannot be read.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -34,6 +39,11 @@ def model_card(results: Sequence[str | Path], licence: str = "other"):
     names = sorted({run.results["model"] for run in runs})
     if len(names) != 1:
         raise InputError(", ".join(map(str, results)), "models", ", ".join(names) or "none", "results of one model")
+    found = {run.results["fingerprint"].get("model", {}).get("weights") for run in runs}
+    if weights is not None and found != {weights}:
+        raise InputError(
+            runs[0].path, "fingerprint", f"results of other weights, of {names[0]!r}", "those of this model"
+        )
     data = ModelCardData(
         license=licence,
         library_name="transformers",

@@ -112,6 +112,8 @@ def test_results_of_two_models_have_no_one_card(tmp_path):
     paths = [make_run(tmp_path / name, name, 0.5) / "results.json" for name in ("one", "other")]
     with pytest.raises(InputError, match="models: found one, other; wanted results of one model"):
         model_card(paths)
+    with pytest.raises(InputError, match="fingerprint: found results of other weights, of 'one'; wanted those of this"):
+        model_card(paths[:1], weights="other")
 
 
 def test_the_long_form_has_one_row_a_metric(tmp_path):

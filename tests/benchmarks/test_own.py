@@ -1,0 +1,138 @@
+"""A benchmark of one's own is made whole, found again, and asked; known layouts are found where people have them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import metadata_load
+from PIL import Image
+
+from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.layout import find_folder, nearest_folder
+from rococo_jax.benchmarks.own import own_benchmarks
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
+from rococo_jax.perturb.text import VARIANTS
+
+CAPTIONS = {"a.png": ["A dog on the beach.", "a brown dog"], "b.png": ["Two men ride a horse."], "c.png": ["so blue"]}
+SETTINGS = Settings(mixed_galleries=())
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    (tmp_path / "photos").mkdir()
+    for shade, name in enumerate(CAPTIONS):
+        Image.fromarray(np.full((40, 50, 3), 40 * shade, np.uint8)).save(tmp_path / "photos" / name)
+    rows = [f'{name},"{text}"' for name, texts in CAPTIONS.items() for text in texts]
+    (tmp_path / "photos.csv").write_text("\n".join(["file_name,text", *rows]))
+    return tmp_path / "photos"
+
+
+def make(photos: Path, *extra: str) -> int:
+    words = ["--images", photos, "--captions", f"{photos}.csv", "--out", photos.parent / "DATA", *extra]
+    return main(["make-benchmark", *map(str, words)])
+
+
+def test_a_benchmark_is_made_whole_and_found_again(photos, capsys):
+    assert make(photos, "--licence", "CC-BY-4.0") == 0
+    assert "75.0% of them with a noun of the lexicon" in capsys.readouterr().out
+    data = photos.parent / "DATA"
+    for name in CAPTIONS:
+        assert (data / "mine" / "images" / name).read_bytes() == (photos / name).read_bytes()
+    ranks, choices = open_benchmarks(SETTINGS, data=data)
+    assert (ranks.name, choices.name) == ("mine", "mine_choices") and set(ranks.images) == set(CAPTIONS)
+    assert [task.variant for task in ranks.tasks if task.name == "image_to_text"] == ["clean", *VARIANTS]
+    # Each altered caption differs from its original in one place, and is an item beside it.
+    items = [json.loads(line) for line in (data / "mine/choices/items.jsonl").read_text().splitlines()]
+    assert len(items) == 3 * len(VARIANTS)
+    for item in items:
+        one, other = ([word.strip(".").lower() for word in text.split()] for text in item["texts"])
+        assert item["texts"][0] in CAPTIONS[item["images"][0]["file"]] and one != other
+        if item["part"] in ("same_concept", "diff_concept"):
+            assert sum(a != b for a, b in zip(one, other, strict=True)) == 1
+    card = metadata_load(data / "mine" / "README.md")
+    assert card["license"] == "other" and card["license_name"] == "CC-BY-4.0"
+    # The folder of one benchmark is a data folder, too.
+    assert [each.fingerprint() for each in open_benchmarks(SETTINGS, data=data / "mine")] == [
+        ranks.fingerprint(), choices.fingerprint()]  # fmt: skip
+
+
+def test_what_would_mix_two_benchmarks_is_refused(photos, capsys):
+    assert make(photos) == 0 and make(photos) == 0
+    for extra, said in (
+        (("--seed", "1"), "manifest.json: made_by: found others; wanted those of this run, or another output folder"),
+        (("--name", "coco"), "found 'coco', a name of the documented layout"),
+        (("--name", "My data"), "found 'My data'; wanted small letters"),
+    ):
+        capsys.readouterr()
+        assert make(photos, *extra) == 2
+        assert said in capsys.readouterr().err
+    Image.fromarray(np.zeros((40, 50, 3), np.uint8)).save(photos / "b.png")
+    assert make(photos) == 2 and "image 'b.png': found changed since" in capsys.readouterr().err
+
+
+def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
+    for name in ("mine", "other"):
+        assert make(photos, "--name", name) == 0
+    data = photos.parent / "DATA"
+    assert [each.name for each in open_benchmarks(SETTINGS, data=data)] == ["mine", "mine_choices", "other_choices"]
+    assert (
+        "other left out: mine has tasks of the same names; --benchmarks other evaluates it" in capsys.readouterr().err
+    )
+    assert [each.name for each in open_benchmarks(SETTINGS, data=data, names=["other"])] == ["other"]
+    with pytest.raises(InputError, match="benchmarks: other: found tasks of the same names as mine"):
+        open_benchmarks(SETTINGS, data=data, names=["mine", "other"])
+
+
+# Where a file or an image lies -> the benchmark, the role of its folder, and the folder that is found.
+PLACES = {
+    "sugar_crepe/add_att.json": ("sugarcrepe", "annotations", "sugar_crepe"),
+    "compositionality/sugar_crepe/add_att.json": ("sugarcrepe", "annotations", "compositionality/sugar_crepe"),
+    "SugarCrepe/add_att.json": ("sugarcrepe", "annotations", "SugarCrepe"),
+    "annotations/same_concept.json": ("rococo", "annotations", "annotations"),
+    "papers/rococo/annotations/danger.json": ("rococo", "annotations", "papers/rococo/annotations"),
+    "coco/images/val2014/a.jpg": ("rococo", "images", "coco/images"),
+    "val2014/a.jpg": ("rococo", "images", "."),
+    "mscoco/val2017/a.jpg": ("sugarcrepe", "images", "mscoco"),
+    "sets/coco/images/train2014/a.jpg": ("rococo", "images", "sets/coco/images"),
+    # Not there: the place of the layout is named.
+    "sugar_crepe/notes.json": ("sugarcrepe", "annotations", "sugar_crepe"),
+    "photos/a.jpg": ("rococo", "images", "coco/images"),
+}
+
+
+@pytest.mark.parametrize("file", PLACES)
+def test_known_layouts_are_found_where_people_have_them(file, tmp_path):
+    name, role, expected = PLACES[file]
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text('{"0": {"filename": "a.jpg", "caption": "a", "negative_caption": "b"}}')
+    assert find_folder(find_benchmark(name), role, tmp_path) == tmp_path / expected
+
+
+def test_the_nearest_thing_is_named(tmp_path, capsys):
+    for name in ("winogrand", "sets/val_se", "unlike"):
+        (tmp_path / name).mkdir(parents=True)
+    found = {
+        name: nearest_folder(find_benchmark(name), "annotations", tmp_path) for name in ("winoground", "valse", "cola")
+    }
+    assert found == {"winoground": tmp_path / "winogrand", "valse": tmp_path / "sets/val_se", "cola": None}
+    assert main(["benchmarks", "--data", str(tmp_path)]) == 0
+    assert f"nearest  {tmp_path}/winogrand\n" in capsys.readouterr().out
+
+
+@pytest.mark.real_data
+def test_the_folders_of_the_real_data_are_found(real_data):
+    found = {
+        name: layout_folders(find_benchmark(name), real_data)["annotations"].relative_to(real_data).as_posix()
+        for name in ("sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse")
+    }
+    assert found == {
+        "sugarcrepe": "compositionality/sugar_crepe",
+        "sugarcrepe_pp": "compositionality/sugarcrepe_pp",
+        "hard_positives": "compositionality/hard_positives",
+        "valse": "compositionality/valse",
+    }
+    assert not own_benchmarks(real_data)
