@@ -3,15 +3,23 @@
     d_i = h_i(model) - h_i(other)      hits of image i: its queries that count for the metric, over all runs (seeds)
     difference = 100 sum_i d_i / n     in points; n counts queries and runs, so it is the difference of the two figures
     p = (b + 1) / (m + 1)              b of m random sign flips of the d_i with |sum_i s_i d_i| >= |sum_i d_i|
+    least seen                         the difference D per image that a test at 5 % finds in 80 % of such samples:
+                                       D sqrt(N) = a sqrt(q) + b sqrt(q - D^2), q = mean of d_i^2 over the N images,
+                                       a = 1.960 and b = 0.842 the normal quantiles of 1 - 0.05 / 2 and 0.8
 
 If the models were alike, an image's hits could as well be the other's, so every sign is as likely as its opposite
 (Fisher's randomisation test for pairs; the added one is Phipson and Smyth 2010: a p of zero would be a lie). Sums are
 of whole numbers, so that ties with the observed sum are ties. The interval is the percentile bootstrap over images,
 with the draws of `metrics.intervals`.
+
+The least difference seen is the sample size of McNemar's test (Connor 1987, Biometrics 43, 207), where q is the share
+of discordant pairs, solved for the difference; with several queries an image, q of their sums [ours]. It takes q as it
+was found, so it says what the images can show, not what is true.
 """
 
 import dataclasses
 import functools
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float, Int, Num
@@ -30,12 +38,15 @@ class PairedDifference:
         points: model minus other, in percentage points.
         low, high: the 95 % bootstrap interval of it.
         p: of the two-sided sign-flip test; not corrected for how many comparisons are made.
+        least_seen: the smallest difference, in points, that the test finds in 80 % of such samples; None where no
+            image differs, which says nothing of how often one would.
     """
 
     points: float
     low: float
     high: float
     p: float
+    least_seen: float | None
 
 
 def paired_differences(
@@ -55,8 +66,9 @@ def paired_differences(
         queries: how many queries each image has, runs counted.
 
     >>> one = np.ones((1000, 1), np.int64)
-    >>> paired_differences(one, 0 * one, one)
-    [PairedDifference(points=100.0, low=100.0, high=100.0, p=0.0001)]
+    >>> (found,) = paired_differences(one, 0 * one, one)
+    >>> found.points, found.low, found.high, found.p, round(found.least_seen, 2)
+    (100.0, 100.0, 100.0, 0.0001, 8.85)
     """
     difference = (hits - other).astype(np.float64)
     total = queries.sum(axis=0)
@@ -67,7 +79,26 @@ def paired_differences(
         as_extreme += (np.abs(signs @ difference) >= least).sum(axis=0)
     low, high = _bootstrap(difference, queries, resamples, seed)
     points, p = 100.0 * difference.sum(axis=0) / total, (as_extreme + 1) / (flips + 1)
-    return [PairedDifference(*map(float, each)) for each in zip(points, low, high, p, strict=True)]
+    seen = 100.0 * least_seen((difference**2).mean(axis=0), len(difference)) * len(difference) / total
+    return [
+        PairedDifference(*map(float, each), float(least) if least > 0 else None)
+        for *each, least in zip(points, low, high, p, seen, strict=True)
+    ]
+
+
+def least_seen(
+    q: Float[np.ndarray, " comparisons"], images: int, level: float = 0.05, power: float = 0.8
+) -> Float[np.ndarray, " comparisons"]:
+    """The smallest mean difference per image that a two-sided paired test finds with that power; see the module.
+
+    At most the difference at which every d_i is the same: fewer images than that takes show nothing.
+
+    >>> least_seen(np.array([0.25]), 281).round(4)  # 281 images, a quarter of them discordant
+    array([0.0832])
+    """
+    a, b = NormalDist().inv_cdf(1 - level / 2), NormalDist().inv_cdf(power)
+    found = np.sqrt(q) * (a * np.sqrt(images) + b * np.sqrt(max(0.0, images + b * b - a * a))) / (images + b * b)
+    return np.minimum(found, np.sqrt(q))
 
 
 def _sign_blocks(images: int, flips: int, seed: int):

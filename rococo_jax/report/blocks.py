@@ -171,14 +171,25 @@ class Alert(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Charts(Block):
-    """Charts as `(title, SVG)` in a grid of class `style`, with a legend of `(colour, name)` and names of numbered
-    points.
+    """Charts as `(title, SVG)` in a grid of class `style`, with a legend of `(colour, name)`, names of numbered points,
+    and a note below.
     """
 
     charts: Sequence[tuple[str, Markup]]
     legend: Sequence[tuple[str, str]] = ()
     numbered: Sequence[str] = ()
     style: str = ""
+    note: str = ""
+
+    @property
+    def columns(self) -> int:
+        """How many charts stand in a row of a wide page, so that rows are full where they can be.
+
+        >>> [Charts([("", Markup())] * count).columns for count in (1, 3, 4, 5, 7, 9)]
+        [1, 3, 2, 3, 2, 3]
+        """
+        most, count = 4 if self.style == "scatters" else 3, len(self.charts)
+        return count if count <= most else min(range(most, 1, -1), key=lambda columns: -count % columns)
 
 
 @dataclasses.dataclass(frozen=True)

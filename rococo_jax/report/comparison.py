@@ -13,6 +13,7 @@ from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
@@ -27,11 +28,15 @@ _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One model minus the reference on one variant, for each metric; for R@1 alone on the clean gallery."""
+    """One model minus the reference on one variant, for each metric; for R@1 alone on the clean gallery.
+
+    `corrected` has Holm's p of each, over all tests of the task.
+    """
 
     run: Run
     variant: str
     metrics: dict[str, PairedDifference]
+    corrected: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +79,7 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Com
             runs, compared = ordered(group.runs, task), section_of(group.runs, task).compared
             comparison = _compare(runs, task, compared, tables, reference)
             if comparison is not None:
-                found[place, task] = _joined(comparison, _compare(runs, task, OF_PAIRS, pairs, reference))
+                found[place, task] = _corrected(_joined(comparison, _compare(runs, task, OF_PAIRS, pairs, reference)))
     return found
 
 
@@ -88,6 +93,15 @@ def _joined(comparison: Comparison, of_pairs: Comparison | None) -> Comparison:
         for row in comparison.rows
     )
     return dataclasses.replace(comparison, compared=(*comparison.compared, *of_pairs.compared), rows=rows)
+
+
+def _corrected(comparison: Comparison) -> Comparison:
+    """The comparison with Holm's p of every test."""
+    corrected = iter(holm(np.array([each.p for row in comparison.rows for each in row.metrics.values()])).tolist())
+    rows = tuple(
+        dataclasses.replace(row, corrected={name: next(corrected) for name in row.metrics}) for row in comparison.rows
+    )
+    return dataclasses.replace(comparison, rows=rows)
 
 
 def _compare(
@@ -158,12 +172,12 @@ def _differences(
 def comparison_note(comparison: Comparison) -> str:
     """What a reader must know before the table of differences."""
     count = sum(len(row.metrics) for row in comparison.rows)
-    by_chance = max(1, round(0.05 * count))
     text = (
         f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % bootstrap "
-        f"interval, and p of a two-sided sign-flip permutation test over images ({FLIPS:,} flips, so never below "
-        f"{1 / (FLIPS + 1):.4f}). p is not corrected for the {count} comparisons made here: about {by_chance} below "
-        "0.05 would be expected from models that are all alike. Intervals without zero are bold on the page."
+        f"interval, the difference that this test would find in 80 % of such samples (seen from), and p of a two-sided "
+        f"sign-flip permutation test over images ({FLIPS:,} flips, so never below {1 / (FLIPS + 1):.4f}). p is Holm's, "
+        f"beside it the raw one: the family is the {count} test{'s' * (count > 1)} of this table, all models, variants "
+        "and metrics of the task. Differences with a corrected p below 0.05 are bold on the page."
     )
     if any(row.variant == CONTROL for row in comparison.rows):
         text += " Of the control, see the note on variants above."
@@ -176,26 +190,25 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     """The table of differences: one row a model and variant, with each metric's difference, interval and p."""
     heads = [Head("Model", words=True), Head("Variant", words=True)]
     for name in comparison.compared:
-        heads += [Head(f"{metric_of(name).label} difference", metric_of(name).definition, edge=True), Head("p")]
+        heads += [Head(f"{metric_of(name).label} difference", metric_of(name).definition, edge=True), Head("p, Holm")]
     rows = []
     for row in comparison.rows:
         cells = [Cell(row.run.label), Cell(variant_label(row.variant), words=True)]
         for name in comparison.compared:
-            cells += _cells(row.metrics.get(name))
+            cells += _cells(row.metrics.get(name), row.corrected.get(name))
         rows.append(cells)
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
     return Part(title, [Note(comparison_note(comparison)), table])
 
 
-def _cells(found: PairedDifference | None) -> list[Cell]:
-    if found is None:
+def _cells(found: PairedDifference | None, corrected: float | None) -> list[Cell]:
+    if found is None or corrected is None:
         return [Cell(percent(None), edge=True), Cell(percent(None))]
-    interval = (f"{signed(found.low)}\u00a0to {signed(found.high)}",)
-    clear = found.low > 0 or found.high < 0
+    small = (f"{signed(found.low)}\u00a0to {signed(found.high)}", f"seen from\u00a0{percent(found.least_seen)}")
     return [
-        Cell(signed(found.points), interval, found.points, edge=True, strong=clear),
-        Cell(p_value(found.p), value=found.p),
+        Cell(signed(found.points), small, found.points, edge=True, strong=corrected < 0.05),
+        Cell(p_value(corrected), (f"raw\u00a0{p_value(found.p)}",), corrected),
     ]
 
 

@@ -32,6 +32,7 @@ from rococo_jax.storage import atomic_write, hash_json, write_json
 
 _FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
 _NUMBERS = ("value", "low", "high")
+_DIFFERENCE = ("", "_low", "_high", "_p", "_p_holm", "_least_seen")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
@@ -44,7 +45,7 @@ def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> 
     compared = list(dict.fromkeys(name for each in comparisons.values() for name in each.compared))
     if comparisons:
         columns.append("compared_with")
-        columns += [f"{name}_difference{end}" for name in compared for end in ("", "_low", "_high", "_p")]
+        columns += [f"{name}_difference{end}" for name in compared for end in _DIFFERENCE]
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
@@ -68,11 +69,12 @@ def _csv_rows(number: int, run: Run, metrics: Sequence[str]) -> Iterator[tuple[l
 def _csv_difference(comparison: Comparison | None, run: Run, variant: str, compared: Sequence[str]) -> list[str]:
     found = comparison and comparison.find(run, variant)
     if not found:
-        return [""] * (1 + 4 * len(compared))
+        return [""] * (1 + len(_DIFFERENCE) * len(compared))
     cells = [comparison.reference.label]
     for name in compared:
         one = found.metrics.get(name)
-        cells += [""] * 4 if one is None else map(_exact, (one.points, one.low, one.high, one.p))
+        ends = one and (one.points, one.low, one.high, one.p, found.corrected[name], one.least_seen)
+        cells += map(_exact, ends or [None] * len(_DIFFERENCE))
     return cells
 
 
@@ -146,16 +148,18 @@ def _leaderboard(runs: Sequence[Run], task: str) -> Iterator[str]:
 
 def _differences(comparison: Comparison) -> Iterator[str]:
     yield from ("", escaped(comparison_note(comparison)), "")
-    heads = [head for name in comparison.compared for head in (f"{metric_of(name).label} difference", "p")]
+    heads = [head for name in comparison.compared 
+             for head in (f"{metric_of(name).label} difference", "seen from", "p", "p, Holm")]  # fmt: skip
     yield from table_head(["Model", "Variant"], heads)
     for row in comparison.rows:
         cells = []
         for name in comparison.compared:
             found = row.metrics.get(name)
             if found is None:
-                cells += ["", ""]
+                cells += [""] * 4
                 continue
-            cells += [f"{signed(found.points)} ({signed(found.low)} to {signed(found.high)})", p_value(found.p)]
+            cells += [f"{signed(found.points)} ({signed(found.low)} to {signed(found.high)})",
+                      percent(found.least_seen), p_value(found.p), p_value(row.corrected[name])]  # fmt: skip
         yield table_row([escaped(row.run.label), escaped(variant_label(row.variant)), *cells])
 
 

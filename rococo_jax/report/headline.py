@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES
 from rococo_jax.evaluation.examples import Example
-from rococo_jax.report.blocks import Note, Part, rich
+from rococo_jax.report.blocks import Charts, Note, Part, rich
+from rococo_jax.report.charts import Dot, common_ticks, scatter, short_labels
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
 from rococo_jax.report.examples import example_cards
-from rococo_jax.report.tables import interval_panels
+from rococo_jax.report.tables import MOST_PANELS, interval_panels
 from rococo_jax.report.vocabulary import percent, variant_label
 
 
@@ -26,8 +27,29 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]]) -> Part | 
     # A picture's own altered caption shows best what is asked; else any that won.
     cards = sorted(cards, key=lambda each: (each.kind != "own_altered", each.variant != variant, each.order))[:1]
     told = Note(_sentence(runs, task, variant), "verdict")
-    chart = interval_panels(runs, task, [variant], "fr1", "false-recall")
-    return Part("In one sentence", [told, chart, example_cards(cards) if cards else None], 3, "task", "headline")
+    few = len(runs) <= MOST_PANELS
+    chart = interval_panels(runs, task, [variant], "fr1", "false-recall") if few else _field(runs, task, variant)
+    beside = example_cards(cards) if cards else None
+    return Part("In one sentence", [told, chart, beside], 3, "task headline", "headline")
+
+
+def _field(runs: Sequence[Run], task: str, variant: str) -> Charts:
+    """FR@1 against clean R@1, a point a model; the ends of both have names."""
+    pairs = [(run, run.figure(task, CLEAN, "r1"), run.figure(task, variant, "fr1")) for run in runs]
+    pairs = [each for each in pairs if None not in (each[1].value, each[2].value)]
+    ends = {end(pairs, key=lambda each: each[side].value)[0].label for end in (max, min) for side in (1, 2)}
+    labels = dict(zip((run.label for run in runs), short_labels([run.label for run in runs], 18), strict=True))
+    # Those with a name come first, so that it has the best place.
+    pairs = sorted(pairs, key=lambda each: each[0].label not in ends)
+    dots = [
+        Dot(labels[run.label] if run.label in ends else "",
+            f"{run.label}: clean R@1 {percent(clean.value)} %, FR@1 {percent(fooled.value)} %",
+            Figure(clean.value), Figure(fooled.value))
+        for run, clean, fooled in pairs
+    ]  # fmt: skip
+    across, up = (common_ticks([each[side] for each in pairs]) for side in (1, 2))
+    name = f"FR@1 against clean R@1, {variant_label(variant)}"
+    return Charts([("", scatter(name, dots, across, up, "clean R@1, %", f"FR@1, {variant_label(variant)}, %", 460))])
 
 
 def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:

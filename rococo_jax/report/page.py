@@ -20,6 +20,7 @@ from rococo_jax.report.blocks import (
     PlainTable,
     Table,
     Terms,
+    Text,
     figure_cell,
     render_page,
     rich,
@@ -67,15 +68,13 @@ def group_name(group: Group) -> str:
 
 
 def setting(group: Group) -> Terms:
-    """What was measured on, as a list of facts."""
+    """What was measured on, a line a benchmark, and the protocol."""
     first = group.runs[0]
-    facts = []
+    facts: list[tuple[str, Text]] = []
     for benchmark, data in first.data.items():
-        of = f", {task_label(benchmark)}" if len(first.data) > 1 else ""
-        if name := data_name(data):
-            facts.append((f"Data{of}", name))
-        facts += [(f"{what.capitalize()}{of}", count(data[key])) for key, what in _SIZES if key in data]
-    facts.append(("Models", count(len(group.runs))))
+        sizes = [f"{count(data[key])} {what}" for key, what in _SIZES if isinstance(data.get(key), int)]
+        if said := ", ".join(filter(None, [data_name(data), *sizes])):
+            facts.append((variant_label(benchmark), said))
     protocol = first.results["protocol"]
     said = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
     return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, said))], "setting")

@@ -15,6 +15,8 @@ from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 WIDEST = 21
 # With more variants than this, a panel a model keeps the page short.
 MOST_PANELS = 8
+# Of more models the first have bars; every one is in the table.
+MOST_BARS = 24
 
 Lead = tuple[str, str]  # variant, metric
 
@@ -142,8 +144,9 @@ def with_unit(number: str, unit: str = "%") -> Text:
 def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tuple[str, list[tuple[Run, str, str]]]]:
     """Title and `(run, variant, row label)` of each panel: one a variant, or one a model where that reads better."""
     if len(runs) == 1 or len(variants) > MOST_PANELS:
-        return [(run.label, [(run, name, variant_label(name)) for name in variants]) for run in runs if variants]
-    return [(variant_label(name), [(run, name, run.label) for run in runs]) for name in variants]
+        rows = [(run.label, [(run, name, variant_label(name)) for name in variants]) for run in runs if variants]
+        return rows[:MOST_BARS]
+    return [(variant_label(name), [(run, name, run.label) for run in runs[:MOST_BARS]]) for name in variants]
 
 
 def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], name: str, colour: str) -> Charts | None:
@@ -156,4 +159,9 @@ def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], nam
     for title, rows in found:
         bars = [Bar(row, run.figure(task, variant, name)) for run, variant, row in rows]
         charts.append((title if len(found) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour)))
-    return Charts(charts)
+    return Charts(charts, note=bars_note(runs))
+
+
+def bars_note(runs: Sequence[Run]) -> str:
+    """What a reader must know where not every model has a bar."""
+    return "" if len(runs) <= MOST_BARS else f"The first {MOST_BARS} of {len(runs)} models; the table above has all."

@@ -10,8 +10,8 @@ from pathlib import Path
 from rococo_jax.metrics import metric_of
 from rococo_jax.report import write_page
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell, render_page
-from rococo_jax.report.charts import Curve, Panel, curve_figure, curve_panel, legend_of
 from rococo_jax.report.collection import Figure
+from rococo_jax.report.curves import Curve, Panel, curve_figure, curve_panel, legend_of
 from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import atomic_write

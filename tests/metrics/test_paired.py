@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rococo_jax.metrics.paired import FLIPS, paired_differences
+from rococo_jax.metrics.paired import FLIPS, least_seen, paired_differences
 
 
 def made(images: int, queries: int, gain: float, seed: int = 0):
@@ -83,3 +83,30 @@ def test_a_comparison_is_the_same_alone_and_among_others_and_swapped_models_swap
     assert together[0] == paired_differences(hits[:, :1], other[:, :1], queries[:, :1])[0]
     back = paired_differences(other, hits, queries)
     assert back[0].p == together[0].p and back[0].points == -together[0].points
+
+
+@pytest.mark.parametrize(("images", "q"), [(281, 0.25), (100, 0.1), (2000, 0.02)])
+def test_the_least_difference_seen_needs_as_many_images_as_connors_formula_says(images, q):
+    difference = least_seen(np.array([q]), images)[0]
+    a, b = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
+    assert (a * np.sqrt(q) + b * np.sqrt(q - difference**2)) ** 2 / difference**2 == pytest.approx(images)
+
+
+def test_the_least_difference_seen_is_found_in_four_of_five_samples():
+    """Pairs of hits at that difference, drawn and tested anew: the share with p below 0.05 is the power."""
+    images, discordant, samples = 300, 0.3, 400
+    difference = least_seen(np.array([discordant]), images)[0]
+    rng = np.random.default_rng(0)
+    up, down = (discordant + difference) / 2, (discordant - difference) / 2
+    kind = rng.choice(3, (images, samples), p=[up, down, 1 - discordant])
+    hits, other = (kind == 0).astype(np.int64), (kind == 1).astype(np.int64)
+    found = paired_differences(hits, other, np.ones_like(hits), flips=999, resamples=2)
+    # The standard error of a share of 0.8 over 400 samples is 0.02.
+    assert np.mean([each.p < 0.05 for each in found]) == pytest.approx(0.8, abs=0.06)
+    # It is told in points, with q as it is in the sample.
+    assert found[0].least_seen == pytest.approx(100 * least_seen(((hits - other) ** 2).mean(axis=0)[:1], images)[0])
+
+
+def test_models_that_never_differ_say_nothing_of_what_would_be_seen():
+    hits, _, queries = made(30, 5, 0.0)
+    assert paired_differences(hits, hits, queries)[0].least_seen is None

@@ -10,7 +10,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.comparison import compare_groups
+from rococo_jax.report.comparison import compare_groups, comparison_note
 from rococo_jax.report.exports import escaped
 from tests.support.made_runs import IMAGES, make_run, six_runs
 
@@ -84,6 +84,20 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
         assert (row["fr1_difference_p"] == "") == ("fr1" not in same.metrics) == (row["variant"] == "clean")
         assert row["variant"] == "clean" or float(row["fr1_difference_p"]) == same.metrics["fr1"].p
         assert float(row["r1_difference_high"]) == same.metrics["r1"].high
+        assert float(row["r1_difference_p_holm"]) == same.corrected["r1"]
+        assert row["r1_difference_least_seen"] == repr(same.metrics["r1"].least_seen).replace("None", "")
+
+
+def test_p_is_corrected_over_all_tests_of_a_task(runs):
+    for comparison in comparisons(runs).values():
+        tests = sorted((found.p, row.corrected[name]) for row in comparison.rows for name, found in row.metrics.items())
+        # Holm's step-down at 5 %: the k-th smallest of m is rejected while it is at most 0.05 / (m - k).
+        rejected = 0
+        while rejected < len(tests) and tests[rejected][0] <= 0.05 / (len(tests) - rejected):
+            rejected += 1
+        assert [corrected <= 0.05 for _, corrected in tests] == [k < rejected for k in range(len(tests))]
+        assert 0 < rejected < len(tests)
+        assert f"the family is the {len(tests)} tests of this table" in comparison_note(comparison)
 
 
 def test_the_markdown_file_has_every_model_and_variant_in_whole_tables(runs, page):

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rococo_jax.report.charts import Bar, Curve, Panel, curve_figure, curve_panel, interval_bars
+from rococo_jax.report.charts import Bar, interval_bars
 from rococo_jax.report.collection import Figure
+from rococo_jax.report.curves import Curve, Panel, curve_figure, curve_panel
 from tests.report.test_page import NASTY, report, save
 
 PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}

@@ -28,6 +28,21 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// A table wider than its place says so, and says no more once its end is seen.
+for (const place of document.querySelectorAll(".scroll")) {
+  const line = document.createElement("p");
+  line.className = "more";
+  line.textContent = "more columns to the right →";
+  place.before(line);
+  const look = () => {
+    const left = place.scrollWidth - place.clientWidth;
+    place.classList.toggle("wide", left > 1);
+    line.hidden = left - place.scrollLeft <= 1;
+  };
+  place.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(place);
+  look();
+}
 // Rows stay whose words (model, variant) hold every word of the filter.
 for (const table of document.querySelectorAll("table.filterable")) {
   const rows = [...table.tBodies[0].rows];

@@ -9,7 +9,17 @@ from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, short_la
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
 from rococo_jax.report.grounding import HOW_TO_READ
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
-from rococo_jax.report.tables import MOST_PANELS, WIDEST, extreme, has_any, interval_panels, leaderboard, panels, tile
+from rococo_jax.report.tables import (
+    MOST_PANELS,
+    WIDEST,
+    bars_note,
+    extreme,
+    has_any,
+    interval_panels,
+    leaderboard,
+    panels,
+    tile,
+)
 from rococo_jax.report.vocabulary import percent, variant_label
 
 _LEAD = (CLEAN, "r1")
@@ -22,7 +32,8 @@ _DROP = (
 )
 _SCATTER = (
     "R@1 on the clean gallery (across) and on the altered one (up), in per cent. On the dashed line nothing is lost; "
-    "the further below it, the more. Lines through a point are its 95 % intervals; names of numbered points are below."
+    "the further below it, the more. Lines through a point are its 95 % intervals; names of numbered points are below; "
+    "a point without room for its own shows it when pointed at."
 )
 
 
@@ -121,7 +132,9 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
             for place, run, clean, altered in points
         ]
         label = variant_label(variant)
-        charts.append((label, scatter(f"Clean against altered R@1: {label}", dots, ticks, "clean R@1", "altered R@1")))
+        charts.append(
+            (label, scatter(f"Clean against altered R@1: {label}", dots, ticks, ticks, "clean R@1", "altered R@1"))
+        )
     return Charts(charts, numbered=() if named else [run.label for run in runs], style="scatters")
 
 
@@ -140,7 +153,8 @@ def _splits(runs: Sequence[Run], task: str) -> Charts | None:
         charts.append((title if len(found) > 1 else "", stacked_bars(f"What stands first: {title}", stacks)))
     one, other = ("caption", "caption of another image") if task == "image_to_text" else ("image", "other image")
     names = (f"own {one}", f"own {one}, altered", f"{other}, altered", other)
-    return Charts(charts, legend=[(_colour(name), text) for name, text in zip(_SPLIT, names, strict=True)])
+    legend = [(_colour(name), text) for name, text in zip(_SPLIT, names, strict=True)]
+    return Charts(charts, legend, note=bars_note(runs))
 
 
 def _colour(name: str) -> str:
