@@ -263,6 +263,11 @@ class Folded(Block):
     style: str = ""
 
 
+def folded_if_long(table: Table) -> Table | Folded:
+    """The table, under a line that unfolds it where it is longer than a screen or two."""
+    return table if len(table.rows) <= 24 else Folded(f"{len(table.rows)} rows", [table])
+
+
 def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
     """A number with its interval and its spread over seeds or kinds below."""
     small = []

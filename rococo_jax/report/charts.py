@@ -177,8 +177,9 @@ def scatter(
                     ends = zip(place(figure.low), place(figure.high), strict=True)
                     axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
             axes.plot(x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.told))
-        points = [axes.transData.transform((dot.across.value, dot.up.value)) for dot in dots]
-        offsets = free_places(points, [dot.name for dot in dots], axes.get_window_extent().extents)
+        points = [tuple(map(float, axes.transData.transform((dot.across.value, dot.up.value)))) for dot in dots]
+        field = tuple(map(float, axes.get_window_extent().extents))
+        offsets = free_places(points, [dot.name for dot in dots], field)
         for dot, offset in zip(dots, offsets, strict=True):
             if offset is not None:
                 axes.annotate(dot.name, (dot.across.value, dot.up.value), offset, textcoords="offset pixels",
@@ -191,7 +192,7 @@ _LETTER, _LINE, _POINT = 7.2, 13.0, 5.0  # px: a bold letter of 11 px at its wid
 
 def free_places(
     points: Sequence[tuple[float, float]], names: Sequence[str], field: Sequence[float]
-) -> list[tuple[float, float] | None]:
+) -> list[tuple[float | int, float | int] | None]:
     """Where names go, as offsets from their points to a name's lower left corner; None where there is no free place.
 
     Args:
@@ -199,7 +200,7 @@ def free_places(
         field: left, bottom, right, top that no name leaves.
     """
     taken = [(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for x, y in points]
-    offsets: list[tuple[float, float] | None] = []
+    offsets: list[tuple[float | int, float | int] | None] = []
     for (x, y), name in zip(points, names, strict=True):
         wide = _LETTER * len(name)
         places = [(across, up) for up in (5, -5 - _LINE, -_LINE / 2, 12, -12 - _LINE)
@@ -211,7 +212,7 @@ def free_places(
     return offsets
 
 
-def _box(x: float, y: float, offset: tuple[float, float], wide: float) -> tuple[float, float, float, float]:
+def _box(x: float, y: float, offset: tuple[float | int, float | int], wide: float) -> tuple[float, float, float, float]:
     return x + offset[0], y + offset[1], x + offset[0] + wide, y + offset[1] + _LINE
 
 

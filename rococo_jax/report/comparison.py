@@ -16,7 +16,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, folded_if_long
 from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.vocabulary import percent, signed, variant_label
@@ -199,7 +199,7 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
         rows.append(cells)
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
-    return Part(title, [Note(comparison_note(comparison)), table])
+    return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
 
 
 def _cells(found: PairedDifference | None, corrected: float | None) -> list[Cell]:
@@ -215,7 +215,9 @@ def _cells(found: PairedDifference | None, corrected: float | None) -> list[Cell
 def p_value(p: float) -> str:
     """Three decimals, four where they are needed.
 
-    >>> p_value(0.0301), p_value(0.0001)
-    ('0.030', '0.0001')
+    >>> p_value(0.0301), p_value(0.0001), p_value(2e-9)
+    ('0.030', '0.0001', '<0.0001')
     """
+    if p < 0.00005:
+        return "<0.0001"
     return f"{p:.3f}" if p >= 0.001 else f"{p:.4f}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, folded_if_long
 from rococo_jax.report.collection import Figure, Run, object_of, variants_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import percent, variant_label
@@ -46,7 +46,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
     table = Table(f"Grounded or blind, {task}", heads, rows, groups, len(heads) - len(names) - len(baselines),
                   sortable=len(rows) > 1, filterable=len(runs) > 1)  # fmt: skip
-    return Part("Grounded or blind", [Note(note), table])
+    return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
 def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:

@@ -1,11 +1,12 @@
 """The first screen of the page: one sentence, one chart, one picture for which an altered caption won."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.report.blocks import Charts, Note, Part, rich
-from rococo_jax.report.charts import Dot, common_ticks, scatter, short_labels
+from rococo_jax.report.charts import Dot, round_ticks, scatter, short_labels
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
@@ -27,8 +28,13 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]]) -> Part | 
     # A picture's own altered caption shows best what is asked; else any that won.
     cards = sorted(cards, key=lambda each: (each.kind != "own_altered", each.variant != variant, each.order))[:1]
     told = Note(_sentence(runs, task, variant), "verdict")
-    few = len(runs) <= MOST_PANELS
-    chart = interval_panels(runs, task, [variant], "fr1", "false-recall") if few else _field(runs, task, variant)
+    if len(runs) > MOST_PANELS:
+        chart = _field(runs, task, variant)
+    else:
+        shown = altered if len(runs) == 1 else [variant]
+        bars = interval_panels(runs, task, shown, "fr1", "false-recall")
+        title = "FR@1, %" if len(runs) == 1 else f"FR@1, {variant_label(variant)}, %"
+        chart = dataclasses.replace(bars, charts=[(title, drawn) for _, drawn in bars.charts])
     beside = example_cards(cards) if cards else None
     return Part("In one sentence", [told, chart, beside], 3, "task headline", "headline")
 
@@ -47,7 +53,8 @@ def _field(runs: Sequence[Run], task: str, variant: str) -> Charts:
             Figure(clean.value), Figure(fooled.value))
         for run, clean, fooled in pairs
     ]  # fmt: skip
-    across, up = (common_ticks([each[side] for each in pairs]) for side in (1, 2))
+    values = [[each[side].value for each in pairs] for side in (1, 2)]
+    across, up = (round_ticks(min(each), max(*each, min(each) + 1), 6) for each in values)
     name = f"FR@1 against clean R@1, {variant_label(variant)}"
     return Charts([("", scatter(name, dots, across, up, "clean R@1, %", f"FR@1, {variant_label(variant)}, %", 460))])
 

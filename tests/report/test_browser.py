@@ -1,8 +1,13 @@
-"""The leaderboard in a real browser: it sorts, it filters, nothing is complained of, and nothing is fetched."""
+"""The report in a real browser: it sorts, it filters, nothing is complained of, and nothing is fetched.
+
+At three widths, light and dark, nothing lies on anything else, and every text can be read.
+"""
 
 import pytest
 
 from rococo_jax.report import write_report
+from tests.report.test_kinds import choice_run
+from tests.support.browser_checks import AXE, CHECKS, axe_complaints, show
 from tests.support.chromium import Chromium, require_chromium
 from tests.support.made_runs import six_runs
 
@@ -76,6 +81,91 @@ def test_every_table_of_many_models_has_a_filter_and_rows_of_differences_filter_
     assert set(shown(browser, 1, table)) == {"Danger"} and len(shown(browser, 1, table)) == 5
 
 
+WIDTHS = (1400, 820, 390)
+
+
+@pytest.fixture(scope="module")
+def many_kinds(tmp_path_factory):
+    """A page of two models on choices by part, corrupted images and a task of an unknown kind."""
+    folder = tmp_path_factory.mktemp("kinds")
+    for seed, name in enumerate(("plain", "an-organisation/a-model-with-a-rather-long-name-vit-b-16")):
+        choice_run(folder / "runs" / str(seed), name, 60 + 20 * seed, seed)
+    return write_report([folder / "runs"], folder / "report.html")[0]
+
+
+@pytest.fixture(params=["six models", "many kinds"])
+def each_page(request, browser, many_kinds):
+    """The browser with a page open; afterwards with the leaderboard again."""
+    board = browser.evaluate("location.href")
+    if request.param == "many kinds":
+        browser.open(many_kinds)
+    yield browser
+    show(browser, 1280, "light")
+    if request.param == "many kinds":
+        browser.call("Page.navigate", url=board)
+        browser.wait_for("Page.loadEventFired", since=len(browser.events) - 1)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_lies_on_anything_else_and_the_page_does_not_scroll_sideways(each_page, width):
+    show(each_page, width, "light")
+    for name, script in CHECKS.items():
+        assert each_page.evaluate(script) == [], f"{name} at {width} px"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: npm install --prefix build axe-core@4")
+def test_every_text_can_be_read(each_page, scheme):
+    show(each_page, 1400, scheme)
+    assert axe_complaints(each_page) == []
+
+
+def test_the_chart_stands_beside_the_answer_and_below_it_on_a_phone(browser):
+    boxes = "[...document.querySelectorAll('.headline > *')].map(e => e.getBoundingClientRect().toJSON())"
+    show(browser, 1400, "light")
+    *_, answer, chart = browser.evaluate(boxes)
+    assert answer["bottom"] <= chart["top"] < 500
+    show(browser, 390, "light")
+    assert all(box["right"] <= 390 for box in browser.evaluate(boxes))
+    show(browser, 1280, "light")
+
+
+def test_a_table_that_is_cut_says_so_until_its_end_is_seen(browser):
+    show(browser, 390, "light")
+    line = f"{BOARD}.closest('.scroll').previousElementSibling.previousElementSibling"
+    assert browser.evaluate(f"[{line}.className, {line}.hidden]") == ["more", False]
+    assert browser.evaluate(f"{BOARD}.closest('.scroll').scrollLeft = 9999") == 9999
+    stuck = f"{BOARD}.tBodies[0].rows[0].cells[0].getBoundingClientRect().left"
+    assert 0 <= browser.evaluate(stuck) < 40, "the model's column went away"
+    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert browser.evaluate(f"{line}.hidden")
+    show(browser, 1280, "light")
+
+
+def test_every_control_is_reached_and_used_by_keyboard(browser):
+    controls = "a[href], button, input, summary, [tabindex]"
+    reachable = f"[...document.querySelectorAll('{controls}')].every(e => e.tabIndex === 0)"
+    assert browser.evaluate(reachable)
+    head = f"{BOARD}.tHead.rows[1].cells[0]"
+    for key, code, text in (("Enter", 13, "\r"), (" ", 32, " ")):
+        before = browser.evaluate(f"{head}.querySelector('button').focus(), {head}.getAttribute('aria-sort')")
+        for kind in ("keyDown", "keyUp"):
+            more = {"text": text} if kind == "keyDown" else {}
+            browser.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
+        assert browser.evaluate(f"{head}.getAttribute('aria-sort')") not in (before, None)
+
+
+def test_paper_cuts_no_table(browser):
+    """A4 on its side with margins of 12 mm is 1,032 px wide."""
+    show(browser, 1032, "light", media="print")
+    cut = browser.evaluate(
+        "[...document.querySelectorAll('table')].filter(e => e.offsetHeight > 0)"
+        ".filter(e => e.getBoundingClientRect().right > 1033).map(e => e.caption?.textContent ?? e.className)"
+    )
+    show(browser, 1280, "light")
+    assert cut == []
+
+
 def test_the_browser_has_nothing_to_complain_of(browser):
     kinds = {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
     assert [event for event in browser.events if event["method"] in kinds] == []
@@ -85,7 +175,7 @@ def test_no_request_leaves_the_page(browser):
     asked = [event["params"]["request"]["url"] for event in browser.events
              if event["method"] == "Network.requestWillBeSent"]  # fmt: skip
     files = [url for url in asked if not url.startswith("data:")]
-    assert len(files) == 1 and files[0].endswith("/report.html") and files[0].startswith("file://")
+    assert files and all(url.startswith("file://") and url.endswith("/report.html") for url in files)
 
 
 def test_the_policy_of_the_page_refuses_what_a_script_would_fetch(browser):

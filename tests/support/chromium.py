@@ -85,12 +85,12 @@ class Chromium:
         self._wait(lambda: any(each["method"] == event for each in self.events[since:]))
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression, as JSON.
+        """The value of a JavaScript expression, of a promise what it becomes, as JSON.
 
         Raises:
             RuntimeError: the expression throws.
         """
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"]))
         return answer["result"].get("value")
