@@ -58,7 +58,7 @@ lint: $(VENV)/.installed-dev
 
 # The site, strictly: a dead link, a missing anchor or an undocumented key fails.
 docs: $(VENV)/.installed-docs
-	$(VENV)/bin/python -m mkdocs build --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --site-dir build/site
 
 docs-serve: $(VENV)/.installed-docs
 	$(VENV)/bin/python -m mkdocs serve
