@@ -1,5 +1,8 @@
 """Progress on standard error: a bar in a terminal, a line every 30 seconds and at the end elsewhere, nothing in the
-first two.
+first two. Both have the same words.
+
+The rate is that since the first item was done, so that the time to start up (compilation, worker processes) does not
+count, and what is left is estimated once five seconds and a fiftieth of all items have been measured so.
 """
 
 import contextlib
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 30.0
+_MEASURED_SECONDS, _MEASURED_SHARE = 5.0, 0.02
 _quiet = False
 
 
@@ -48,28 +52,63 @@ class _Nothing:
         pass
 
 
+class Count:
+    """How many of a number of items are done, and how fast.
+
+    Args:
+        description: what is done.
+        total: how many there are; None if unknown.
+        unit: what they are.
+    """
+
+    def __init__(self, description: str, total: int | None, unit: str):
+        self.description, self.total, self.unit, self.done, self.note = description, total, unit, 0, ""
+        self.start = time.monotonic()
+        self.first: tuple[float, int] | None = None
+
+    def add(self, count: int, note: str) -> None:
+        """Counts items that are done."""
+        self.done, self.note = self.done + count, note
+        if self.first is None:
+            self.first = (time.monotonic(), self.done)
+
+    def words(self) -> str:
+        """What is done, how fast, what is left and the note, as far as each is known."""
+        told = (
+            f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}".rstrip()
+        )
+        began, before = self.first or (self.start, 0)
+        seconds, measured = time.monotonic() - began, self.done - before
+        if measured > 0 and seconds > 0:
+            rate = measured / seconds
+            told += f" ({rate:.1f}/s)"
+            enough = (
+                self.total is not None and seconds >= _MEASURED_SECONDS and measured >= _MEASURED_SHARE * self.total
+            )
+            if enough and self.done < self.total:
+                told += f", {_duration((self.total - self.done) / rate)} left"
+        return f"{told}, {self.note}" if self.note else told
+
+
 class _Bar:
     def __init__(self, description: str, total: int | None, unit: str):
-        del unit
-        self.description, self.total, self.done = description, total, 0
-        self.start, self.bar = time.monotonic(), None
+        self.count, self.bar = Count(description, total, unit), None
 
     def advance(self, count: int, note: str = "") -> None:
-        self.done += count
-        if self.bar is None and time.monotonic() - self.start > _QUIET_SECONDS:
+        self.count.add(count, note)
+        if self.bar is None and time.monotonic() - self.count.start > _QUIET_SECONDS:
             self._open()
         elif self.bar is not None:
-            shown = f"{self.description}, {note}" if note else self.description
-            self.bar.update(self.task, completed=self.done, description=shown)
+            self.bar.update(self.task, completed=self.count.done, description=self.count.words())
 
     def _open(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False))
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self.bar.start()
-        self.task = self.bar.add_task(self.description, total=self.total, completed=self.done)
+        self.task = self.bar.add_task(self.count.words(), total=self.count.total, completed=self.count.done)
 
     def close(self) -> None:
         if self.bar is not None:
@@ -78,28 +117,21 @@ class _Bar:
 
 class _Lines:
     def __init__(self, description: str, total: int | None, unit: str):
-        self.description, self.total, self.unit, self.done = description, total, unit, 0
-        self.start = time.monotonic()
-        self.last = self.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
-        self.told, self.note = None, ""
+        self.count, self.told = Count(description, total, unit), None
+        self.last = self.count.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
 
     def advance(self, count: int, note: str = "") -> None:
-        self.done, self.note = self.done + count, note
+        self.count.add(count, note)
         if time.monotonic() - self.last > _LINE_EVERY_SECONDS:
             self._tell()
 
     def _tell(self) -> None:
-        self.last, self.told = time.monotonic(), self.done
-        rate = self.done / max(self.last - self.start, 1e-9)
-        told = f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}"
-        told += f" ({rate:.1f}/s)"
-        if self.total is not None and 0 < self.done < self.total:
-            told += f", {_duration((self.total - self.done) / max(rate, 1e-9))} left"
-        print(f"{told}, {self.note}" if self.note else told, file=sys.stderr, flush=True)
+        self.last, self.told = time.monotonic(), self.count.done
+        print(self.count.words(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         # Who was shown a part is shown the end.
-        if self.told is not None and self.told != self.done:
+        if self.told is not None and self.told != self.count.done:
             self._tell()
 
 

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from rococo_jax.cli.main import main
-from rococo_jax.progress import _duration, _Lines
 from tests.support.paths import CHECKOUT
 
 CONFIG = str(CHECKOUT / "configs" / "scenes_tiny.py")
@@ -49,15 +48,3 @@ def test_articles_fit_the_new_word_but_in_the_papers_style(tmp_path, options, wr
     text = out.read_text()
     assert f'"fit_article": {"false" if wrong else "true"}' in re.sub(r"\s+", " ", text)
     assert wrong or not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", text)
-
-
-def test_progress_without_a_terminal_reaches_the_end_and_tells_the_time_left(monkeypatch, capsys):
-    now = iter([0.0, *[40.0] * 3, *[50.0] * 9])
-    monkeypatch.setattr("rococo_jax.progress.time.monotonic", lambda: next(now))
-    shown = _Lines("fitting", 90, "fits")
-    shown.advance(40)
-    shown.advance(50)
-    shown.close()
-    first, last = capsys.readouterr().err.splitlines()
-    assert first == "fitting: 40 of 90 fits (1.0/s), 50 s left" and last.startswith("fitting: 90 of 90 fits")
-    assert _duration(7261.0) == "2 h 1 min"
