@@ -1,4 +1,4 @@
-"""The architecture page's class for a model of another framework works as printed, on a tiny CLIP in `transformers`.
+"""The class of docs/evaluating.md for a model of another framework works as printed, on a tiny CLIP in `transformers`.
 
 The checkpoint is our own tiny model, exported: both must embed alike.
 """
@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 def test_the_class_of_the_page_is_evaluated_and_embeds_as_our_own_reader(tmp_path):
     ours = exportable_encoder()
     folder = export_for_transformers(ours, tmp_path / "tiny-clip")
-    page = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "evaluating.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```py\n(# my_models\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     path = tmp_path / "my_models.py"
     path.write_text(source.replace('"kakaobrain/align-base"', repr(str(folder))), encoding="utf-8")

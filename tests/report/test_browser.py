@@ -114,7 +114,7 @@ def test_nothing_lies_on_anything_else_and_the_page_does_not_scroll_sideways(eac
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.skipif(AXE is None, reason="no axe-core here: npm install --prefix build axe-core@4")
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")
 def test_every_text_can_be_read(each_page, scheme):
     show(each_page, 1400, scheme)
     assert axe_complaints(each_page) == []
