@@ -74,7 +74,7 @@ def rerank_on_all_processes(
         InputError: the model has no matching head, a task cannot be reranked, or an image cannot be read.
     """
     encoder.require_matching()
-    if not all(isinstance(task, RankTask) for task in benchmark.tasks):
+    if not all(task.is_ranking for task in benchmark.tasks):
         raise InputError(benchmark.name, "rerank", "tasks that are no ranking", "rank tasks, such as RoCOCO's")
     tables = PairTables(benchmark, embeddings)
     pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_judge(benchmark.tasks, tables, count))

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
+from rococo_jax.benchmarks.tasks.task import Compared, TaskDefaults
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
@@ -25,7 +26,7 @@ MOST_DIFFERENCES = 10**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChoiceTask:
+class ChoiceTask(TaskDefaults):
     """Items of M images by N texts; every comparison is strict, so a constant scorer has 0 in all metrics.
 
     Attributes:
@@ -110,7 +111,7 @@ class ChoiceTask:
         )
         return item[order], *sides
 
-    def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
+    def compared_texts(self) -> Compared | None:
         """Right and wrong texts and the image of each pair, for baselines without images."""
         if self.asks != "texts":
             return None

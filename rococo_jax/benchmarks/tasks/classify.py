@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
+from rococo_jax.benchmarks.tasks.task import TaskDefaults
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 
@@ -17,7 +18,7 @@ CLEAN = "clean"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassifyTask:
+class ClassifyTask(TaskDefaults):
     """Images and their classes; a tie for the first place counts against the model.
 
     A class's vector is the mean of the unit vectors of its prompts, brought to length 1. Classes stand in the order of

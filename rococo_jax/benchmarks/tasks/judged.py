@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, TaskDefaults
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import judged
 from rococo_jax.metrics.intervals import Counted
@@ -20,7 +20,7 @@ _NUMBERS_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class JudgedTask:
+class JudgedTask(TaskDefaults):
     """Each query ranks a gallery that holds several positives of it.
 
     Attributes:
@@ -128,7 +128,7 @@ class JudgedOutcome(OfTask):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorrelationTask:
+class CorrelationTask(TaskDefaults):
     """Similarity of pairs against people's ratings.
 
     Attributes:

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables
+from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, TaskDefaults
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OutOfDistributionTask:
+class OutOfDistributionTask(TaskDefaults):
     """Images of classes, and images that show none of them.
 
     Attributes:

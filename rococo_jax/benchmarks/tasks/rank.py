@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, suffixed
+from rococo_jax.benchmarks.tasks.task import Compared, Example, OfTask, Tables, TaskDefaults, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
@@ -25,7 +25,7 @@ _NUMBERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RankTask:
+class RankTask(TaskDefaults):
     """Each query ranks its best right answer among all that is not a right answer.
 
     `image_to_text` asks with images among texts, `text_to_image` the other way round. Rows may repeat, so that a string
@@ -63,6 +63,7 @@ class RankTask:
     gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
     asked_about: AlteredPairs | None = None
     measures_sureness: bool = False
+    is_ranking: ClassVar[bool] = True
 
     @functools.cached_property
     def pairs(self) -> AlteredPairs | None:
@@ -76,9 +77,15 @@ class RankTask:
         mixed_in = None if self.gallery_mixed_in is None else self.gallery_mixed_in[altered]
         return AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group[altered], mixed_in)
 
-    def compared_texts(self) -> tuple[Rows, Rows, Int[np.ndarray, " pairs"]] | None:
+    def compared_texts(self) -> Compared | None:
         """Original and altered texts and the image of each pair, for baselines without images; None without any."""
         if self.pairs is None or not self.asks_for_texts:
+            return None
+        return self.pairs.right, self.pairs.wrong, self.pairs.group
+
+    def compared_images(self) -> Compared | None:
+        """Original and altered images, for detectors of the alteration; None without any."""
+        if self.pairs is None or TEXTS in self.pairs.right.tables:
             return None
         return self.pairs.right, self.pairs.wrong, self.pairs.group
 

@@ -9,11 +9,13 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.benchmarks.tables import Embeddings
+from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.metrics.intervals import Counted
 
 # (name of an image set, row): what an example shows as a picture.
 Picture = tuple[str, int]
+# Rows of the right and of the wrong one of each pair, and the image that it is of.
+Compared = tuple[Rows, Rows, Int[np.ndarray, " pairs"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +86,9 @@ class Outcome(Protocol):
         sizes: how many queries, gallery items, images, ...
         result: what `Task.joined` needs of a share's outcome; it travels between processes.
 
-    An outcome with pairs of an original and its altered copy also has `grounding`, their counts (`Counted` or None),
-    and `pair_rows(tables)`, columns with an entry for each (or None); see `tasks.pairs`. A task that compares texts has
-    `compared_texts()`: rows of right and wrong texts, and the image of each pair (or None). `chance` gives, where there
-    is an exact one, the expectation of metrics for a model that ranks at random.
+    `OfTask` has the rest, which a kind may leave at its default: of an outcome with pairs of originals and altered
+    copies `grounding`, their counts, and `pair_rows(tables)`, columns with an entry for each; see `tasks.pairs`.
+    `chance` gives, where there is an exact one, the expectation of metrics for a model that ranks at random.
     One with probabilities has `change_from(baseline)`, what corruption changed of them (`Counted` or None); one that
     charts are drawn of has `curves()`, which results keep as they are. `counted` may also be an object with `values()`
     and `drawn(resamples, seed)`, for metrics that no sums over images make.
@@ -200,3 +201,17 @@ class Task(Protocol):
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":
         """The same question with another image set in place of the originals; None where it makes no sense."""
+
+
+class TaskDefaults:
+    """The parts of a task that a kind need not have; for the tasks of this package to inherit."""
+
+    is_ranking = False
+
+    def compared_texts(self) -> Compared | None:
+        """Right and wrong texts and the image of each pair, for baselines without images; None without any."""
+        return None
+
+    def compared_images(self) -> Compared | None:
+        """The same of images, for detectors of the alteration."""
+        return None

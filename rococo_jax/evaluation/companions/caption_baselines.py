@@ -36,7 +36,7 @@ def baselines_of(
     scorers = text_baselines(benchmark.texts, None if training is None else training.captions)
     runs: dict[str, dict[str, list[Any]]] = {}
     for task in benchmark.tasks:
-        pairs = task.compared_texts() if hasattr(task, "compared_texts") else None
+        pairs = task.compared_texts()
         for variant in filter(None, (task.variant, task.pooled)) if pairs is not None else ():
             runs.setdefault(task.name, {}).setdefault(variant, []).append(pairs)
 

@@ -17,8 +17,6 @@ from jaxtyping import Float
 from rococo_jax.benchmarks.baselines import figure, prefers
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tables import TEXTS
-from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -88,30 +86,24 @@ def detector_baselines(
     encoder: FeatureEncoder, benchmark: Benchmark, images: FileImages, cache: EmbeddingCache
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """`{TASK: {VARIANT: {"detector": {"preference", "interval", "pairs"}}}}` of every task that compares images."""
-    tasks = [task for task in benchmark.tasks if _compares_images(task)]
-    if not tasks:
+    compared = [(task, pairs) for task in benchmark.tasks if (pairs := task.compared_images()) is not None]
+    if not compared:
         return {}
     embeddings = embed_benchmark(encoder, benchmark, cache)
     unaltered, weights = embed_images(encoder, images, cache), {}
     runs: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
-    for task in tasks:
-        pairs = task.pairs
-        (altered_set,) = pairs.wrong.tables
+    for task, (right, wrong, group) in compared:
+        (altered_set,) = wrong.tables
         alteration = benchmark.image_sets[altered_set].applied_to(images)
         if alteration.name not in weights:
             weights[alteration.name] = fit_detector(unaltered, embed_images(encoder, alteration, cache))
         scores = [
             np.asarray(table[index], np.float64) @ weights[alteration.name]
-            for table, index in map(embeddings.select, (pairs.right, pairs.wrong))
+            for table, index in map(embeddings.select, (right, wrong))
         ]
         for variant in filter(None, (task.variant, task.pooled)):
-            runs.setdefault((task.name, variant), []).append((prefers(*scores), pairs.group))
+            runs.setdefault((task.name, variant), []).append((prefers(*scores), group))
     figures: dict[str, dict[str, dict[str, Any]]] = {}
     for (name, variant), of_variant in runs.items():
         figures.setdefault(name, {})[variant] = {DETECTOR: figure(*map(list, zip(*of_variant, strict=True)))}
     return figures
-
-
-def _compares_images(task: Task) -> bool:
-    pairs = getattr(task, "pairs", None)
-    return hasattr(pairs, "right") and TEXTS not in pairs.right.tables

@@ -72,7 +72,7 @@ class StoredSimilarities(Model):
                 shape = matrices[name].shape
                 wanted = f"{expected}, images by captions of {benchmark.name}"
                 raise InputError(self.files[name], "shape", shape, wanted)
-        others = [task.name for task in benchmark.tasks if not isinstance(task, RankTask)]
+        others = [task.name for task in benchmark.tasks if not task.is_ranking]
         if others:
             raise InputError(benchmark.name, "task", others[0], "rankings: choices need embeddings")
         return [_rank(task, matrices, str(self.path)) for task in benchmark.tasks]
