@@ -76,7 +76,7 @@ def write_own(
     figures = figures_of(data, altered, items)
     about = {"format": FORMAT, "name": folder.name, "licence": licence, "made_by": {"version": __version__, **made_by}}
     about |= {"lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, "captions": hash_json(captions)}
-    made = ResumableFolder(folder, {**about, "figures": figures}, dict(zip(data.names, data.paths, strict=True)))
+    writer = ResumableFolder(folder, {**about, "figures": figures}, dict(zip(data.names, data.paths, strict=True)))
     texts = {CAPTIONS: json.dumps(captions, indent=1, ensure_ascii=False)}
     for variant, each in altered.items():
         value = annotation_json(variant, each.items, made_by_of(each, made_by), each.records())
@@ -85,12 +85,12 @@ def write_own(
     texts[CARD] = card_text(folder.name, licence, about, figures)
     places = dict(zip((f"images/{name}" for name in data.names), data.paths, strict=True))
     with progress("writing", len(places), "images") as advance:
-        missing = made.missing([*places, *texts])
+        missing = writer.missing([*places, *texts])
         advance(len(places) - sum(name in missing for name in places))
         for name in sorted(missing):
-            made.write(name, places[name].read_bytes() if name in places else (texts[name] + "\n").encode())
+            writer.write(name, places[name].read_bytes() if name in places else (texts[name] + "\n").encode())
             advance(int(name in places))
-    made.finish()
+    writer.finish()
     return figures
 
 
@@ -102,8 +102,8 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
         write_mixed(plan, files, folder / "mixed" / f"{variant}_seed{seed}")
 
 
-def choice_items(altered: AlteredSet, most: int | None = None) -> list[dict[str, Any]]:
-    """Items of the plain form: an image, a caption and the same one altered; at most so many of an image."""
+def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
+    """Items of the plain form: an image, a caption and the same one altered."""
     items = []
     for item in altered.items:
         pairs = zip(item.originals, item.altered, strict=True)
@@ -111,7 +111,7 @@ def choice_items(altered: AlteredSet, most: int | None = None) -> list[dict[str,
         items += [
             {"id": f"{altered.variant} {item.image} {number}", "part": altered.variant, "texts": texts,
              "match": [[0, 0]], "images": [{"file": item.image}]}
-            for number, texts in changed[:most]
+            for number, texts in changed
         ]  # fmt: skip
     return items
 

@@ -64,9 +64,9 @@ def read_captions(source: str | os.PathLike, columns: Columns | None = None) -> 
     Raises:
         InputError: it names the source, and the item, column or line with its field.
     """
-    found = open_captions(str(source), columns or {})
-    say(found.summary())
-    return list(found.items)
+    file = open_captions(str(source), columns or {})
+    say(file.summary())
+    return list(file.items)
 
 
 def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
@@ -177,12 +177,12 @@ def read_captioned_images(
     missing: list[str] = []
     for number, source in enumerate(sources):
         own = [folders[number]] if len(folders) == len(sources) else []
-        found = open_captions(source, columns or {}, [Path(folder) for folder in folders])
-        say(found.summary())
-        beside = [str(found.folder or Path(source).parent)] if found.columns or found.folder else []
+        file = open_captions(source, columns or {}, [Path(folder) for folder in folders])
+        say(file.summary())
+        beside = [str(file.folder or Path(source).parent)] if file.columns or file.folder else []
         searched = list(dict.fromkeys([*own, *folders, *beside]))
-        places = found.places or _find_in_folders(found.items, searched, source, allow_missing)
-        for item in found.items:
+        places = file.places or _find_in_folders(file.items, searched, source, allow_missing)
+        for item in file.items:
             if item.image not in places:
                 missing.append(item.image)
                 continue
@@ -198,15 +198,15 @@ def _find_in_folders(
     items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
 ) -> dict[str, Path]:
     """The items' files by name, each from the first folder that has it."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     missing = [item.image for item in items]
     for folder in folders:
         present, missing = find_images(missing, folder)
-        found |= present
+        paths |= present
     where = ", ".join(folders) or "no folder"
-    if not found:
+    if not paths:
         raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
     if missing and not allow_missing:
         state = f"{len(missing)} of {len(items)} images in none of {where}; the first is {missing[0]!r}"
         raise InputError(file, "images", state, "all of them, or allow_missing_images")
-    return found
+    return paths

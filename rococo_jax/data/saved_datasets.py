@@ -39,13 +39,13 @@ def open_dataset(name: str, columns: Columns) -> CaptionsFile:
     if unknown := set(options) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
     split = options.pop("split", None)
-    found = _load(name, path, split)
-    if isinstance(found, dict):
-        chosen = split or ("test" if "test" in found else next(iter(found)) if len(found) == 1 else None)
-        if chosen not in found:
-            raise InputError(name, "split", repr(split) if split else "none named", f"one of {', '.join(found)}")
-        found = found[chosen]
-    return read_image_tables(name, [DatasetTable(found, name)], {**columns, **options})
+    dataset = _load(name, path, split)
+    if isinstance(dataset, dict):
+        chosen = split or ("test" if "test" in dataset else next(iter(dataset)) if len(dataset) == 1 else None)
+        if chosen not in dataset:
+            raise InputError(name, "split", repr(split) if split else "none named", f"one of {', '.join(dataset)}")
+        dataset = dataset[chosen]
+    return read_image_tables(name, [DatasetTable(dataset, name)], {**columns, **options})
 
 
 def _load(name: str, path: str, split: str | None) -> Any:
