@@ -45,6 +45,10 @@ def open_image(place: Place | str) -> Image.Image:
         raise InputError(place, "image", "nothing there", _WANTED) from None
     except IsADirectoryError:
         raise InputError(place, "image", "a folder", _WANTED) from None
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise InputError(place, "image", f"a damaged file ({error})", _WANTED) from None
 
 
 def decode_image(data: bytes, source: object) -> Image.Image:

@@ -30,14 +30,14 @@ GREY = View("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").conve
 @pytest.fixture
 def decoded(monkeypatch):
     """How often each file was decoded from here on."""
-    counts, decode, lock = Counter(), images_module._decode, threading.Lock()
+    counts, decode, lock = Counter(), images_module.decode_image, threading.Lock()
 
     def counted(file, source):
         with lock:
             counts[str(source)] += 1
         return decode(file, source)
 
-    monkeypatch.setattr(images_module, "_decode", counted)
+    monkeypatch.setattr(images_module, "decode_image", counted)
     return counts
 
 
