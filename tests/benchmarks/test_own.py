@@ -136,3 +136,12 @@ def test_the_folders_of_the_real_data_are_found(real_data):
         "valse": "compositionality/valse",
     }
     assert not own_benchmarks(real_data)
+
+
+def test_all_variants_are_altered_at_once_as_one_by_one(photos):
+    words = ["alter-captions", "demo:plain", "--captions", f"{photos}.csv", "--select", "random", "--seed", "3"]
+    out = photos.parent / "altered"
+    assert main([*words, "--variant", "all", "--out", str(out)]) == 0
+    assert main([*words, "--variant", "danger", "--out", str(photos.parent / "danger.json")]) == 0
+    assert sorted(path.stem for path in out.iterdir()) == sorted(VARIANTS)
+    assert (out / "danger.json").read_bytes() == (photos.parent / "danger.json").read_bytes()
