@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(left_out)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Workers of `-n auto`: as many as there are cores and free memory for."""
     free = WORKER_GB * usable_cores()
@@ -57,6 +58,7 @@ def pytest_sessionfinish(session):
         session.config.workeroutput["usage"] = usage()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """The controller keeps what its workers say."""
     if found := getattr(node, "workeroutput", {}).get("usage"):
