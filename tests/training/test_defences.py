@@ -19,6 +19,7 @@ from rococo_jax.training.interpolate import interpolated
 from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder
 
+pytestmark = pytest.mark.usefixtures("one_device")
 CAPTIONS = (
     "a red dog sits on the house",
     "two men and a cat in a boat",

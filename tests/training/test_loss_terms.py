@@ -25,7 +25,7 @@ from rococo_jax.training.state import make_state
 from rococo_jax.training.step import lower_step, make_step
 from rococo_jax.training.throughput import step_flops
 from tests.support.paths import CHECKOUT
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.training_pairs import write_pairs
 
 REVERSED = Field("reversed", "text")
@@ -77,7 +77,7 @@ def more_losses(monkeypatch):
 
 def first_metrics(config, tmp_path):
     """Metrics of the first step."""
-    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:1])
+    encoder, mesh = tiny_encoder(spec=tiny_spec(16)), make_mesh(jax.devices()[:1])
     source = open_pairs(*write_pairs(tmp_path, 12))
     batches = make_input(Making(config, encoder, source, tmp_path))
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
@@ -85,7 +85,6 @@ def first_metrics(config, tmp_path):
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     batch = place_batch(next(batches), mesh)
     batches.close()
-    lower_step(config, encoder.spec, encoder.preprocessing, mesh, batch.texts.ids.shape[-1])
     _, metrics = step(make_state(trained, optimizer, mesh, averaged=False), frozen, batch)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -96,6 +95,7 @@ def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path)
     config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.5, 2.0
     check_config(config)
     found = first_metrics(config, tmp_path)
+    lower_step(config, tiny_spec(16), tiny_encoder().preprocessing, make_mesh(jax.devices()[:1]), 8)
     weighted = found["contrastive"] + 0.5 * found["uniformity"] + 2 * found["order_of_words"]
     np.testing.assert_allclose(found["loss"], weighted, rtol=1e-6)
     assert found["uniformity"] > 0 and found["order_of_words"] > 0

@@ -36,14 +36,7 @@ from rococo_jax.training.throughput import Meter, StepFlops, step_flops
 from tests.support.tiny import drawn_parameters, random_captions, tiny_spec, tiny_tokenizer
 
 IMAGES, BATCH, STEPS = 8, 8, 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """The command takes all devices of the machine: here as on a machine that has one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "make_mesh", lambda fsdp=1: make_mesh(jax.devices()[:1], fsdp=fsdp))
-        yield
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def encoder_of(spec: ModelSpec, tokenizer: Tokenizer) -> Encoder:
