@@ -8,7 +8,8 @@ back page by page: 170 of the 990 microseconds that a small image took. Here a w
 way at once, and both processes map each of them once. The last byte of a slot says whether it waits to be copied. A
 worker removes its slots when it ends; where it is killed, Python's resource tracker does.
 
-Batches of the training process lie in `Buffers`, for the same reason: 35 of 50 microseconds an image were the system's.
+Batches of the training process lie in `Buffers`, for the same reason: an image of 224 pixels is copied in 11
+microseconds of the processor, into fresh memory in 13 to 35, more where the system must find pages.
 """
 
 import contextlib
