@@ -145,7 +145,7 @@ def train_arm(material: Material, pool: str, settings: dict, seed: int, steps: i
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     state = make_state(trained, optimizer, mesh, averaged=False)
     frozen = place_parameters(frozen, mesh)
-    if reads_teacher(config):
+    if reads_teacher(config.losses):
         teacher = parameters_of(plain.model)
         frozen = with_teacher(frozen, place_parameters({path: teacher[path] for path in trained}, mesh))
     for _ in range(steps):

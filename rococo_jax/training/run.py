@@ -185,7 +185,7 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     # Copies: the step uses up the state that it is given.
-    start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config) else {}
+    start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config.losses) else {}
     return _Opened(
         mesh, source, Origin.of(encoder), encoder.training_images, trained, with_teacher(frozen, start), owns_model,
         optimizer, step, batches, text_length(config, encoder),
@@ -294,7 +294,9 @@ def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encod
     alone = jax.process_count() == 1
     if alone and encoder.mesh.shape["fsdp"] == 1:
         return encoder
-    computes = config.data.cached_features or any(each.computes(config, folder) for each in active_inputs(config))
+    computes = config.data.cached_features or any(
+        each.computes(config, folder) for each in active_inputs(config.losses)
+    )
     # All processes read the model, or none does.
     if not on_any_process(computes):
         return encoder

@@ -63,7 +63,7 @@ def make_step(
     kept_patches(config, spec)  # refuses towers that read whole images
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
-    fields, inputs = active_fields(config.losses), active_inputs(config)
+    fields, inputs = active_fields(config.losses), active_inputs(config.losses)
     embed_all = make_embed(config, spec, preprocessing, mesh)
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
@@ -141,15 +141,15 @@ def check_batch(config: ConfigDict, devices: int) -> None:
     if not check_parts(size, config.micro_batches, devices):
         found = f"{config.micro_batches} parts of {size} images on {devices} devices"
         raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
-    if config.micro_batches > 1 and reads_teacher(config):
+    if config.micro_batches > 1 and reads_teacher(config.losses):
         raise InputError("config", "micro_batches", config.micro_batches, "1 with a loss that reads the starting model")
-    for each in active_inputs(config):
+    for each in active_inputs(config.losses):
         each.check_devices(config, devices)
 
 
-def reads_teacher(config: ConfigDict) -> bool:
+def reads_teacher(losses: ConfigDict) -> bool:
     """Whether an active loss reads the embeddings of the starting model."""
-    return any(term.teacher for term in active_terms(config.losses))
+    return any(term.teacher for term in active_terms(losses))
 
 
 def lower_step(
@@ -165,7 +165,7 @@ def lower_step(
     """
     parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
-    frozen = with_teacher(frozen, trained) if reads_teacher(config) else frozen
+    frozen = with_teacher(frozen, trained) if reads_teacher(config.losses) else frozen
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, preprocessing, optimizer, mesh)
     average = trained if config.ema else {}
@@ -208,7 +208,7 @@ def batch_shapes(
         return Texts(array(shape, np.int32), array(shape, np.bool_))
 
     batch = Batch(images(), texts(), array((), np.int32), {}, {})
-    if not cached and any(each.resized_view(config) for each in active_inputs(config)):
+    if not cached and any(each.resized_view(config) for each in active_inputs(config.losses)):
         batch = dataclasses.replace(batch, images=Images(images().pixels, resized=images().pixels))
     for field, items in items_per_pair(config).items():
         if cached or for_towers or field.tower == "text":  # images are mixed in the step

@@ -63,7 +63,7 @@ def make_input(
         rows: of each global batch, which this process reads; all by default.
     """
     config, encoder, source_of_run = making.config, making.encoder, making.source
-    inputs = active_inputs(config)
+    inputs = active_inputs(config.losses)
     augmentation = Augmentation(
         (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
         flip=config.data.flip,

@@ -88,7 +88,7 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     material = PoolMaterial(samples, captions, views, cache)
     pools = {}
-    for each in active_inputs(making.config):
+    for each in active_inputs(making.config.losses):
         pools |= each.make_pools(making, material)
     del views, material
     augmented = None
@@ -156,7 +156,7 @@ class FeatureInput:
 
     def __init__(self, features: Features, making: Making, rows: Int[np.ndarray, " own"] | None = None):
         config = making.config
-        self.features, self.config, self.inputs = features, config, active_inputs(config)
+        self.features, self.config, self.inputs = features, config, active_inputs(config.losses)
         self.items = items_per_pair(config)
         noise = config.data.feature_noise
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}

@@ -149,15 +149,15 @@ def all_inputs() -> Mapping[str, LossInput]:
     return _INPUTS
 
 
-def active_inputs(config: ConfigDict) -> tuple[LossInput, ...]:
+def active_inputs(losses: ConfigDict) -> tuple[LossInput, ...]:
     """The inputs whose fields active terms read, each once, in the order of the terms."""
     made_by = all_inputs()
-    return tuple(dict.fromkeys(made_by[field.name] for field in active_fields(config.losses)))
+    return tuple(dict.fromkeys(made_by[field.name] for field in active_fields(losses)))
 
 
 def items_per_pair(config: ConfigDict) -> dict[Field, tuple[int, ...]]:
     """Of each field that active terms read: () for one item a pair, (k,) for k."""
-    items = {name: shape for each in active_inputs(config) for name, shape in each.items(config).items()}
+    items = {name: shape for each in active_inputs(config.losses) for name, shape in each.items(config).items()}
     return {field: items[field.name] for field in active_fields(config.losses)}
 
 
@@ -171,5 +171,5 @@ def check_inputs(source: object, config: ConfigDict) -> None:
         if cached and (only_images or not all(made_by[field.name].pooled for field in cached)):
             wanted = "0.0 with config.data.cached_features, which has no pool for it"
             raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
-    for each in active_inputs(config):
+    for each in active_inputs(config.losses):
         each.check(source, config)
