@@ -24,10 +24,9 @@ import pytest
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
 from tests.support.paths import require_real_data
+from tests.support.programs import QUICK_ROOMS, compile_quickly
 
 WORKER_GB = 2.0  # at its peak
-# Rooms that promise digits: programs are compiled as users compile them. Elsewhere with LLVM's cheap passes alone.
-OPTIMISED = ("losses", "metrics", "models", "perturb", "similarity", "studies")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -116,23 +115,15 @@ def compiled_programs_are_kept(tmp_path_factory):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     enable_compilation_cache()
-    compile_quickly(True)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
-    """Compiles by the file's room; drops the file's programs at its end, which would take gigabytes."""
-    compile_quickly(request.path.parent.name not in OPTIMISED and not request.node.get_closest_marker("optimised"))
+    """Compiles by the file's room or mark; drops the file's programs at its end, which would take gigabytes."""
+    compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
-    compile_quickly(True)
     jax.clear_caches()
     gc.collect()
     # glibc keeps what was freed unless it is told.
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def compile_quickly(quick: bool) -> None:
-    """Has LLVM do what is cheap alone, or what it does for users; here and in the commands that tests start."""
-    jax.config.update("jax_disable_most_optimizations", quick)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))

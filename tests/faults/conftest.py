@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults import World, make_world
+from tests.support.programs import compile_quickly
 
 
 @pytest.fixture(scope="package")
 def pristine(tmp_path_factory) -> Path:
-    """Inputs that nobody damages."""
+    """Inputs that nobody damages, by programs of the same kind as each file's, whose fixture comes later."""
+    compile_quickly(True)
     return make_world(tmp_path_factory.mktemp("pristine") / "world").root
 
 
