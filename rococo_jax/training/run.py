@@ -258,7 +258,7 @@ def _loop(
         evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
         hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]
         outcome = run_loop(config.steps, state, run.batches, programs, hooks, stop)
-    if jax.process_index() == 0:
+    if jax.process_index() == 0 and log.loss:
         done = int(outcome.state.step)
         print(f"step {done} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
     return outcome
