@@ -1,6 +1,6 @@
 """Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
-from rococo_jax.metrics import change, choice, classify, grounding, judged, ood, retrieval, shape
+from rococo_jax.metrics import change, choice, classify, grounding, judged, ood, retrieval
 from rococo_jax.metrics.metric import DROPS, Metric
 
 __all__ = ["METRICS", "Metric", "metric_of"]
@@ -15,7 +15,7 @@ METRICS = {
         *retrieval.METRICS[5:],
         *choice.METRICS,
         *classify.METRICS[:1],
-        *shape.METRICS,
+        *classify.SHAPE,
         *classify.METRICS[1:],
         *change.METRICS,
         *ood.METRICS,

@@ -7,6 +7,8 @@
                      (lo, hi] (Guo et al., arXiv 1706.04599), or of equal numbers of images (Nixon et al., 1904.01685)
     scaled           at a temperature fitted on the other half of the images; it never changes which class comes first
     class prior      always answering the most frequent class: what is known without looking
+    shape bias       N_shape / (N_shape + N_texture) over images whose outline and texture are of two classes;
+                     predictions of neither are left out (Geirhos et al. 2019, arXiv 1811.12231)
 
 Other formulas: `class_statistics`. ECE with intervals: a draw's ECE tends to be a little above that of all images.
 """
@@ -167,3 +169,42 @@ def means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[M
     """Counts of plain columns, the metrics among `metrics` that are made of them."""
     present = tuple(metric for metric in metrics if metric.name in columns)
     return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), present)
+
+
+def _bias(shares: Shares) -> np.ndarray:
+    return np.asarray(100.0 * shares["saw_shape"] / (shares["saw_shape"] + shares["saw_texture"]))
+
+
+SHAPE = (
+    Metric("shape_bias", "Shape bias", None, "%", "share of shape among answers by shape or texture, where the two "
+           "differ", "benchmark", _bias),
+    percent("saw_texture", "Texture", None, "the answer is the class of the texture, where the two differ",
+            "benchmark"),
+)  # fmt: skip
+
+
+def seen(statistics: ClassStatistics, texture: Int[np.ndarray, " images"]) -> tuple[np.ndarray, np.ndarray]:
+    """Images answered by shape and by texture, where the two differ."""
+    conflict = statistics.label != texture
+    return conflict & statistics.right, conflict & ~statistics.right & (statistics.predicted == texture)
+
+
+def count_shapes(
+    counted: BinnedCounted, statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
+) -> BinnedCounted:
+    """The counts with those of shape and texture."""
+    columns_of_shape = np.stack(seen(statistics, texture), axis=1).astype(np.float64)
+    dense = counted.counts.shape[1]
+    columns = (*counted.columns[:dense], "saw_shape", "saw_texture", *counted.columns[dense:])
+    metrics = SHAPE if columns_of_shape.any() else SHAPE[1:]
+    metrics = (counted.metrics[0], *metrics, *counted.metrics[1:])
+    counts = np.concatenate([counted.counts, columns_of_shape], axis=1)
+    return dataclasses.replace(counted, counts=counts, columns=columns, metrics=metrics)
+
+
+def shape_shares(
+    statistics: ClassStatistics, texture: Int[np.ndarray, " images"], classes: tuple[str, ...]
+) -> dict[str, list[int]]:
+    """Of each class of shape, how many images were answered by shape and by texture."""
+    counts = [np.bincount(statistics.label[each], minlength=len(classes)) for each in seen(statistics, texture)]
+    return {name: [int(shape), int(texture)] for name, shape, texture in zip(classes, *counts, strict=True)}

@@ -10,9 +10,8 @@ import sklearn.metrics
 
 from rococo_jax.metrics import class_statistics as module
 from rococo_jax.metrics.class_statistics import PER_IMAGE, class_statistics, halves
-from rococo_jax.metrics.classify import BINS, count_classes, equal_mass_bins, reliability
+from rococo_jax.metrics.classify import BINS, count_classes, count_shapes, equal_mass_bins, reliability
 from rococo_jax.metrics.intervals import intervals
-from rococo_jax.metrics.shape import count_shapes
 
 IMAGES, CLASSES, SCALE = 600, 7, 3.0
 

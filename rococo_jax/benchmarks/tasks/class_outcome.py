@@ -11,9 +11,8 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.tasks.task import Example, OfTask, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.classify import count_classes, reliability
+from rococo_jax.metrics.classify import count_classes, count_shapes, reliability, shape_shares
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.shape import count_shapes, shape_shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

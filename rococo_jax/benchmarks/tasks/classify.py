@@ -33,7 +33,7 @@ class ClassifyTask(TaskDefaults):
         image_names: the row of the benchmark's `images` that each is.
         names: what decides the half that each image is of, for temperatures.
         label: its class.
-        texture: its class by texture, where that is another question than its shape; see `metrics.shape`.
+        texture: its class by texture, where that is another question than its shape; see `metrics.classify`.
         seed, baseline, pooled: see `Outcome`.
     """
 
