@@ -29,7 +29,7 @@ def opened(folder, clean=CLEAN, negated=NEGATED, images="abc", **settings):
     return find_benchmark("negbench_retrieval").open(folders, Settings(**settings))
 
 
-def test_negated_captions_look_for_the_same_images(tmp_path):
+def test_negated_captions_are_ranked_over_the_same_images(tmp_path):
     benchmark = opened(tmp_path)
     rng = np.random.default_rng(0)
     images, texts = rng.normal(size=(3, 4)), rng.normal(size=(len(benchmark.texts), 4))

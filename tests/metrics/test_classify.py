@@ -161,7 +161,7 @@ def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():
     assert values["top1"] == pytest.approx(60)
 
 
-def test_some_images_have_the_numbers_they_had(case):
+def test_a_subset_of_images_keeps_its_numbers(case):
     found, kept = measured(*case), np.arange(0, IMAGES, 3)
     np.testing.assert_array_equal(found[kept].nll, found.nll[kept])
     assert dataclasses.replace(found[kept]).temperatures == found.temperatures

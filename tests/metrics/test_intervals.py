@@ -98,7 +98,7 @@ def test_intervals_do_not_depend_on_the_order_of_queries():
     assert retrieval_intervals(statistics[order], "published", owner[order]) == expected
 
 
-def test_captions_of_an_image_come_and_go_together():
+def test_captions_of_an_image_are_resampled_together():
     statistics, owner = captions_of_images()
     five_times = np.repeat(np.arange(len(owner)), 5)
     together = retrieval_intervals(statistics[five_times], "published", owner[five_times])

@@ -61,7 +61,7 @@ def test_the_package_agrees_on_its_own_judgements():
     assert task.joined(shares).counted.values() == found
 
 
-def test_ties_count_against_positives_and_own_ones_are_no_excuse():
+def test_ties_count_against_positives_even_the_querys_own():
     positive = np.array([[True, True, False, False]])
     found = dict(zip(NAMES, judge_rows(np.zeros((1, 4)), positive, positive)[0].tolist(), strict=True))
     assert found == {"map_at_r": 0, "r_precision": 0, "judged_r1": 0, "excused": 0}

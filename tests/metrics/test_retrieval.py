@@ -82,7 +82,7 @@ def test_a_constant_scorer_scores_nothing_under_strict(groups):
         (["own"], "own"),
     ],
 )
-def test_strict_gives_a_tied_first_place_to_whom_it_costs_most(tied, winner):
+def test_strict_gives_a_tied_first_place_to_the_worst_kind(tied, winner):
     columns = ["own", "own_altered", "other_altered", "other"]
     scores = np.array([[1.0 if column in tied else 0.0 for column in columns]])
     group, altered = np.array([0, 0, 1, 1]), np.array([False, True, True, False])

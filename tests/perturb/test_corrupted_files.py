@@ -63,7 +63,7 @@ def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
     assert all(whole[name] == content for name, content in fewer.items() if name.endswith(".png"))
 
 
-def test_a_stopped_run_goes_on_and_another_is_refused(folder, monkeypatch):
+def test_a_stopped_run_resumes_and_another_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
     from rococo_jax.perturb.images import image_folders
 

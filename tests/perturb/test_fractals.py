@@ -67,7 +67,7 @@ def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay
         np.testing.assert_array_equal(field, plain_fractal(draws, wibble, decay))
 
 
-def test_sums_go_by_halves_and_no_other_sum_stands_beside_them():
+def test_sums_are_by_halves_and_the_program_has_no_other_sum():
     field = np.random.default_rng(0).normal(300, 5, (SIDE, SIDE)).astype(np.float32)
     assert jax.jit(ordered_sum)(field) == by_halves(field)
     assert jax.jit(ordered_sum)(jnp.arange(7.0)) == 21

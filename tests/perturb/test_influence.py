@@ -122,7 +122,7 @@ def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
     assert len(different) <= used <= len(different) + 24 * len(trees) + 100
 
 
-def test_words_that_nobody_asked_for_are_nan_and_the_others_as_before(encoder, expected):
+def test_words_not_requested_are_nan_and_the_others_as_before(encoder, expected):
     wanted = [range(0, len(values), 2) for values in expected]
     for found, values in zip(word_influence(encoder, CAPTIONS, wanted=wanted), expected, strict=True):
         assert np.isnan(found[1::2]).all()
@@ -192,7 +192,7 @@ def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_
 IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption in enumerate(CAPTIONS[2:6])]
 
 
-def test_an_interrupted_table_goes_on_and_is_the_same_file(tmp_path):
+def test_an_interrupted_table_resumes_to_the_same_file(tmp_path):
     encoder = tiny_encoder()
     write_influence_table(encoder, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
     whole = (tmp_path / "whole.jsonl").read_bytes()
@@ -211,7 +211,7 @@ def test_an_interrupted_table_goes_on_and_is_the_same_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
 
 
-def test_what_another_model_left_is_not_gone_on_with(tmp_path):
+def test_an_unfinished_table_of_another_model_is_discarded(tmp_path):
     path = tmp_path / "table.jsonl"
     (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
     (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')

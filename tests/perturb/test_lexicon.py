@@ -62,7 +62,7 @@ def test_the_shipped_lexicon_is_as_the_script_has_it():
     }
 
 
-def test_every_group_has_something_to_put_in_a_nouns_place():
+def test_every_group_has_a_replacement_for_each_noun():
     lexicon = shipped_lexicon()
     for group in lexicon.groups.values():
         for noun in group.nouns:

@@ -65,7 +65,7 @@ def test_a_patch_holds_the_partner_inside_its_box_and_the_image_outside():
 
 
 @pytest.mark.parametrize("group", [None, 2, 4])
-def test_partners_are_a_permutation_within_groups_and_nobody_meets_itself(group):
+def test_partners_are_a_permutation_within_groups_and_no_image_is_its_own_partner(group):
     for seed in range(20):
         partners = np.asarray(draw_partners(jax.random.key(seed), 16, group=group))
         assert sorted(partners) == list(range(16))
@@ -112,7 +112,7 @@ def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():
         assert collective not in silent
 
 
-def test_an_image_that_stayed_itself_is_no_negative():
+def test_an_image_without_content_of_another_is_no_negative():
     images, ids = jnp.asarray(random_images(4)), jnp.array([0, 0, 1, 2])
     no_box = jnp.zeros((4, 4), jnp.int32)
     boxes = no_box.at[1:].set(jnp.array([2, 3, 8, 9])).at[2].set(0)

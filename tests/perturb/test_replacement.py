@@ -126,14 +126,14 @@ def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
     }
 
 
-def test_nothing_that_an_original_of_the_image_names_is_put_in_in_either_number():
+def test_no_word_of_the_images_originals_is_put_in_in_either_number():
     animals = [noun for noun in LEXICON.groups["animal"].nouns if noun.name not in ("dog", "zebra")]
     originals = ["a dog", " ".join(noun.plural or noun.singular for noun in animals)]
     assert [each.new for each in altered("same_concept", "a dog", originals, count=50)] == ["zebra"]
     assert altered("danger", "a dog", ["a dog", "a weapon"])[0].new == "criminal"
 
 
-def test_a_noun_without_replacement_gives_way_to_the_next():
+def test_a_noun_without_replacement_is_skipped_for_the_next():
     small = {"groups": [{"concept": "a", "nouns": ["dog"]}, {"concept": "b", "nouns": ["hat", "cap"]}]}
     lexicon = Lexicon.from_json({"format": "rococo_jax.lexicon", "version": 1, **small})
     made = CaptionAlterer("same_concept", lexicon).alter("a dog, a hat", ["a dog, a hat"], np.arange(4) / 4)

@@ -63,7 +63,7 @@ def test_a_string_is_embedded_once_however_often_it_occurs():
     assert len(benchmark.texts) == len(set(benchmark.texts)) == 7
 
 
-def test_strict_normalises_both_sides_and_leaves_out_what_then_says_the_same():
+def test_strict_normalises_both_sides_and_leaves_out_what_is_then_equal():
     benchmark = tasks_of_set(FOLDER, "strict")
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["a dog", "a cat", "two dogs", "a car", "a dog", "one bird", "a car", "one fish"]

@@ -71,7 +71,7 @@ def test_a_folder_holds_one_run(gallery):
         mix(gallery, "--seed", "10")
 
 
-def test_a_stopped_run_goes_on_where_it_stopped(gallery, monkeypatch):
+def test_a_stopped_run_resumes_to_the_same_files(gallery, monkeypatch):
     whole = contents(mix(gallery, out="whole"))
     from rococo_jax.perturb.images import image_folders as altered_files
 

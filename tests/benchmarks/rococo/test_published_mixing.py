@@ -90,7 +90,7 @@ def test_the_true_share_is_what_the_clipped_box_leaves():
 
 
 @pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 129, 281, 1000])
-def test_strict_leaves_nobody_with_itself_and_keeps_every_other_published_pair(count):
+def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(count):
     for seed in (1, 10, 100):
         paper, strict = (make_plan(names(count), "mix", 0.9, seed, protocol) for protocol in ("paper", "strict"))
         assert strict.self_mixed == 0

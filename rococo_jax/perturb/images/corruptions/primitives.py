@@ -87,53 +87,40 @@ def gaussian(
     """Gaussian filter along rows and columns; `sigma` in pixels, one for both or (down, across)."""
     down, across = (sigma, sigma) if isinstance(sigma, float | int) else sigma
     height, width, channels = image.shape
-    image = _correlate_down(image.reshape(height, width * channels), gaussian_weights(down, truncate), border)
+    image = _correlate_lines(image.reshape(height, width * channels), gaussian_weights(down, truncate), border, axis=0)
     # Channels beside the rows: the second pass then reads contiguous lines.
     image = image.reshape(height, width, channels).transpose(0, 2, 1).reshape(height * channels, width)
-    image = _correlate_across(image, gaussian_weights(across, truncate), border)
+    image = _correlate_lines(image, gaussian_weights(across, truncate), border, axis=1)
     return image.reshape(height, channels, width).transpose(0, 2, 1)
 
 
-def _correlate_down(image: Array, weights: np.ndarray, border: str) -> Array:
-    radius, (height, _) = len(weights) // 2, image.shape
+def _correlate_lines(image: Array, weights: np.ndarray, border: str, axis: int) -> Array:
+    """Correlation with symmetric weights along one axis of lines."""
+    radius, size = len(weights) // 2, image.shape[axis]
     weights = weights.astype(np.float32)
+
+    def pad(image: Array, before: int, after: int, **how: str) -> Array:
+        return jnp.pad(image, [(before, after) if axis == each else (0, 0) for each in (0, 1)], **how)
+
+    def lines(first: int, count: int) -> Array:
+        return padded[first : first + count] if axis == 0 else padded[:, first : first + count]
+
+    padded = pad(image, radius, radius, mode=border)
     if radius <= _LARGEST_SHIFTED_RADIUS:
-        padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
-        total = padded[radius : radius + height] * weights[radius]
+        total = lines(radius, size) * weights[radius]
         for tap in range(1, radius + 1):
-            pair = padded[radius - tap : radius - tap + height] + padded[radius + tap : radius + tap + height]
-            total += pair * weights[radius + tap]
+            total += (lines(radius - tap, size) + lines(radius + tap, size)) * weights[radius + tap]
         return total
-    bands = -(-height // _BAND)
-    padded = jnp.pad(image, ((radius, radius), (0, 0)), mode=border)
-    padded = jnp.pad(padded, ((0, bands * _BAND - height), (0, 0)))
+    bands = -(-size // _BAND)
+    padded = pad(padded, 0, bands * _BAND - size)
     matrix = _banded(weights)
-    parts = [
-        jnp.dot(matrix, padded[band * _BAND : (band + 1) * _BAND + 2 * radius], precision=jax.lax.Precision.HIGHEST)
-        for band in range(bands)
-    ]
-    return jnp.concatenate(parts)[:height]
-
-
-def _correlate_across(image: Array, weights: np.ndarray, border: str) -> Array:
-    radius, (_, width) = len(weights) // 2, image.shape
-    weights = weights.astype(np.float32)
-    if radius <= _LARGEST_SHIFTED_RADIUS:
-        padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
-        total = padded[:, radius : radius + width] * weights[radius]
-        for tap in range(1, radius + 1):
-            pair = padded[:, radius - tap : radius - tap + width] + padded[:, radius + tap : radius + tap + width]
-            total += pair * weights[radius + tap]
-        return total
-    bands = -(-width // _BAND)
-    padded = jnp.pad(image, ((0, 0), (radius, radius)), mode=border)
-    padded = jnp.pad(padded, ((0, 0), (0, bands * _BAND - width)))
-    matrix = _banded(weights).T
-    parts = [
-        jnp.dot(padded[:, band * _BAND : (band + 1) * _BAND + 2 * radius], matrix, precision=jax.lax.Precision.HIGHEST)
-        for band in range(bands)
-    ]
-    return jnp.concatenate(parts, axis=1)[:, :width]
+    parts = []
+    for band in range(bands):
+        part = lines(band * _BAND, _BAND + 2 * radius)
+        both = (matrix, part) if axis == 0 else (part, matrix.T)
+        parts.append(jnp.dot(*both, precision=jax.lax.Precision.HIGHEST))
+    padded = jnp.concatenate(parts, axis=axis)
+    return lines(0, size)
 
 
 def _banded(weights: np.ndarray) -> np.ndarray:
