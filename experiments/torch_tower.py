@@ -24,6 +24,7 @@ import transformers
 from rococo_jax.data.images import open_image
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.device_steps import BatchFeatures
+from rococo_jax.encoders.inputs import as_pixels
 
 _IMAGES_AT_ONCE = 32
 
@@ -45,7 +46,7 @@ class TorchTower(Encoder):
     def image_batches(self, images) -> Iterator[BatchFeatures]:
         """As `Encoder.image_batches`; every step has the same number of rows."""
         mean, std = (np.asarray(each, np.float32) for each in (self.preprocessing.mean, self.preprocessing.std))
-        pixels, done = self._as_pixels(images), 0
+        pixels, done = as_pixels(images, self.spec.vision.image_size, self.preprocessing), 0
         while batch := list(islice(pixels, _IMAGES_AT_ONCE)):
             rows = np.zeros((_IMAGES_AT_ONCE, *batch[0].shape), np.float32)
             rows[: len(batch)] = (np.stack(batch) * self.preprocessing.rescale_factor - mean) / std

@@ -4,6 +4,9 @@
     high       float32 with cheaper products: three passes of bfloat16 on TPUs, TF32 on GPUs (float32 on CPUs)
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
 
+The default is float32 on CPUs and high on accelerators, where float32 has no matrix units: it moves R@1 and FR@1 by no
+more than a near tie does (docs/performance.md, by emulation).
+
 The batch is found from the memory that the compiled program needs, where the platform tells how much there is.
 """
 
@@ -16,7 +19,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec, VisionSpec
+from rococo_jax.models import ModelSpec
+from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.processes import gather
 
 _HIGHEST, _HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
@@ -28,10 +32,11 @@ PRECISIONS = {
 # What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call. The last
 # unit of every length is filled up: the more tokens a unit has, the more of a short list is padding.
 _CPU_IMAGES, _CPU_TEXT_TOKENS = 16, 256
-# Enough rows for the matrix units of today's accelerators (50 x 12 tiles of 128 x 256 in an MLP of B/32), few enough
-# that one unit of padding is little.
-_ACCELERATOR_IMAGE_TOKENS, _ACCELERATOR_TEXT_TOKENS = 8192, 4096
-_RESNET_IMAGES = 64
+# A step on an accelerator takes some 1.5 ms of the host, whatever is in it. Enough work that a device needs several
+# times as long at 300 TFLOP/s for images, whose last unit alone is filled up, and about as long for texts, of which one
+# unit of every length is; and enough rows for the matrix units (50 x 12 tiles of 128 x 256 in an MLP of B/32).
+_ACCELERATOR_IMAGE_FLOPS, _ACCELERATOR_TEXT_FLOPS = 2.25e12, 0.45e12
+_ACCELERATOR_IMAGES, _ACCELERATOR_TEXT_TOKENS = (16, 1024), (4096, 16384)
 # Of the free memory; the allocator loses some to fragments.
 _USABLE = 0.9
 
@@ -41,17 +46,19 @@ class Compute:
     """What is chosen for an evaluation.
 
     Attributes:
-        precision: one of `PRECISIONS`.
+        precision: one of `PRECISIONS`; None becomes the default of JAX's devices.
         images_at_once: of a device; None for what fits.
 
     Raises:
         InputError: a value out of its range.
     """
 
-    precision: str = "float32"
+    precision: str | None = None
     images_at_once: int | None = None
 
     def __post_init__(self):
+        if self.precision is None:
+            object.__setattr__(self, "precision", default_precision(jax.default_backend()))
         if self.precision not in PRECISIONS:
             raise InputError("compute", "precision", repr(self.precision), f"one of {', '.join(PRECISIONS)}")
         if self.images_at_once is not None and self.images_at_once < 1:
@@ -72,20 +79,28 @@ class Compute:
         return f"towers in {PRECISIONS[self.precision][2]}"
 
 
+def default_precision(platform: str) -> str:
+    """What towers compute in where nothing is asked for."""
+    return "float32" if platform == "cpu" else "high"
+
+
 def images_at_once(spec: ModelSpec, platform: str) -> int:
-    """Images that a device encodes at once: on accelerators the power of two next to a fixed number of tokens."""
-    if platform == "cpu":
+    """Images that a device encodes at once: on accelerators the power of two next to a fixed number of operations."""
+    if platform == "cpu" or spec.vision is None:
         return _CPU_IMAGES
-    vision = spec.vision
-    if not isinstance(vision, VisionSpec):
-        return _RESNET_IMAGES
-    tokens = vision.grid**2 + vision.class_token
-    return 2 ** max(0, round(math.log2(_ACCELERATOR_IMAGE_TOKENS / tokens)))
+    return _power_of_two(_ACCELERATOR_IMAGE_FLOPS / image_flops(spec), *_ACCELERATOR_IMAGES)
 
 
-def text_tokens_at_once(platform: str) -> int:
-    """Tokens of texts that a device encodes at once."""
-    return _CPU_TEXT_TOKENS if platform == "cpu" else _ACCELERATOR_TEXT_TOKENS
+def text_tokens_at_once(spec: ModelSpec, platform: str) -> int:
+    """Tokens of texts that a device encodes at once, as `images_at_once`."""
+    if platform == "cpu" or spec.text is None:
+        return _CPU_TEXT_TOKENS
+    tokens = spec.text.context_length
+    return _power_of_two(_ACCELERATOR_TEXT_FLOPS / (text_flops(spec) / tokens), *_ACCELERATOR_TEXT_TOKENS)
+
+
+def _power_of_two(count: float, least: int, most: int) -> int:
+    return min(most, max(least, 2 ** round(math.log2(count))))
 
 
 def free_bytes(mesh: Mesh) -> int | None:

@@ -39,6 +39,8 @@ Program = Callable[..., jax.Array]
 BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
 
 _MADE_AHEAD = 2
+# Items that a thread hands over together, and bytes of one that does not tell, such as a photograph as it was opened.
+_GROUP, _UNKNOWN_BYTES = 16, 2**20
 # Beside one for each device, so that a device without rows is never waited for.
 STEPS_UNDER_WAY = 2
 
@@ -277,3 +279,32 @@ def made_ahead(items: Iterator[T], ahead: int = _MADE_AHEAD) -> Iterator[T]:
         while thread.is_alive():
             with contextlib.suppress(queue.Empty):
                 made.get(timeout=0.05)
+
+
+def begun(items: Iterator[Any], most_bytes: int) -> tuple[Iterator[Any], Callable[[], None]]:
+    """The items, which a thread begins to make now: as many ahead of their use as take so many bytes, by the first.
+
+    Returns:
+        The items, and what ends the thread. What making an item raised is raised where it is due.
+    """
+    try:
+        first = list(itertools.islice(items, 1))
+    except Exception as error:
+        return _failing(error), lambda: None
+    size = sum(getattr(item, "nbytes", _UNKNOWN_BYTES) for item in first) or 1
+
+    def groups() -> Iterator[list[Any]]:
+        with contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext():
+            yield first
+            while group := list(itertools.islice(items, _GROUP)):
+                yield group
+
+    made = made_ahead(groups(), max(1, most_bytes // (size * _GROUP)))
+    # The thread starts when the first is asked for, which is there.
+    started = next(made)
+    return itertools.chain(started, itertools.chain.from_iterable(made)), made.close
+
+
+def _failing(error: Exception) -> Iterator[Any]:
+    raise error
+    yield

@@ -11,11 +11,12 @@ Several processes share the parts: each encodes some on its own devices, and all
 cache folder of one process alone is sent to the others.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from jaxtyping import Float
 
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.device_steps import BatchFeatures
+from rococo_jax.encoders.device_steps import BatchFeatures, begun
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
@@ -34,9 +35,11 @@ _TEXTS_PER_PART = 4096
 # Parts of a process between two exchanges with the others: an exchange ends a batch early, and bounds the wait for
 # processes that are behind.
 _PARTS_PER_ROUND = 16
+# Of pixels that are decoded while devices do other work.
+_BYTES_AHEAD = 2**28
 
 # Batch by batch the places of the items given, and their features.
-Encode = Callable[[Sequence[Any]], Iterator[BatchFeatures]]
+Encode = Callable[[Any], Iterator[BatchFeatures]]
 
 
 def embed_images(
@@ -56,28 +59,45 @@ def embed_image_sets(
     encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
 ) -> list[Float[np.ndarray, "images dim"]]:
     """As `embed_images`, of several sets in one pass: batches go across sets, and files are decoded once for all."""
+    with images_ahead(encoder, sets, cache, features=features) as tables:
+        return tables()
+
+
+@contextlib.contextmanager
+def images_ahead(
+    encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
+) -> Iterator[Callable[[], list[Float[np.ndarray, "images dim"]]]]:
+    """What gives the result of `embed_image_sets`, and decodes the first images from now on, while devices do other
+    work: as many as take 256 MB.
+    """
     if not sets:  # a benchmark of texts alone
-        return []
+        yield list
+        return
     runs = [(images, run) for images in sets for run in images.runs(IMAGES_PER_RUN)]
     parts = [[(images, row) for row in run] for images, run in runs]
     contents = [[images.content(row) for row in run] for images, run in runs]
     view = getattr(encoder, "pixel_view", None)
 
-    def encode(items: Sequence[tuple[ImageSet, int]]) -> Iterator[BatchFeatures]:
+    def read(items: Sequence[tuple[ImageSet, int]]) -> Iterator[Any]:
         of_sets = itertools.groupby(items, lambda item: item[0])
         requests = ((images, [row for _, row in rows]) for images, rows in of_sets)
-        return encoder.image_batches(read_images(requests, view or encoder.prepare))
+        return read_images(requests, view or encoder.prepare)
 
     kind = "images" if sets[0].name == ORIGINALS or len(sets) > 1 else f"images ({sets[0].name})"
-    of_runs = features_of_parts(encoder, kind, parts, contents, encode, cache)
-    tables, done = [], 0
-    for images in sets:
-        rows = np.concatenate([run for of, run in runs if of is images])
-        table = np.empty_like(of_runs[: len(rows)])
-        table[rows] = of_runs[done : done + len(rows)]
-        done += len(rows)
-        tables.append(table if features else encoder.project_image_features(table))
-    return tables
+    work = _Pass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
+
+    def tables() -> list[np.ndarray]:
+        of_runs, made, done = work.features(), [], 0
+        for images in sets:
+            rows = np.concatenate([run for of, run in runs if of is images])
+            table = np.empty_like(of_runs[: len(rows)])
+            table[rows] = of_runs[done : done + len(rows)]
+            done += len(rows)
+            made.append(table if features else encoder.project_image_features(table))
+        return made
+
+    with work.begin():
+        yield tables
 
 
 def embed_texts(
@@ -118,69 +138,123 @@ def features_of_parts(
         encode: gives the features of any items.
         cache: where parts are kept.
     """
-    # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
-    side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
-    tower = None if cache.folder is None else encoder.describe_tower(side)
-    if tower is None and cache.folder is not None:  # what decides the vectors is not known
-        cache = EmbeddingCache(None)
-    # Encoders over several processes run in step: each takes part in every round, with items of its own or without.
-    in_step = encoder.mesh.is_multi_process
-    about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
-    keys = [cache.key(about, content) for content in contents]
-    found = {number: part for number, key in enumerate(keys) if (part := cache.get(key)) is not None}
-    for number in found:
-        cache.remember(about, keys[number], contents[number])
-    what = f"{encoder.name}: embedding {kind}"
-    with progress(what, sum(map(len, contents)), kind) as advance:
-        advance(sum(map(len, found.values())))
-        held = gather(f"{what}, what is kept", lambda: set(found))
-        kept_somewhere, kept_everywhere = set().union(*held), set.intersection(*held)
-        for number in sorted(kept_somewhere - kept_everywhere):
-            owner = next(process for process, kept in enumerate(held) if number in kept)
-            sent = gather(what, partial(_on, owner, partial(found.get, number)))[owner]
-            if number not in found:
-                advance(len(sent))
-            found[number] = sent
+    return _Pass(encoder, kind, parts, contents, encode, cache).features()
 
-        def make(numbers: Sequence[int]) -> list[np.ndarray]:
-            """Features of these parts; items that the cache knows from other parts are not encoded again."""
-            made, items, places = {}, [], []
-            known = {number: cache.find(about, contents[number]) for number in numbers}
-            left = {number: len(contents[number]) - len(known[number]) for number in numbers}
-            for number in numbers:
-                wanted = [place for place in range(len(contents[number])) if place not in known[number]]
-                items += [parts[number][place] for place in wanted]
-                places += [(number, place) for place in wanted]
-            advance(sum(map(len, known.values())))
-            cache.computed += len(items)
-            of_item, within = np.array(places, np.int64).reshape(-1, 2).T
 
-            def fill(number: int, where: Any, features: np.ndarray) -> None:
-                shape = len(contents[number]), *features.shape[1:]
-                made.setdefault(number, np.empty(shape, features.dtype))[where] = features
-                if not left[number]:
-                    cache.put(keys[number], made[number])
-                    cache.remember(about, keys[number], contents[number])
+class _Pass:
+    """A pass over parts, as `features_of_parts`. `read` makes of items what `encode` takes."""
 
-            for number, rows in known.items():
-                if rows:
-                    fill(number, list(rows), np.stack(list(rows.values())))
-            for index, features in encode(items) if items or in_step else ():
-                for number in np.unique(of_item[index]).tolist():
-                    here = of_item[index] == number
-                    left[number] -= int(here.sum())
-                    fill(number, within[index[here]], features[here])
-                advance(len(index))
-            return [made[number] for number in numbers]
+    def __init__(
+        self,
+        encoder: FeatureEncoder,
+        kind: str,
+        parts: Sequence[Any],
+        contents: Sequence[list[bytes]],
+        encode: Encode,
+        cache: EmbeddingCache,
+        read: Callable[[Sequence[Any]], Any] = list,
+    ):
+        # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
+        side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
+        tower = None if cache.folder is None else encoder.describe_tower(side)
+        if tower is None and cache.folder is not None:  # what decides the vectors is not known
+            cache = EmbeddingCache(None)
+        self.parts, self.contents, self.encode, self.cache, self.read = parts, contents, encode, cache, read
+        self.kind, self.what = kind, f"{encoder.name}: embedding {kind}"
+        # Encoders over several processes run in step: each takes part in every round, with items of its own or without.
+        self.in_step = encoder.mesh.is_multi_process
+        self.about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
+        self.keys = [cache.key(self.about, content) for content in contents]
+        self.found = {number: part for number, key in enumerate(self.keys) if (part := cache.get(key)) is not None}
+        for number in self.found:
+            cache.remember(self.about, self.keys[number], contents[number])
+        self.held = gather(f"{self.what}, what is kept", lambda: set(self.found))
+        kept_somewhere = set().union(*self.held)
+        wanted = [number for number in range(len(parts)) if number not in kept_somewhere]
+        # Of each round the parts of every process; empty for some in a short round.
+        self.rounds = [
+            [turn[place :: len(self.held)] for place in range(len(self.held))]
+            for turn in chunks(wanted, _PARTS_PER_ROUND * len(self.held))
+        ]
+        self.begun: tuple[_Share, Iterator[Any]] | None = None
 
-        wanted, process = [number for number in range(len(parts)) if number not in kept_somewhere], jax.process_index()
-        for turn in chunks(wanted, _PARTS_PER_ROUND * len(held)):
-            shares = [turn[place :: len(held)] for place in range(len(held))]  # empty for some in a short round
-            for place, made in enumerate(gather(what, lambda own=shares[process]: make(own) if own or in_step else [])):
-                found |= dict(zip(shares[place], made, strict=True))
-                if place != process:
-                    advance(sum(map(len, made)))
-    return np.concatenate([found[number] for number in range(len(parts))])
+    def begin(self) -> contextlib.ExitStack:
+        """Begins to read this process's items of the first round, until the stack is left."""
+        stack = contextlib.ExitStack()
+        if self.rounds:
+            share = self._share(self.rounds[0][jax.process_index()])
+            reading, end = begun(iter(self.read(share.items)), _BYTES_AHEAD)
+            stack.callback(end)
+            self.begun = share, reading
+        return stack
+
+    def features(self) -> np.ndarray:
+        """All parts, in order."""
+        found, held = self.found, self.held
+        with progress(self.what, sum(map(len, self.contents)), self.kind) as advance:
+            advance(sum(map(len, found.values())))
+            for number in sorted(set().union(*held) - set.intersection(*held)):
+                owner = next(process for process, kept in enumerate(held) if number in kept)
+                sent = gather(self.what, partial(_on, owner, partial(found.get, number)))[owner]
+                if number not in found:
+                    advance(len(sent))
+                found[number] = sent
+            process = jax.process_index()
+            for shares in self.rounds:
+                own = shares[process]
+                made_by = gather(self.what, lambda own=own: self._make(own, advance) if own or self.in_step else [])
+                for place, made in enumerate(made_by):
+                    found |= dict(zip(shares[place], made, strict=True))
+                    if place != process:
+                        advance(sum(map(len, made)))
+        return np.concatenate([found[number] for number in range(len(self.parts))])
+
+    def _share(self, numbers: Sequence[int]) -> "_Share":
+        """What is to be encoded of these parts; items that the cache knows from other parts are not."""
+        known = {number: self.cache.find(self.about, self.contents[number]) for number in numbers}
+        places = [
+            (number, place)
+            for number in numbers
+            for place in range(len(self.contents[number]))
+            if place not in known[number]
+        ]
+        return _Share(known, places, [self.parts[number][place] for number, place in places])
+
+    def _make(self, numbers: Sequence[int], advance: Callable[[int], None]) -> list[np.ndarray]:
+        """Features of these parts."""
+        share, reading = self.begun or (self._share(numbers), None)
+        self.begun, made = None, {}
+        left = {number: len(self.contents[number]) - len(share.known[number]) for number in numbers}
+        advance(sum(map(len, share.known.values())))
+        self.cache.computed += len(share.items)
+        of_item, within = np.array(share.places, np.int64).reshape(-1, 2).T
+
+        def fill(number: int, where: Any, features: np.ndarray) -> None:
+            shape = len(self.contents[number]), *features.shape[1:]
+            made.setdefault(number, np.empty(shape, features.dtype))[where] = features
+            if not left[number]:
+                self.cache.put(self.keys[number], made[number])
+                self.cache.remember(self.about, self.keys[number], self.contents[number])
+
+        for number, rows in share.known.items():
+            if rows:
+                fill(number, list(rows), np.stack(list(rows.values())))
+        items = self.read(share.items) if reading is None else reading
+        for index, features in self.encode(items) if share.items or self.in_step else ():
+            for number in np.unique(of_item[index]).tolist():
+                here = of_item[index] == number
+                left[number] -= int(here.sum())
+                fill(number, within[index[here]], features[here])
+            advance(len(index))
+        return [made[number] for number in numbers]
+
+
+class _Share(NamedTuple):
+    """Parts of a process in one round: vectors that the cache knows by place, places of the other items, and these."""
+
+    known: dict[int, dict[int, np.ndarray]]
+    places: list[tuple[int, int]]
+    items: list[Any]
 
 
 def _on(process: int, make: Callable[[], np.ndarray]) -> np.ndarray | None:

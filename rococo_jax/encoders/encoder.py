@@ -26,9 +26,10 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders import programs
-from rococo_jax.encoders.buckets import bucket_length, pad_rows, text_batches
+from rococo_jax.encoders.buckets import bucket_length, text_batches
 from rococo_jax.encoders.compute import Compute, free_bytes, images_at_once, largest_unit, text_tokens_at_once
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
+from rococo_jax.encoders.inputs import as_pixels, token_ids
 from rococo_jax.encoders.matching import Matcher
 from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.errors import InputError
@@ -37,8 +38,6 @@ from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import shard_model
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
-
-_PROJECTED_ROWS = 256
 
 
 class Encoder:
@@ -77,10 +76,10 @@ class Encoder:
             self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
         platform = self.mesh.devices.flat[0].platform
         self._image_rows, self._images_fit = images_at_once(self.spec, platform), False
-        self._tokens = text_tokens_at_once(platform)
+        self._tokens = text_tokens_at_once(self.spec, platform)
         self.steps = DeviceSteps(self.name, self.mesh, self._on_halved)
         self._tower_hashes: dict[str, str] = {}
-        self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
+        self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else None)
 
     @property
     def spec(self):
@@ -270,13 +269,7 @@ class Encoder:
             raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
-        rows = _PROJECTED_ROWS * self.mesh.size
-        outputs = []
-        for start in range(0, len(features), rows):
-            part = features[start : start + rows]
-            vectors = programs.projected(self._graph, method, self._state, self._place(pad_rows(part, rows)))
-            outputs.append(np.asarray(vectors)[: len(part)])
-        vectors = np.concatenate(outputs)
+        vectors = programs.project(self.mesh, self._graph, self._state, method, features)
         lengths = np.linalg.norm(vectors, axis=1)
         if not (lengths > 0.5).all():
             found = f"NaN, infinite or zero vectors in {int((~(lengths > 0.5)).sum())} of {len(vectors)} rows"
@@ -335,24 +328,11 @@ class Encoder:
             raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
 
     def _image_rows_of(self, images) -> Iterator[Rows]:
-        done, images = 0, self._as_pixels(images)
+        done, images = 0, as_pixels(images, self.spec.vision.image_size, self.preprocessing)
         # `unit` is read once a batch: a step that did not fit lowers it from another thread.
         while batch := list(islice(images, (unit := self._image_rows) * self.steps.devices)):
             yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), unit)
             done += len(batch)
-
-    def _as_pixels(self, images) -> Iterator[np.ndarray]:
-        """Image by image, as the program takes them."""
-        if isinstance(images, np.ndarray | jax.Array):
-            images = np.asarray(images)
-            if images.ndim != 4 or images.shape[3] != 3:
-                raise InputError("images", "shape", images.shape, "(images, height, width, 3)")
-            size = (self.spec.vision.image_size,) * 2
-            if images.dtype != np.uint8 and images.shape[1:3] != size:
-                raise InputError("pixels", "size", images.shape[1:3], f"{size}, as the model sees them")
-            if images.dtype == np.uint8 and images.shape[1:3] != size:
-                images = (Image.fromarray(image) for image in images)
-        return (x if isinstance(x, np.ndarray) else self.preprocessing.resize(x) for x in images)
 
     def _text_rows(self, ids: list[list[int]]) -> Iterator[Rows]:
         counts, context = [len(row) for row in ids], self.spec.text.context_length
@@ -367,30 +347,4 @@ class Encoder:
         Raises:
             InputError: the model has no text tower or no tokenizer, or a text has more tokens than its context.
         """
-        if self.spec.text is None:
-            raise InputError(self.name, "text tower", "none", "a model with a text tower")
-        if self.tokenizer is None:
-            raise InputError(self.name, "tokenizer", "none", "a model that came with its tokenizer files")
-        if isinstance(texts, str) or len(texts) == 0:
-            raise InputError(self.name, "texts", repr(texts), "a non-empty sequence of strings or lists of token ids")
-        ids = self.tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, t)) for t in texts]
-        context = self.spec.text.context_length
-        longest = max(map(len, ids))
-        if longest > context:
-            raise InputError(self.name, "token ids", f"{longest} tokens", f"at most {context}")
-        self._check_ids(ids)
-        return ids
-
-    def _check_ids(self, ids: list[list[int]]) -> None:
-        """Refuses ids that a look-up would clip, and texts that are not ended where they are pooled."""
-        text = self.spec.text
-        for row in ids:
-            if row and not 0 <= min(row) <= max(row) < text.vocabulary_size:
-                found = max(row) if min(row) >= 0 else min(row)
-                raise InputError(self.name, "token ids", found, f"0 to {text.vocabulary_size - 1}")
-            if text.pooling == "first_eos" and text.eos_id not in row:
-                raise InputError(self.name, "token ids", f"no {text.eos_id} in a text", "every text ended by it")
-
-    def _place(self, rows: np.ndarray) -> jax.Array:
-        sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
-        return jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+        return token_ids(self.name, self.spec.text, self.tokenizer, texts)

@@ -4,12 +4,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.encoders.buckets import pad_rows
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models.fsdp import merge_gathered
 from rococo_jax.models.products import float32_products
+from rococo_jax.runtime import AXES
+
+_PROJECTED_ROWS = 256
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -57,3 +62,15 @@ def projected(graph, method: str, state, features) -> jax.Array:
     if model.sharded_over is None:
         return vectors
     return jax.lax.with_sharding_constraint(vectors, NamedSharding(model.sharded_over, PartitionSpec()))
+
+
+def project(mesh: Mesh, graph, state, method: str, features: np.ndarray) -> np.ndarray:
+    """`projected` of any number of rows, in units of a fixed number for each device."""
+    rows, sharding = _PROJECTED_ROWS * mesh.size, NamedSharding(mesh, PartitionSpec(AXES))
+    outputs = []
+    for start in range(0, len(features), rows):
+        part = features[start : start + rows]
+        padded = pad_rows(part, rows)
+        placed = jax.make_array_from_callback(padded.shape, sharding, padded.__getitem__)
+        outputs.append(np.asarray(projected(graph, method, state, placed))[: len(part)])
+    return np.concatenate(outputs)

@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
+from rococo_jax.encoders.embedding import embed_texts, images_ahead
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
@@ -27,10 +27,9 @@ def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: Embedd
     Raises:
         InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
     """
-    tables = {TEXTS: embed_texts(encoder, benchmark.texts, cache)}
-    tables |= zip(
-        benchmark.image_sets, embed_image_sets(encoder, list(benchmark.image_sets.values()), cache), strict=True
-    )
+    with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
+        tables = {TEXTS: embed_texts(encoder, benchmark.texts, cache)}
+        tables |= zip(benchmark.image_sets, images(), strict=True)
     widths = {name: vectors.shape[1] for name, vectors in tables.items()}
     if len(set(widths.values())) > 1:
         images, texts = next(width for name, width in widths.items() if name != TEXTS), widths[TEXTS]

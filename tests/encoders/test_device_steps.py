@@ -4,6 +4,9 @@ The tower is a program that does nothing, so that whole benchmarks can be counte
 """
 
 import dataclasses
+import itertools
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +16,12 @@ import pytest
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.buckets import bucket_length
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import images_at_once
-from rococo_jax.encoders.device_steps import made_ahead
+from rococo_jax.encoders.compute import images_at_once, text_tokens_at_once
+from rococo_jax.encoders.device_steps import begun, made_ahead
 from rococo_jax.encoders.embedding import embed_texts, features_of_parts
 from rococo_jax.errors import InputError
 from rococo_jax.models import VisionSpec
+from rococo_jax.models.flops import image_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
 CONTEXT = 77
@@ -101,15 +105,54 @@ def test_parts_of_texts_are_kept_before_all_are_done(monkeypatch, tmp_path):
     assert kept[0] == 0 and kept[-1] >= 10
 
 
-def test_images_on_an_accelerator_by_tokens():
-    def images(**changed):
-        vision = dict(image_size=224, patch_size=32, width=64, layers=1, heads=1, mlp_width=64, activation="gelu",
-                      norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False,
-                      pooling="cls")  # fmt: skip
-        return images_at_once(dataclasses.replace(tiny_spec(), vision=VisionSpec(**vision | changed)), "tpu")
+def test_a_step_on_an_accelerator_has_work_for_longer_than_the_host_needs():
+    def unit(patch: int, width: int, layers: int, side: int = 224) -> tuple[int, float]:
+        vision = VisionSpec(image_size=side, patch_size=patch, width=width, layers=layers, heads=width // 64,
+                            mlp_width=4 * width, activation="gelu", norm_eps=1e-5, class_token=True, patch_bias=False,
+                            norm_before_blocks=True, layer_scale=False, pooling="cls")  # fmt: skip
+        spec = dataclasses.replace(tiny_spec(), vision=vision)
+        return images_at_once(spec, "tpu"), images_at_once(spec, "tpu") * image_flops(spec) / 300e12
 
-    assert images() == 128 and images(patch_size=16) == 32
-    assert images(patch_size=14, image_size=384, class_token=False, pooling="mean") == 8
+    units = {name: unit(*sizes) for name, sizes in {
+        "S/16": (16, 384, 12), "B/32": (32, 768, 12), "B/16": (16, 768, 12), "L/14 at 336": (14, 1024, 24, 336),
+    }.items()}  # fmt: skip
+    assert {name: images for name, (images, _) in units.items()} == {
+        "S/16": 256, "B/32": 256, "B/16": 64, "L/14 at 336": 16
+    }  # fmt: skip
+    # Seconds of a device at 300 TFLOP/s; a step takes some 1.5 ms of the host.
+    assert all(3 * 1.5e-3 < seconds < 25e-3 for _, seconds in units.values()), units
+    # Small text towers have long units, up to where the padding of sixteen lengths would cost more.
+    assert [text_tokens_at_once(tiny_spec(), platform) for platform in ("cpu", "gpu")] == [256, 16384]
+
+
+def test_items_begun_ahead_are_bounded_and_end_with_what_ends_them():
+    made = []
+
+    def items():
+        for number in range(10_000):
+            made.append(number)
+            yield np.full(1000, number, np.uint8)
+
+    threads = threading.active_count()
+    reading, end = begun(items(), most_bytes=100_000)
+    deadline = time.monotonic() + 20
+    while len(made) < 97 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    # Six groups of 16 in the queue, one in hand, and the first.
+    assert 97 <= len(made) <= 1 + 8 * 16
+    assert [int(row[0]) for row in itertools.islice(reading, 40)] == list(range(40))
+    end()
+    assert threading.active_count() == threads
+
+    def broken():
+        raise OSError("no file")
+        yield
+
+    reading, end = begun(broken(), 1)
+    with pytest.raises(OSError, match="no file"):
+        next(reading)
+    end()
 
 
 def out_of_memory_above(rows: int, program, devices: int):

@@ -115,7 +115,7 @@ def test_short_lists_of_captions_compute_little_padding_on_cpus(texts, most, rea
     captions = [text for each in read_captions(real_data / "coco" / "captions_test.json") for text in each.captions]
     # A token a word or mark, a start and an end, about as CLIP's tokenizer has it.
     counts = [len(re.findall(r"\w+|[^\w\s]", text)) + 2 for text in captions[:texts]]
-    batches = text_batches(counts, 77, text_tokens_at_once("cpu"))
+    batches = text_batches(counts, 77, text_tokens_at_once(tiny_spec(), "cpu"))
     assert sum(batch.unit * batch.length for batch in batches) <= most * sum(counts)
 
 

@@ -1,10 +1,14 @@
 """An item is embedded once: other parts, of other benchmarks, read what some part has, and compute the rest."""
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
+from rococo_jax.evaluation import embedding as evaluation_embedding
 from tests.support.tiny import random_captions, tiny_encoder
 
 
@@ -58,3 +62,40 @@ def test_a_part_of_another_length_than_its_index_is_not_used(rows, tmp_path):
     assert cache.find(about, items[:2]) == {} and cache.read == 0
     cache.put(key, np.ones((3, 5), np.float32))
     assert sorted(cache.find(about, items[:2])) == [0, 1]
+
+
+class Drawn:
+    """Images that say when the first of them is made."""
+
+    name = "originals"
+
+    def __init__(self, count: int):
+        self.pixels = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), np.uint8)
+        self.begun = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def runs(self, size: int) -> list[list[int]]:
+        return [list(range(start, min(start + size, len(self)))) for start in range(0, len(self), size)]
+
+    def content(self, row: int) -> bytes:
+        return self.pixels[row].tobytes()
+
+    def read(self, rows, prepare):
+        self.begun.set()
+        return [self.pixels[row] for row in rows]
+
+
+def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
+    encoder, images, captions = tiny_encoder(), Drawn(40), random_captions(20)
+
+    def texts_then_images(*rest):
+        assert images.begun.wait(20)
+        return embed_texts(*rest)
+
+    monkeypatch.setattr(evaluation_embedding, "embed_texts", texts_then_images)
+    benchmark = SimpleNamespace(texts=captions, image_sets={"originals": images})
+    tables = evaluation_embedding.embed_benchmark(encoder, benchmark, EmbeddingCache(None)).tables
+    np.testing.assert_array_equal(tables["originals"], encoder.encode_image(images.pixels))
+    np.testing.assert_array_equal(tables["texts"], encoder.encode_text(captions))
