@@ -1,11 +1,12 @@
 """An item is embedded once: other parts, of other benchmarks, read what some part has, and compute the rest."""
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.evaluation import embedding as evaluation_embedding
@@ -82,9 +83,15 @@ class Drawn:
     def content(self, row: int) -> bytes:
         return self.pixels[row].tobytes()
 
-    def read(self, rows, prepare):
+    def read(self, rows, prepare=None):
         self.begun.set()
-        return [self.pixels[row] for row in rows]
+        return iter([self.pixels[row] for row in rows])
+
+    def thumbnail(self, row: int) -> Image.Image:
+        return Image.fromarray(self.pixels[row])
+
+    def note(self, row: int) -> str:
+        return ""
 
 
 def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
@@ -95,7 +102,7 @@ def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
         return embed_texts(*rest)
 
     monkeypatch.setattr(evaluation_embedding, "embed_texts", texts_then_images)
-    benchmark = SimpleNamespace(texts=captions, image_sets={"originals": images})
+    benchmark = Benchmark("drawn", (), tuple(captions), {"originals": images}, ())
     tables = evaluation_embedding.embed_benchmark(encoder, benchmark, EmbeddingCache(None)).tables
     np.testing.assert_array_equal(tables["originals"], encoder.encode_image(images.pixels))
     np.testing.assert_array_equal(tables["texts"], encoder.encode_text(captions))
