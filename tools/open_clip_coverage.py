@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
-from rococo_jax.checkpoints.formats.open_clip_config import TEXT_FAMILIES
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.checkpoints.tensors import Tensors, check_tensors
 from rococo_jax.errors import InputError
@@ -41,8 +40,13 @@ TEXT_TOWERS: dict[str, dict[str, Any]] = {
         "model_type": "xlm-roberta", "vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1,
         "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096,
     },
-    "facebook/nllb-200-distilled-600M": {"model_type": "m2m_100"},
-    "facebook/nllb-200-distilled-1.3B": {"model_type": "m2m_100"},
+    "facebook/nllb-200-distilled-600M": {
+        "model_type": "m2m_100", "vocab_size": 256206, "max_position_embeddings": 1024, "encoder_layers": 12,
+    },
+    "facebook/nllb-200-distilled-1.3B": {
+        "model_type": "m2m_100", "vocab_size": 256206, "max_position_embeddings": 1024, "encoder_layers": 24,
+        "encoder_ffn_dim": 8192, "decoder_layers": 24, "decoder_ffn_dim": 8192,
+    },
 }  # fmt: skip
 
 
@@ -88,8 +92,6 @@ def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tu
     about = {name: (shape, np.dtype("float32")) for name, shape in shapes.items()}
     tensors = Tensors(Path(source), about, lambda name: np.zeros(shapes[name], np.float32))
     hf = TEXT_TOWERS.get(config["text_cfg"].get("hf_model_name"))
-    if hf is not None and hf["model_type"] not in TEXT_FAMILIES:
-        return f"a text tower of kind {hf['model_type']}"
     try:
         spec, table, _ = towers_of_open_clip(config, config, Path(source), tensors, source, None, hf)
         check_tensors(tensors, table, parameter_shapes(spec))
@@ -111,9 +113,7 @@ def main() -> None:
     total = converts = 0
     for architecture, tag in published_tags(open_clip):
         if architecture not in shapes:
-            text = open_clip.get_model_config(architecture)["text_cfg"].get("hf_model_name")
-            foreign = TEXT_TOWERS.get(text, {}).get("model_type", "bert") in (*TEXT_FAMILIES, "bert")
-            shapes[architecture] = shapes_of(open_clip, open_clip.get_model_config(architecture)) if foreign else {}
+            shapes[architecture] = shapes_of(open_clip, open_clip.get_model_config(architecture))
         reason = why_not(open_clip, architecture, tag, shapes[architecture])
         total, converts = total + 1, converts + (reason is None)
         key = architecture if reason is None else f"{architecture} "

@@ -181,8 +181,8 @@ KERNEL = Transform(
     to_theirs=lambda ours, count: [kernel.T for kernel in np.split(ours, count, axis=-1)],
 )
 
-# A convolution over patches of pixels.
-PATCH = patch()
+# A convolution over patches of pixels, and one over single cells.
+PATCH, POINT = patch(), patch(1)
 
 # A convolution: (outputs, inputs, rows, columns) there, (rows, columns, inputs, outputs) here.
 CONVOLUTION = Transform(
@@ -251,9 +251,16 @@ def linear_rows(ours: str, *theirs: str, bias: bool = True) -> list[Row]:
     return rows + ([Row(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))] if bias else [])
 
 
-def norm_rows(ours: str, theirs: str) -> list[Row]:
+def convolution_rows(ours: str, theirs: str, transform: Transform = CONVOLUTION, first_layer: int = 0) -> list[Row]:
+    """Of a convolution of torch with a bias."""
+    kernel = Row(f"{ours}.kernel", f"{theirs}.weight", transform, first_layer)
+    return [kernel, Row(f"{ours}.bias", f"{theirs}.bias", first_layer=first_layer)]
+
+
+def norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
     """Of a layer norm of torch."""
-    return [Row(f"{ours}.scale", f"{theirs}.weight"), Row(f"{ours}.bias", f"{theirs}.bias")]
+    names = {"scale": "weight", "bias": "bias"}
+    return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
 
 
 def batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:

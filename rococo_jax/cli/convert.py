@@ -122,4 +122,5 @@ _PARTS = {
     "norm_changes": "norms of what a block adds",
     "norm_after_pooling": "norm after the pooling",
     "stem_width": "convolutions before the patches",
+    "mbconv": "stages of convolutions before the patches",
 }

@@ -5,7 +5,7 @@ from typing import Any
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.openai import activation_by_name
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
-from rococo_jax.models import EfficientNetSpec, ResNetSpec, parameter_counts
+from rococo_jax.models import EfficientNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
 # Tables are padded by some per cent; a tokenizer that fills less than half of one is most likely another model's.
@@ -84,8 +84,7 @@ def _image_warnings(encoder: Any) -> list[str]:
             f"image size: positions were trained for {vision.position_grid} x {vision.position_grid} patches and are "
             f"interpolated to {vision.grid} x {vision.grid}"
         )
-    if not isinstance(vision, ResNetSpec | EfficientNetSpec) and vision.image_size % vision.patch_size:
-        left = vision.image_size % vision.patch_size
+    if left := vision.border_pixels:
         found.append(f"image size: {left} pixels at the right and bottom fill no patch and are not seen")
     if isinstance(vision, EfficientNetSpec) and (limits := preprocessing.limits) != (-1.0, 1.0):
         found.append(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.products import add_to_rows, convolution, multiply_rows
 from rococo_jax.models.spec import ConvNextSpec
-from rococo_jax.models.stack import Stack
+from rococo_jax.models.stages import ConvolutionalTower, Stack
 from rococo_jax.models.transformer import Mlp
 from rococo_jax.models.vision import patches_of
 
@@ -65,35 +65,24 @@ def _on_patches(map_: Linear, x: Float[Array, "b h w c"], size: int) -> Float[Ar
     return map_(patches_of(x, size)).reshape(batch, height // size, width // size, -1)
 
 
-class ConvNextTower(nnx.Module):
-    """An image tower with the interface of `VisionTower`; tokens are the cells of the last map, row by row."""
+class ConvNextTower(ConvolutionalTower):
+    """Tokens are the cells of the last map, not normed."""
 
     def __init__(self, spec: ConvNextSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        self.spec, self.dtype, self.pooling = spec, dtype, None
+        super().__init__(spec, dtype)
         self.stem = Linear(3 * 16, spec.widths[0], dtype=dtype, rngs=rngs)
         self.stem_norm = LayerNorm(spec.widths[0], spec.norm_eps)
-        stages, inputs = [], spec.widths[0]
-        for number, (width, layers) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
-            stages.append(ConvNextStage(inputs, width, layers, spec.norm_eps, number > 0, dtype=dtype, rngs=rngs))
-            inputs = width
-        self.stage1, self.stage2, self.stage3, self.stage4 = stages
-        self.norm = LayerNorm(inputs, spec.norm_eps)
 
-    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
-        return self.pool(self.tokens(pixels))
+        def stage(number: int) -> ConvNextStage:
+            inputs, width, layers = spec.widths[max(number - 1, 0)], spec.widths[number], spec.stage_layers[number]
+            return ConvNextStage(inputs, width, layers, spec.norm_eps, number > 0, dtype=dtype, rngs=rngs)
 
-    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b cells features"]:
-        """The cells of the last map, float32, not normed. Raises ValueError for pixels of another size than the
-        tower's.
-        """
-        size = self.spec.image_size
-        if pixels.shape[1:3] != (size, size):
-            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
-        x = self.stem_norm(_on_patches(self.stem, pixels, 4)).astype(self.dtype)
-        for stage in (self.stage1, self.stage2, self.stage3, self.stage4):
-            x = stage(x)
-        return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+        self.add_stages(stage)
+        self.norm = LayerNorm(spec.features, spec.norm_eps)
+
+    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        """The last map."""
+        return self.through_stages(self.stem_norm(_on_patches(self.stem, pixels, 4)).astype(self.dtype))
 
     def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""

@@ -27,6 +27,11 @@ class ConvolutionalSpec(CheckedSpec):
         """Cells along a side of the last map, rounded down."""
         return self.image_size // self.patch_size
 
+    @property
+    def border_pixels(self) -> int:
+        """Rows at the bottom, and columns at the right, that no cell sees. Padded convolutions see all."""
+        return 0
+
 
 @dataclasses.dataclass(frozen=True)
 class ResNetSpec(ConvolutionalSpec):
@@ -67,6 +72,10 @@ class ConvNextSpec(ConvolutionalSpec):
     # No positions are stored, so any size will do.
     class_token: ClassVar[bool] = False
     position_grid: ClassVar[None] = None
+
+    @property
+    def border_pixels(self) -> int:
+        return self.image_size % self.patch_size
 
     @property
     def features(self) -> int:
@@ -181,3 +190,68 @@ class EfficientNetSpec(ConvolutionalSpec):
     def gate_width(self, inputs: int) -> int:
         """Channels that the gates of a block are computed from, by the channels that it reads."""
         return max(1, int(inputs * self.squeeze))
+
+
+@dataclasses.dataclass(frozen=True)
+class FastVitSpec(ConvolutionalSpec):
+    """FastViT (`models.fastvit`); the tuples have one entry a stage.
+
+    Attributes:
+        squeezed: whether the change of size before a stage has gates.
+        attention_stages: how many of the last stages mix cells by attention, all others by convolutions.
+        mlp_ratio: hidden channels of an MLP over those that it reads.
+        layer_norm: attention reads what a layer norm gives, else a batch norm.
+    """
+
+    image_size: int
+    widths: tuple[int, ...]
+    stage_layers: tuple[int, ...]
+    squeezed: tuple[bool, ...]
+    attention_stages: int
+    mlp_ratio: int
+    layer_norm: bool
+    pooling: Literal["mean"] = "mean"
+
+    architecture: ClassVar[str] = "FastViT"
+    head_width: ClassVar[int] = 32
+    class_token: ClassVar[bool] = False
+    position_grid: ClassVar[None] = None
+
+    def __post_init__(self):
+        if not len(self.widths) == len(self.squeezed) == len(self.stage_layers) > self.attention_stages:
+            found = f"{len(self.widths)} widths, {len(self.squeezed)} squeezed, {len(self.stage_layers)} stage_layers"
+            wanted = "one entry for each stage in every list, and fewer attention_stages"
+            raise InputError("vision spec", "stages", found, wanted)
+        super().__post_init__()
+        if wrong := [width for stage, width in enumerate(self.widths) if self.attends(stage) and width % 32]:
+            raise InputError("vision spec", "widths", wrong, f"heads of {self.head_width} channels in attention stages")
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels along a side that one cell of the last map stands for."""
+        return 2 << len(self.stage_layers)
+
+    @property
+    def grid(self) -> int:
+        """Cells along a side of the last map: every change of size rounds up."""
+        return -(-self.image_size // self.patch_size)
+
+    @property
+    def features(self) -> int:
+        """Length of the pooled vector."""
+        return 2 * self.widths[-1]
+
+    def attends(self, stage: int) -> bool:
+        """Whether a stage mixes cells by attention."""
+        return stage >= len(self.stage_layers) - self.attention_stages
+
+
+@dataclasses.dataclass(frozen=True)
+class MbConvSpec(CheckedSpec):
+    """Convolutions before a transformer (`models.mbconv`), which halve the map four times."""
+
+    what: ClassVar[str] = "mbconv"
+
+    stem_width: int
+    widths: tuple[int, int]
+    stage_layers: tuple[int, int]

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.convnext import ConvNextTower
 from rococo_jax.models.efficientnet import EfficientNetTower
+from rococo_jax.models.fastvit import FastVitTower
 from rococo_jax.models.grid_resnet import GridResNetTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
@@ -24,12 +25,14 @@ from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
     EfficientNetSpec,
+    FastVitSpec,
     GridResNetSpec,
     HeadSpec,
     ModelSpec,
     ResNetSpec,
     VisionSpec,
 )
+from rococo_jax.models.stages import ConvolutionalTower
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.vision import VisionTower
 
@@ -141,12 +144,11 @@ _TOWERS = {
     ConvNextSpec: ConvNextTower,
     GridResNetSpec: GridResNetTower,
     EfficientNetSpec: EfficientNetTower,
+    FastVitSpec: FastVitTower,
 }
 
 
-def _vision(
-    spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs
-) -> VisionTower | ResNetTower | ConvNextTower | GridResNetTower | EfficientNetTower:
+def _vision(spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> VisionTower | ConvolutionalTower:
     return _TOWERS[type(spec)](spec, dtype=dtype, rngs=rngs)
 
 

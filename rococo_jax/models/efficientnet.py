@@ -16,9 +16,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, Linear
-from rococo_jax.models.resnet import Convolution
 from rococo_jax.models.spec import EfficientNetSpec
-from rococo_jax.models.stack import Stack
+from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
 
 
 class InvertedBottleneck(nnx.Module):
@@ -51,46 +50,26 @@ class InvertedBottleneck(nnx.Module):
         return (y + x.astype(jnp.float32) if self.shortcut else y).astype(self.dtype)
 
 
-class EfficientNetStage(nnx.Module):
-    """Blocks of one width; the first may halve the map."""
-
-    def __init__(self, spec: EfficientNetSpec, stage: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.first = InvertedBottleneck(spec, stage, True, dtype=dtype, rngs=rngs)
-        layers = spec.stage_layers[stage] - 1
-
-        def make(rngs: nnx.Rngs) -> InvertedBottleneck:
-            return InvertedBottleneck(spec, stage, False, dtype=dtype, rngs=rngs)
-
-        self.blocks = Stack(layers, make, rngs=rngs) if layers else None
-
-    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 width"]:
-        x = self.first(x)
-        return x if self.blocks is None else self.blocks(x)
-
-
-class EfficientNetTower(nnx.Module):
-    """An image tower with the interface of `VisionTower`; tokens are the cells of the last map, row by row."""
+class EfficientNetTower(ConvolutionalTower):
+    """Tokens are the cells of the last map."""
 
     def __init__(self, spec: EfficientNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        self.spec, self.dtype, self.pooling = spec, dtype, None
+        super().__init__(spec, dtype)
         self.stem = Convolution(3, 3, spec.stem_width, stride=2, padding=(0, 1), dtype=dtype, rngs=rngs)
         self.stem_norm = FrozenBatchNorm(spec.stem_width, spec.norm_eps)
-        for stage in range(len(spec.widths)):
-            setattr(self, f"stage{stage + 1}", EfficientNetStage(spec, stage, dtype=dtype, rngs=rngs))
 
-    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
-        return self.pool(self.tokens(pixels))
+        def stage(number: int) -> Stage:
+            def block(first: bool, rngs: nnx.Rngs) -> InvertedBottleneck:
+                return InvertedBottleneck(spec, number, first, dtype=dtype, rngs=rngs)
 
-    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b cells features"]:
-        """The cells of the last map, float32. Raises ValueError for pixels of another size than the tower's."""
-        size = self.spec.image_size
-        if pixels.shape[1:3] != (size, size):
-            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+            return Stage(spec.stage_layers[number], block, rngs=rngs)
+
+        self.add_stages(stage)
+
+    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        """The last map."""
         x = ACTIVATIONS[self.spec.activation](self.stem_norm(self.stem(pixels))).astype(self.dtype)
-        for stage in range(len(self.spec.widths)):
-            x = getattr(self, f"stage{stage + 1}")(x)
-        return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+        return self.through_stages(x)
 
     def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""

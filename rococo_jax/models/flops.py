@@ -10,8 +10,10 @@ Norms, activations, softmax and word look-up are left out, under one per cent of
 from rococo_jax.models.spec import (
     ConvNextSpec,
     EfficientNetSpec,
+    FastVitSpec,
     GridResNetSpec,
     HeadSpec,
+    MbConvSpec,
     ModelSpec,
     ResNetSpec,
     TextSpec,
@@ -99,7 +101,8 @@ def _vit(spec: VisionSpec, patches: int | None = None) -> int:
     tokens = patches + spec.class_token
     stem = spec.stem_width
     values = 4 * stem if stem else 3 * spec.patch_size**2
-    total = _linear(patches, values, width) + _blocks(spec, tokens)
+    embedded = _linear(patches, values, width) if spec.mbconv is None else _mbconv(spec.mbconv, spec.image_size, width)
+    total = embedded + _blocks(spec, tokens)
     if stem:
         total += _linear(16 * patches, 48, stem) + _linear(4 * patches, 4 * stem, stem)
     if spec.pooling in ("attention", "cross"):
@@ -108,6 +111,38 @@ def _vit(spec: VisionSpec, patches: int | None = None) -> int:
     if spec.pooling == "attention":
         total += 2 * _linear(1, width, spec.pooling_mlp_width or spec.mlp_width)
     return total
+
+
+def _mbconv(spec: MbConvSpec, side: int, outputs: int) -> int:
+    after, inputs = (side + 1) // 2, spec.stem_width
+    total = _convolution(side, after, 3, 2, 3, inputs) + _convolution(after, after, 3, 1, inputs, inputs)
+    for width, blocks in zip(spec.widths, spec.stage_layers, strict=True):
+        for block in range(blocks):
+            side, after = after, after if block else (after + 1) // 2
+            hidden, stride = 4 * width, 1 if block else 2
+            total += _linear(side**2, inputs, hidden) + _convolution(side, after, 3, stride, 1, hidden)
+            total += _linear(after**2, hidden, width) + (_linear(after**2, inputs, width) if inputs != width else 0)
+            inputs = width
+    return total + _convolution(after, (after + 1) // 2, 3, 2, inputs, outputs)
+
+
+def _fastvit(spec: FastVitSpec) -> int:
+    side, inputs = (spec.image_size + 1) // 2, spec.widths[0]
+    total = _convolution(spec.image_size, side, 3, 2, 3, inputs)
+    after = (side + 1) // 2
+    total += _convolution(side, after, 3, 2, 1, inputs) + _linear(after**2, inputs, inputs)
+    for stage, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
+        side = after
+        if stage:
+            after = (side + 1) // 2
+            total += _convolution(side, after, 7, 2, 1, width) + _linear(after**2, width, width)
+            total += _linear(2, width, width // 4) if spec.squeezed[stage] else 0
+        cells, wide = after**2, _convolution(after, after, 7, 1, 1, width)
+        mixed = _linear(cells, width, 4 * width) + _attention(cells, cells, width)
+        mixed = mixed if spec.attends(stage) else _convolution(after, after, 3, 1, 1, width)
+        total += wide if spec.attends(stage) else 0
+        total += blocks * (mixed + wide + 2 * _linear(cells, width, spec.mlp_ratio * width))
+    return total + _convolution(after, after, 3, 1, 1, spec.features) + _linear(2, spec.features, spec.features // 16)
 
 
 def _convnext(spec: ConvNextSpec) -> int:
@@ -185,7 +220,13 @@ _TOWERS = {
     ConvNextSpec: _convnext,
     GridResNetSpec: _grid_resnet,
     EfficientNetSpec: _efficientnet,
+    FastVitSpec: _fastvit,
 }
+
+
+def _convolution(side: int, after: int, size: int, stride: int, inputs: int, outputs: int) -> int:
+    """A convolution padded by half its size; `inputs` are the channels of a group."""
+    return _linear(_reach(side, after, size, stride) ** 2, inputs, outputs)
 
 
 def _reach(side: int, outputs: int, size: int, stride: int = 1, before: int | None = None) -> int:

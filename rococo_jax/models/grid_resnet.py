@@ -17,9 +17,8 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.generalized_pooling import GeneralizedPooling
 from rococo_jax.models.layers import FrozenBatchNorm
-from rococo_jax.models.resnet import Convolution
 from rococo_jax.models.spec import GridResNetSpec
-from rococo_jax.models.stack import Stack
+from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
 
 _EXPANSION = 4
 
@@ -56,57 +55,36 @@ class GridBottleneck(nnx.Module):
         return jax.nn.relu(y + x.astype(jnp.float32)).astype(self.conv1.dtype)
 
 
-class GridStage(nnx.Module):
-    """Blocks on maps of one size; the first has a projection in its shortcut."""
-
-    def __init__(
-        self, spec: GridResNetSpec, inputs: int, channels: int, layers: int, stride: int, *, dtype: DTypeLike,
-        rngs: nnx.Rngs,
-    ):  # fmt: skip
-        self.first = GridBottleneck(spec, inputs, channels, first=True, stride=stride, dtype=dtype, rngs=rngs)
-
-        def make(rngs: nnx.Rngs) -> GridBottleneck:
-            return GridBottleneck(spec, _EXPANSION * channels, channels, dtype=dtype, rngs=rngs)
-
-        self.blocks = Stack(layers - 1, make, rngs=rngs) if layers > 1 else None
-
-    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
-        x = self.first(x)
-        return x if self.blocks is None else self.blocks(x)
-
-
-class GridResNetTower(nnx.Module):
-    """An image tower with the interface of `VisionTower`; tokens are the cells of the last map, row by row."""
+class GridResNetTower(ConvolutionalTower):
+    """Tokens are the cells of the last map."""
 
     def __init__(self, spec: GridResNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        self.spec, self.dtype = spec, dtype
+        super().__init__(spec, dtype)
         self.stem = Convolution(7, 3, spec.width, stride=2, dtype=dtype, rngs=rngs)
         self.stem_norm = FrozenBatchNorm(spec.width)
-        stages, inputs = [], spec.width
-        for number, layers in enumerate(spec.stage_layers):
+
+        def stage(number: int) -> Stage:
             channels = spec.width << number
-            stages.append(GridStage(spec, inputs, channels, layers, 1 + (number > 0), dtype=dtype, rngs=rngs))
-            inputs = _EXPANSION * channels
-        self.stage1, self.stage2, self.stage3, self.stage4 = stages
-        self.pooling = GeneralizedPooling(inputs, spec.pooling_width, dtype=dtype, rngs=rngs)
+            before, stride = (_EXPANSION * channels // 2, 2) if number else (spec.width, 1)
 
-    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
-        return self.pool(self.tokens(pixels))
+            def block(first: bool, rngs: nnx.Rngs) -> GridBottleneck:
+                inputs, step = (before, stride) if first else (_EXPANSION * channels, 1)
+                return GridBottleneck(spec, inputs, channels, first=first, stride=step, dtype=dtype, rngs=rngs)
 
-    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b cells channels"]:
-        """The cells of the last map, float32. Raises ValueError for pixels of another size than the tower's."""
-        size = self.spec.image_size
-        if pixels.shape[1:3] != (size, size):
-            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+            return Stage(spec.stage_layers[number], block, rngs=rngs)
+
+        self.add_stages(stage)
+        outputs = _EXPANSION * (spec.width << (len(spec.stage_layers) - 1))
+        self.pooling = GeneralizedPooling(outputs, spec.pooling_width, dtype=dtype, rngs=rngs)
+
+    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 channels"]:
+        """The last map."""
         x = jax.nn.relu(self.stem_norm(self.stem(pixels))).astype(self.dtype)
         before = 0 if self.spec.caffe else 1
         after = (x.shape[1] + before - 3) % 2 if self.spec.caffe else 1
         around = ((0, 0), (before, after), (before, after), (0, 0))
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
-        for stage in (self.stage1, self.stage2, self.stage3, self.stage4):
-            x = stage(x)
-        return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+        return self.through_stages(x)
 
     def pool(self, tokens: Float[Array, "b cells channels"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""

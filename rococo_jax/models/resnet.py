@@ -15,40 +15,11 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import FrozenBatchNorm, Linear
-from rococo_jax.models.products import convolution
 from rococo_jax.models.spec import ResNetSpec
-from rococo_jax.models.stack import Stack
+from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
 from rococo_jax.models.vision import positions_on_grid
 
 _EXPANSION = 4
-
-
-class Convolution(nnx.Module):
-    """A convolution without bias, by default padded so that stride 1 keeps the size (torch's `padding=size // 2`, not
-    "SAME"); `padding` are the zeros before and after a line.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        inputs: int,
-        outputs: int,
-        *,
-        stride: int = 1,
-        groups: int = 1,
-        padding: tuple[int, int] | None = None,
-        dtype: DTypeLike,
-        rngs: nnx.Rngs,
-    ):
-        self.stride, self.groups, self.dtype = stride, groups, dtype
-        self.padding = (size // 2, size // 2) if padding is None else padding
-        shape = (size, size, inputs // groups, outputs)
-        initial = jax.nn.initializers.lecun_normal()(rngs.params(), shape, jnp.float32)
-        self.kernel = nnx.Param(initial)
-
-    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
-        padding = (self.padding,) * 2
-        return convolution(x, self.kernel[...], self.dtype, stride=self.stride, padding=padding, groups=self.groups)
 
 
 def _average(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
@@ -81,22 +52,6 @@ class Bottleneck(nnx.Module):
         return jax.nn.relu(y + x.astype(jnp.float32)).astype(self.conv1.dtype)
 
 
-class Stage(nnx.Module):
-    """Blocks on maps of one size."""
-
-    def __init__(self, inputs: int, width: int, layers: int, halve: bool, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.first = Bottleneck(inputs, width, first=True, halve=halve, dtype=dtype, rngs=rngs)
-
-        def make(rngs: nnx.Rngs) -> Bottleneck:
-            return Bottleneck(_EXPANSION * width, width, dtype=dtype, rngs=rngs)
-
-        self.blocks = Stack(layers - 1, make, rngs=rngs) if layers > 1 else None
-
-    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
-        x = self.first(x)
-        return x if self.blocks is None else self.blocks(x)
-
-
 class MeanQueryPooling(nnx.Module):
     """One attention whose query is the first token. The product that usually follows it is the model's head."""
 
@@ -118,43 +73,45 @@ class MeanQueryPooling(nnx.Module):
         return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
 
 
-class ResNetTower(nnx.Module):
-    """An image tower with the interface of `VisionTower`. Tokens are the mean and then the cells of the last map."""
+class ResNetTower(ConvolutionalTower):
+    """Tokens are the mean and then the cells of the last map."""
 
     def __init__(self, spec: ResNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        self.spec, self.dtype = spec, dtype
+        super().__init__(spec, dtype)
         half, width = spec.width // 2, spec.width
         self.stem1 = Convolution(3, 3, half, stride=2, dtype=dtype, rngs=rngs)
         self.stem2 = Convolution(3, half, half, dtype=dtype, rngs=rngs)
         self.stem3 = Convolution(3, half, width, dtype=dtype, rngs=rngs)
         self.norm1, self.norm2, self.norm3 = FrozenBatchNorm(half), FrozenBatchNorm(half), FrozenBatchNorm(width)
-        stages, inputs = [], width
-        for number, layers in enumerate(spec.stage_layers):
-            stages.append(Stage(inputs, width << number, layers, number > 0, dtype=dtype, rngs=rngs))
-            inputs = _EXPANSION * (width << number)
-        self.stage1, self.stage2, self.stage3, self.stage4 = stages
+
+        def stage(number: int) -> Stage:
+            channels = width << number
+            before = _EXPANSION * channels // 2 if number else width
+
+            def block(first: bool, rngs: nnx.Rngs) -> Bottleneck:
+                inputs = before if first else _EXPANSION * channels
+                return Bottleneck(inputs, channels, first=first, halve=first and number > 0, dtype=dtype, rngs=rngs)
+
+            return Stage(spec.stage_layers[number], block, rngs=rngs)
+
+        self.add_stages(stage)
         count = (spec.position_grid or spec.grid) ** 2 + 1
-        self.positions = nnx.Param(jax.nn.initializers.normal(0.02)(rngs.params(), (count, inputs), jnp.float32))
-        self.pooling = MeanQueryPooling(inputs, spec.heads, dtype=dtype, rngs=rngs)
+        initial = jax.nn.initializers.normal(0.02)(rngs.params(), (count, spec.features), jnp.float32)
+        self.positions = nnx.Param(initial)
+        self.pooling = MeanQueryPooling(spec.features, spec.heads, dtype=dtype, rngs=rngs)
 
-    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
-        return self.pool(self.tokens(pixels))
-
-    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The tokens that are pooled, positions added, float32. Raises ValueError for pixels of another size than built
-        for.
-        """
-        size = self.spec.image_size
-        if pixels.shape[1:3] != (size, size):
-            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 width"]:
+        """The last map."""
         x = pixels
         for stem, norm in ((self.stem1, self.norm1), (self.stem2, self.norm2), (self.stem3, self.norm3)):
             x = jax.nn.relu(norm(stem(x)))
-        x = _average(x)
-        for stage in (self.stage1, self.stage2, self.stage3, self.stage4):
-            x = stage(x)
-        cells = x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+        return self.through_stages(_average(x))
+
+    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
+        """The tokens that are pooled, positions added, float32. Raises ValueError for pixels of another size than the
+        tower's.
+        """
+        cells = super().tokens(pixels)
         tokens = jnp.concatenate([cells.mean(1, keepdims=True), cells], axis=1)
         return tokens + positions_on_grid(self.positions[...], self.spec.grid, class_token=True)[None]
 

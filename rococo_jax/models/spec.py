@@ -12,11 +12,12 @@ The families differ in a handful of choices, and each choice is a field here:
     EVA, EVA02    yes          yes         no           no           cls        gelu, gated (silu)
     PE-Core       most         no          yes          no           attention  gelu
     CoCa ViT      yes          no          yes          no           cross      gelu
+    ViTamin       no           yes         no           no           mean       gated (gelu)
     ============  ===========  ==========  ===========  ===========  =========  ==============
 
 What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
-adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B). CLIP's ResNets, ConvNeXt and
-EfficientNet have specs of their own.
+adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin). CLIP's ResNets,
+ConvNeXt, EfficientNet and FastViT have specs of their own.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -26,6 +27,7 @@ EfficientNet have specs of their own.
     SigLIP        full        before a block   last
     BERT, BLIP,   masked      after a block    cls, mean or generalized
     ALIGN
+    NLLB          masked      before a block   cls
     ============  ==========  ===============  =========================
 """
 
@@ -38,7 +40,9 @@ from rococo_jax.models.convolutional_spec import (
     ConvNextSpec,
     ConvolutionalSpec,
     EfficientNetSpec,
+    FastVitSpec,
     GridResNetSpec,
+    MbConvSpec,
     ResNetSpec,
 )
 
@@ -76,6 +80,8 @@ class VisionSpec(CheckedSpec):
         norm_after_pooling: the last norm is that of the pooled vector.
         class_position: the class token has a position embedding.
         stem_width: of two convolutions with batch norms before the patches' map; None for patches of pixels.
+        mbconv: stages of convolutions whose cells are the patches.
+        mlp_norms: an MLP norms what it reads, which the block has normed already.
         pooling_heads, pooling_mlp_width, pooling_width: of attention pooling, where they are not the blocks'.
     """
 
@@ -83,7 +89,7 @@ class VisionSpec(CheckedSpec):
     unwritten: ClassVar[frozenset[str]] = frozenset(
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
-            "pooling_heads", "pooling_mlp_width", "pooling_width",
+            "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width",
         )
     )  # fmt: skip
 
@@ -109,6 +115,8 @@ class VisionSpec(CheckedSpec):
     norm_after_pooling: bool = False
     class_position: bool = True
     stem_width: int | None = None
+    mbconv: MbConvSpec | None = None
+    mlp_norms: bool = False
     pooling_heads: int | None = None
     pooling_mlp_width: int | None = None
     pooling_width: int | None = None
@@ -124,11 +132,19 @@ class VisionSpec(CheckedSpec):
         if self.rotary is not None and self.width // self.heads % 4:
             found = f"heads of {self.width // self.heads} channels"
             raise InputError("vision spec", "rotary", found, "a multiple of four: a sine and a cosine for each axis")
+        if self.mbconv is not None and (self.patch_size != 16 or self.image_size % 16):
+            found = f"images of {self.image_size} and patches of {self.patch_size} pixels"
+            raise InputError("vision spec", "mbconv", found, "a multiple of 16, and 16")
 
     @property
     def grid(self) -> int:
         """Patches along a side; pixels that fill no whole patch are left out at the right and bottom."""
         return self.image_size // self.patch_size
+
+    @property
+    def border_pixels(self) -> int:
+        """Rows at the bottom, and columns at the right, that fill no patch and are not seen."""
+        return self.image_size % self.patch_size
 
     @property
     def positioned_class(self) -> bool:
@@ -235,7 +251,7 @@ class ModelSpec(CheckedSpec):
     what: ClassVar[str] = "model"
     unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | EfficientNetSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | EfficientNetSpec | FastVitSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

@@ -20,7 +20,7 @@ from rococo_jax.models.spec import TextSpec, VisionSpec
 class Mlp(nnx.Module):
     """Two layers with an activation between; gated, `(f(x A) * x B) C`, the first kernel holds A and B side by side.
 
-    With `norm_eps` the hidden channels are normed before the last map.
+    With `norm_eps` the hidden channels are normed before the last map, with `input_norm_eps` what it reads.
     """
 
     def __init__(
@@ -31,17 +31,19 @@ class Mlp(nnx.Module):
         *,
         gated: bool = False,
         norm_eps: float | None = None,
+        input_norm_eps: float | None = None,
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
         self.activation, self.gated = activation, gated
         self.norm = None if norm_eps is None else LayerNorm(hidden, norm_eps)
+        self.input_norm = None if input_norm_eps is None else LayerNorm(width, input_norm_eps)
         self.up = Linear(width, 2 * hidden if gated else hidden, dtype=dtype, rngs=rngs)
         self.down = Linear(hidden, width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         activation = ACTIVATIONS[self.activation]
-        hidden = checkpoint_name(self.up(x), "up")
+        hidden = checkpoint_name(self.up(x if self.input_norm is None else self.input_norm(x)), "up")
         if self.gated:
             gate, value = jnp.split(hidden, 2, axis=-1)
             hidden = activation(gate) * value
@@ -71,8 +73,16 @@ class Block(nnx.Module):
             rngs=rngs,
         )
         self.norm2 = LayerNorm(spec.width, spec.norm_eps)
-        gated = image and spec.gated_mlp
-        self.mlp = Mlp(spec.width, spec.mlp_width, spec.activation, gated=gated, norm_eps=inner, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(
+            spec.width,
+            spec.mlp_width,
+            spec.activation,
+            gated=image and spec.gated_mlp,
+            norm_eps=inner,
+            input_norm_eps=spec.norm_eps if image and spec.mlp_norms else None,
+            dtype=dtype,
+            rngs=rngs,
+        )
         scaled = image and spec.layer_scale
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None

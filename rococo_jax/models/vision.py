@@ -11,7 +11,7 @@ with Keys' kernel w for a = -3/4 (Keys 1981, IEEE TASSP 29(6)); no antialiasing,
 `interpolate_pos_encoding` for CLIP, SigLIP and DINOv2.
 
 Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193), EVA-CLIP
-(2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), PE (2504.13181).
+(2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), ViTamin (2404.02132), PE (2504.13181).
 """
 
 import jax
@@ -23,8 +23,10 @@ from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
+from rococo_jax.models.mbconv import MbConvStem
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
+from rococo_jax.models.stages import check_size
 from rococo_jax.models.transformer import Blocks, Mlp
 
 _KEYS_A = -0.75
@@ -140,7 +142,7 @@ class ConvolutionStem(nnx.Module):
 
 def takes_patches(spec: object) -> bool:
     """Whether a tower of this spec can read some patches of an image alone."""
-    return isinstance(spec, VisionSpec) and spec.stem_width is None and spec.rotary is None
+    return isinstance(spec, VisionSpec) and spec.stem_width is spec.mbconv is spec.rotary is None
 
 
 class VisionTower(nnx.Module):
@@ -151,8 +153,11 @@ class VisionTower(nnx.Module):
         normal = jax.nn.initializers.normal(0.02)
         tokens = (spec.position_grid or spec.grid) ** 2 + spec.positioned_class
         self.stem = ConvolutionStem(spec.stem_width, dtype=dtype, rngs=rngs) if spec.stem_width else None
+        if spec.mbconv is not None:
+            self.stem = MbConvStem(spec.mbconv, spec.width, spec.norm_eps, dtype=dtype, rngs=rngs)
         values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
-        self.patch = Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
+        patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
+        self.patch = patch
         self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32))
         class_token = spec.class_token
         self.class_token = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if class_token else None
@@ -194,16 +199,15 @@ class VisionTower(nnx.Module):
         Raises ValueError for pixels of another size than the tower was built for, and for some patches of a tower that
         reads neighbours (a stem) or turns tokens by their place (rotary positions).
         """
-        size = self.spec.image_size
-        if pixels.shape[1:3] != (size, size):
-            raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
+        check_size(pixels, self.spec.image_size)
         if patches is not None and not takes_patches(self.spec):
             raise ValueError("a tower with a stem or rotary positions reads whole images")
         if self.stem is None:
             x = patches_of(pixels, self.spec.patch_size)
             x = self.patch(x if patches is None else jnp.take_along_axis(x, patches[..., None], axis=1))
         else:
-            x = self.patch(patches_of(self.stem(pixels), 2))
+            x = self.stem(pixels)
+            x = x.reshape(len(x), -1, x.shape[-1]) if self.patch is None else self.patch(patches_of(x, 2))
         last = self.spec.class_token and not self.spec.class_position
         positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.positioned_class)
         if patches is not None:

@@ -153,6 +153,7 @@ def test_a_configuration_that_cannot_be_followed_names_its_field(clip_copy, chan
 
 def test_towers_that_would_be_misread_are_refused(folders, tmp_path):
     cases = (
+        ("siglip", {"model_type": "siglip2"}, "model_type: found 'siglip2', SigLIP 2 in its NaFlex form"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("bert", {"is_decoder": True}, "is_decoder"),
         ("siglip", {"vision_config": {"vision_use_head": False}}, "vision_use_head"),

@@ -68,6 +68,7 @@ NAMES = {
     "clipa": "ViT-L-14-CLIPA-datacomp1B",
     "coca": "CoCa-ViT-B-32-laion2B-s13B-b90k",
     "mobile_large": "MobileCLIP2-L-14-OpenCLIP",
+    "nllb": "nllb-clip-base-oc",
 }
 
 
@@ -76,7 +77,7 @@ def named(case):
 
 
 # Each of what the other cases try once: run with ROCOCO_THOROUGH=1.
-REPEATED = ("siglip2", "eva01", "pe_without_class", "convnext", "mobile_large")
+REPEATED = ("siglip2", "eva01", "pe_without_class", "convnext", "mobile_large", "mobile_five_stages")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def change_text(**fields):
     [
         (change_vision(attentional_pool="parallel"), "vision_cfg.attentional_pool"),
         (change_vision(colour_norm=True), "vision_cfg.colour_norm"),
-        (change_vision(timm_model_name="vitamin_base_224"), "vision_cfg.timm_model_name"),
+        (change_vision(timm_model_name="naflexvit_base_patch16_siglip"), "vision_cfg.timm_model_name"),
         (change_vision(pool_type="none"), "vision_cfg.pool_type"),
         (change_text(pool_type="last"), "text_cfg.pool_type"),
         (change_text(embed_cls=True, no_causal_mask=True), "text_cfg.embed_cls"),

@@ -87,3 +87,18 @@ def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
     assert parts.tokenizer.encode(["a dog"]) == [[0, 4, 3, 2]]
     assert (parts.tokenizer.spec.context_length, parts.tokenizer.spec.pad_id) == (12, 1)
     assert (parts.model.spec.text.pooling, parts.model.spec.text.eos_id) == ("first_eos", 2)
+
+
+def test_nllb_begins_a_text_with_its_language(tmp_path):
+    """Wherever the file puts it: tokenizers that were saved in NLLB's first form have it after the end."""
+    words = {token: number for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"\u2581adogsnthe"])}
+    parts = {"vocab": words, "merges": [], "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
+    theirs = transformers.NllbTokenizer(**parts)
+    for legacy in (False, True):
+        folder = open_clip_folder(golden("nllb"), tmp_path / f"{NAMES['nllb']}-{legacy}")
+        transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
+        ours = convert_open_clip(folder).tokenizer
+        expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)
+        ids, mask = ours.pad(ours.encode(TEXTS))
+        np.testing.assert_array_equal(ids, expected["input_ids"])
+        np.testing.assert_array_equal(mask, np.array(expected["attention_mask"], bool))

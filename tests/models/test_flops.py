@@ -12,8 +12,10 @@ from rococo_jax.models import (
     ConvNextSpec,
     DualEncoder,
     EfficientNetSpec,
+    FastVitSpec,
     GridResNetSpec,
     HeadSpec,
+    MbConvSpec,
     ModelSpec,
     ResNetSpec,
     TextSpec,
@@ -38,6 +40,13 @@ VISIONS = {
     "coca": (dataclasses.replace(VIT, pooling="cross", pooling_width=128), HeadSpec("linear", 128)),
     "mobileclip": (dataclasses.replace(VIT, stem_width=768, pooling="attention", pooling_mlp_width=300), HeadSpec()),
     "convnext": (ConvNextSpec(64, (384, 384, 384, 384), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
+    "vitamin": (
+        dataclasses.replace(
+            VIT, class_token=False, pooling="mean", gated_mlp=True, mbconv=MbConvSpec(64, (64, 96), (1, 2))
+        ),
+        HeadSpec(),
+    ),
+    "fastvit": (FastVitSpec(64, (64, 96, 192), (1, 2, 2), (False, True, False), 1, 3, False), HeadSpec("linear", 64)),
     "efficientnet": (
         EfficientNetSpec(
             image_size=64,

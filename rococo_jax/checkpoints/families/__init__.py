@@ -24,10 +24,15 @@ FAMILIES: dict[str, Family] = {
     for kind in family.model_types
 }
 
+_NAFLEX = ("siglip2", "siglip2_vision_model", "siglip2_text_model")
+
 
 def family_of_config(config: Any, path: Path) -> Family:
     """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
     kind = config.get("model_type") if isinstance(config, Mapping) else None
+    if kind in _NAFLEX:
+        found = f"{kind!r}, SigLIP 2 in its NaFlex form, whose grid of patches follows the shape of each image"
+        raise InputError(path, "model_type", found, "a SigLIP 2 of a fixed size, whose model_type is siglip")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]

@@ -19,13 +19,13 @@ from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, libra
 from rococo_jax.checkpoints.families.bert import BERT
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
+    POINT,
     NameTable,
     Row,
     Tensors,
     Transform,
     batch_norm_rows,
     linear_rows,
-    patch,
 )
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
@@ -38,7 +38,6 @@ _SCALE = Transform(
     to_ours=lambda theirs: np.asarray(-np.log(theirs[0])),
     to_theirs=lambda ours, _: [np.asarray(np.exp(-ours))],
 )
-_POINTWISE = patch(1)
 
 
 class Align(Family):
@@ -73,7 +72,7 @@ class Align(Family):
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
         rows = (
             *_vision_rows(spec.vision, vision_prefix),
-            *BERT.text_rows(text_prefix),
+            *BERT.text_rows(text_prefix, spec.text),
             *linear_rows("text_head", "text_projection"),
             Row("logit_scale", "temperature", _SCALE),
         )
@@ -167,11 +166,11 @@ def _vision_rows(spec: EfficientNetSpec, prefix: str) -> list[Row]:
 def _block_rows(ours: str, theirs: str, expands: bool, first: int) -> list[Row]:
     gates = f"{theirs}.squeeze_excite"
     maps = [
-        *([("expand.kernel", f"{theirs}.expansion.expand_conv.weight", _POINTWISE)] if expands else []),
+        *([("expand.kernel", f"{theirs}.expansion.expand_conv.weight", POINT)] if expands else []),
         ("depthwise.kernel", f"{theirs}.depthwise_conv.depthwise_conv.weight", CONVOLUTION),
-        ("squeeze.kernel", f"{gates}.reduce.weight", _POINTWISE),
-        ("excite.kernel", f"{gates}.expand.weight", _POINTWISE),
-        ("project.kernel", f"{theirs}.projection.project_conv.weight", _POINTWISE),
+        ("squeeze.kernel", f"{gates}.reduce.weight", POINT),
+        ("excite.kernel", f"{gates}.expand.weight", POINT),
+        ("project.kernel", f"{theirs}.projection.project_conv.weight", POINT),
     ]
     rows = [Row(f"{ours}.{our}", their, transform, first) for our, their, transform in maps]
     rows += [

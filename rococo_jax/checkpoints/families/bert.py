@@ -7,7 +7,7 @@ a dense module after it, an affine map that is our head. Source: `sentence_trans
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,7 +37,11 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 class Bert(Family):
-    """`unused_positions`: the first rows of its table of positions that no token has."""
+    """Attributes beside those of a family:
+
+    unused_positions: the first rows of its table of positions that no token has.
+    open_clip_poolings: our poolings by the names that open_clip gives them.
+    """
 
     name = "bert"
     model_types = ("bert",)
@@ -46,6 +50,7 @@ class Bert(Family):
     tokenizer_class = "BertTokenizer"
     end_token = "sep_token"
     unused_positions = 0
+    open_clip_poolings: ClassVar = {"mean_pooler": "mean", "cls_last_hidden_state_pooler": "cls"}
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         return ModelSpec(vision=None, text=self.text_spec(Section(path, "", config, {}), pooling))
@@ -75,17 +80,17 @@ class Bert(Family):
         """Refuse a padding id under which the positions would be counted otherwise."""
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        return NameTable(tuple(self.text_rows(text_prefix)), IGNORED, ALIASES)
+        return NameTable(tuple(self.text_rows(text_prefix, spec.text)), IGNORED, ALIASES)
 
-    def text_rows(self, prefix: str, types: bool = True) -> list[Row]:
-        """Of the text tower; `types` is false for a BERT without token types."""
+    def text_rows(self, prefix: str, spec: TextSpec) -> list[Row]:
+        """The tensors of the text tower."""
         ours, theirs = "text.blocks.block", f"{prefix}encoder.layer.{{layer}}"
         qkv = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
         positions = f"{prefix}embeddings.position_embeddings.weight"
         return [
             Row("text.words", f"{prefix}embeddings.word_embeddings.weight"),
             Row("text.positions", positions, without_first(self.unused_positions)),
-            *([Row("text.types", f"{prefix}embeddings.token_type_embeddings.weight")] if types else []),
+            *([Row("text.types", f"{prefix}embeddings.token_type_embeddings.weight")] if spec.token_types else []),
             *norm_rows("text.norm", f"{prefix}embeddings.LayerNorm"),
             *linear_rows(f"{ours}.attention.qkv", *qkv),
             *linear_rows(f"{ours}.attention.out", f"{theirs}.attention.output.dense"),
@@ -103,7 +108,7 @@ class Bert(Family):
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
     def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        return isinstance(tower, TextSpec) and tower.attention == "masked"
+        return isinstance(tower, TextSpec) and tower.attention == "masked" and tower.norm_after_blocks
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         types = {"type_vocab_size": spec.text.token_types}

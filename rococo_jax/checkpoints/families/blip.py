@@ -82,7 +82,7 @@ class Blip(Family):
             *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
             *norm_rows("vision.norm", "vision_model.post_layernorm"),
             *linear_rows("vision_head", "vision_proj"),
-            *BERT.text_rows("text_encoder.", types=False),
+            *BERT.text_rows("text_encoder.", spec.text),
             *linear_rows("text_head", "text_proj"),
             *(_matching_rows() if spec.matching is not None else ()),
         )

@@ -206,7 +206,7 @@ def _tokenizer(
     config = {"model_type": "bert" if kind == "clipa" else kind, "text_config": {"max_position_embeddings": length}}
 
     def read(place: str | Path) -> Tokenizer:
-        made = FAMILIES[config["model_type"]].read_tokenizer(place, config=config)
+        made = (FAMILIES | TEXT_FAMILIES)[config["model_type"]].read_tokenizer(place, config=config)
         if kind == "clipa":
             return with_padded_end(made)
         if spec.text.attention == "full" and made.spec.fixed_length is None:  # padding is read, and open_clip's is 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
+from rococo_jax.checkpoints.families.nllb import NLLB
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
@@ -41,7 +42,7 @@ _MUST_BE_OFF = {
     "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc", "input_patchnorm",
     "global_average_pool", "use_pad_mask", "correct_cls_mask",
 }  # fmt: skip
-TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA) for kind in family.model_types}
+TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
 # What an export can express.
 EXPRESSIBLE = "only what open_clip's own towers can express"
 
@@ -177,10 +178,11 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
 
 
 def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSpec]:
-    poolings = {"mean_pooler": "mean", "cls_last_hidden_state_pooler": "cls"}
+    family = TEXT_FAMILIES[own.values["model_type"]]
+    poolings = family.open_clip_poolings
     if section.values["hf_pooler_type"] not in poolings:
         raise section.refuse("hf_pooler_type", " or ".join(poolings))
-    text = TEXT_FAMILIES[own.values["model_type"]].text_spec(own, poolings[section.values["hf_pooler_type"]])
+    text = family.text_spec(own, poolings[section.values["hf_pooler_type"]])
     kind = section.values["hf_proj_type"]
     if kind not in ("linear", "mlp", None):
         raise section.refuse("hf_proj_type", "linear or mlp")

@@ -53,7 +53,7 @@ _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
     (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
     (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
     (r"clipa_|coca_|convnext|mobileclip|eva0?[12]?_|eva_giant|pe_core", "gelu"),
-    (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool", "gelu"),
+    (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool|nllb_(clip|siglip)", "gelu"),
 )
 _OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
 _HEAD_WIDTH = 64

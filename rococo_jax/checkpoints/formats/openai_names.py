@@ -30,7 +30,7 @@ _IGNORED = (
     r".*\.num_batches_tracked",
     r"(text\.)?attn_mask",
     r"input_resolution|context_length|vocab_size",
-    r"text\.transformer\.(embeddings\.position_ids|pooler\.dense\.(weight|bias))",
+    r"text\.transformer\.(embeddings\.position_ids|embed_positions\.weights|pooler\.dense\.(weight|bias))",
 )
 # What CoCa writes captions with.
 _DECODER = r"text_decoder\..*"
@@ -61,7 +61,7 @@ def openai_table(
     else:
         rows = _vit_rows(spec.vision, spec.vision_head, probes)
     if spec.text.attention == "masked":
-        rows += text_family.text_rows("text.transformer.")
+        rows += text_family.text_rows("text.transformer.", spec.text)
         rows += _projection_rows(spec.text_head, "text_head", "text.proj")
     else:
         rows += _text_rows(spec, "text." if custom_text else "")

@@ -94,7 +94,7 @@ def convert_vse_infinity(
         size = int(_SIDE * scale)
         spec = ModelSpec(_grid_spec(tensors, size), _text_spec(tensors))
         rows = [*_resnet_rows(spec.vision, detector), *pooling_rows("vision.pooling", f"{_IMAGE}.image_encoder", "fc")]
-        parameters = _read(tensors, spec, [*rows, *_text_rows()])
+        parameters = _read(tensors, spec, [*rows, *_text_rows(spec)])
     provenance = {
         "source": str(source),
         "format": "vse_infinity",
@@ -113,7 +113,7 @@ def convert_vse_text(source: str | Path, *, tokenizer: str | None = None, dtype:
     with tensors:
         refuse_unnormalised(path, _options(value))
         spec = ModelSpec(None, _text_spec(tensors))
-        parameters = _read(tensors, spec, _text_rows(), ignored=(rf"{_IMAGE}\..*",))
+        parameters = _read(tensors, spec, _text_rows(spec), ignored=(rf"{_IMAGE}\..*",))
     chosen, origin = _read_tokenizer(source, tokenizer, spec.text)
     provenance = {"source": str(source), "format": "vse_infinity", "model_type": "vse_infinity", "tokenizer": origin}
     return assemble_parts(spec, parameters, None, chosen, provenance, dtype, None)
@@ -211,8 +211,8 @@ def _text_spec(tensors: Tensors) -> TextSpec:
     )
 
 
-def _text_rows() -> list[Row]:
-    return [*BERT.text_rows(f"{_TEXT}.bert."), *pooling_rows("text.pooling", _TEXT, "linear")]
+def _text_rows(spec: ModelSpec) -> list[Row]:
+    return [*BERT.text_rows(f"{_TEXT}.bert.", spec.text), *pooling_rows("text.pooling", _TEXT, "linear")]
 
 
 def pooling_rows(ours: str, theirs: str, mapped_by: str) -> list[Row]:

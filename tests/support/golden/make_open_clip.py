@@ -2,7 +2,7 @@
 
     pip install torch==2.13.0 transformers
     pip install --no-deps --target DIR open_clip_torch timm ftfy wcwidth torchvision
-    PYTHONPATH=DIR:. python tests/support/golden/make_open_clip.py [--check]
+    PYTHONPATH=DIR:. python tests/support/golden/make_open_clip.py [--check] [CASE...]
 
 The folder DIR keeps torchvision out of the environment: beside the CPU build of torch its compiled operators cannot
 load, and `transformers` would try to. Nothing here needs them, so their registration is skipped while it is imported.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -110,10 +111,33 @@ CASES = {
     "mobile_base": _timm("vit_base_mci_224", 48),
     # As MobileCLIP2-L/14: a text tower without a causal mask that is pooled at the end of the text.
     "mobile_large": _timm("vit_large_patch14_clip_224", 42, no_causal_mask=True),
+    "mobile_small": _timm("fastvit_mci0", 64, pool="avg", no_causal_mask=True),
+    # As MCi3 and MCi4, on a map of an odd side: five stages, layer norms, no gates.
+    "mobile_five_stages": _timm("fastvit_mci3", 96, pool="avg", no_causal_mask=True),
+    "vitamin": _timm("vitamin_small_224", 64, pool="", proj="linear"),
+    "nllb": {
+        "embed_dim": 24,
+        "vision_cfg": VIT,
+        "text_cfg": {"hf_model_name": "nllb", "hf_pooler_type": "cls_pooler", "hf_proj_type": "linear"},
+    },
 }  # fmt: skip
 TEXT_CONFIGS = {
     "bert": {**BERT, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
     "roberta": {**BERT, "model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    "nllb": {
+        "model_type": "m2m_100",
+        "vocab_size": 60,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 40,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 8,
+        "max_position_embeddings": 16,
+        "pad_token_id": 1,
+        "is_encoder_decoder": True,
+    },
 }
 # How the timm towers are made small enough; their names stay those of timm's registry.
 TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}
@@ -127,7 +151,13 @@ NARROW = {
     "convnext_mlp": {"dims": (8, 12, 16, 20), "depths": (2, 1, 1, 1)},
     "mobile_base": {"depth": 1, "img_size": 48},
     "mobile_large": {"embed_dim": 64, "depth": 2, "img_size": 42},
-}
+    "mobile_small": {"layers": (1, 2, 1, 1), "embed_dims": (8, 16, 32, 64)},
+    "mobile_five_stages": {"layers": (1, 1, 2, 1, 2), "embed_dims": (8, 16, 16, 32, 64)},
+    "vitamin": {
+        "embed_dim": 48, "depth": 2, "img_size": 64,
+        "embed_cfg": SimpleNamespace(stem_width=8, embed_dim=(8, 12, 48), depths=(1, 2, 1)),
+    },
+}  # fmt: skip
 
 
 def import_open_clip():
@@ -194,7 +224,7 @@ def make(name: str) -> dict:
 
 def main() -> int:
     wrong = 0
-    for name in CASES:
+    for name in [name for name in sys.argv[1:] if name in CASES] or CASES:
         path, record = HERE / f"open_clip_{name}.json", make(name)
         if "--check" in sys.argv:
             kept = json.loads(path.read_text())

@@ -1,0 +1,143 @@
+"""Image towers made of convolutions: the convolution, stacks of blocks alike, stages, and what all such towers share.
+
+Maps are channels last, `(batch, height, width, channels)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rococo_jax.models.layers import Linear
+from rococo_jax.models.products import add_to_rows, convolution
+from rococo_jax.models.spec import ConvolutionalSpec
+
+
+class Convolution(nnx.Module):
+    """A convolution, by default padded so that stride 1 keeps the size (torch's `padding=size // 2`, not "SAME");
+    `padding` are the zeros before and after a line.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        inputs: int,
+        outputs: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        padding: tuple[int, int] | None = None,
+        bias: bool = False,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        self.stride, self.groups, self.dtype = stride, groups, dtype
+        self.padding = (size // 2, size // 2) if padding is None else padding
+        shape = (size, size, inputs // groups, outputs)
+        initial = jax.nn.initializers.lecun_normal()(rngs.params(), shape, jnp.float32)
+        self.kernel = nnx.Param(initial)
+        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
+
+    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
+        padding = (self.padding,) * 2
+        x = convolution(x, self.kernel[...], self.dtype, stride=self.stride, padding=padding, groups=self.groups)
+        return x if self.bias is None else add_to_rows(x, self.bias[...])
+
+
+class Gates(nnx.Module):
+    """Squeeze and excitation (arXiv 1709.01507): a factor for each channel, from the means of all channels of a map."""
+
+    def __init__(self, width: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.squeeze = Linear(width, hidden, dtype=dtype, rngs=rngs)
+        self.excite = Linear(hidden, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b h w width"]) -> Float[Array, "b h w width"]:
+        hidden = jax.nn.relu(self.squeeze(x.mean((1, 2), keepdims=True)))
+        return x * jax.nn.sigmoid(self.excite(hidden))
+
+
+class Stack(nnx.Module):
+    """`layers` blocks from `make`, each from a map to a map of the same shape, run by one scan."""
+
+    def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
+        @nnx.split_rngs(splits=layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> nnx.Module:
+            return make(rngs)
+
+        self.block = stacked(rngs)
+
+    def __call__(self, x: Array) -> Array:
+        graph, parameters = nnx.split(self.block)
+
+        def step(x: Array, layer: Any) -> tuple[Array, None]:
+            return nnx.merge(graph, layer)(x), None
+
+        return jax.lax.scan(step, x, parameters)[0]
+
+
+class Stage(nnx.Module):
+    """`layers` blocks from `make(first, rngs)`: the first may change the shape of a map, the others are alike."""
+
+    def __init__(self, layers: int, make: Callable[[bool, nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
+        self.first = make(True, rngs)
+        self.blocks = Stack(layers - 1, lambda rngs: make(False, rngs), rngs=rngs) if layers > 1 else None
+
+    def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 c"]:
+        x = self.first(x)
+        return x if self.blocks is None else self.blocks(x)
+
+
+class ConvolutionalTower(nnx.Module):
+    """An image tower with the interface of `VisionTower`. A subclass has `maps`, and `pool` if it is not the mean.
+
+    Attributes:
+        stage1, stage2...: one for each entry of the spec's `stage_layers`.
+        pooling: the module that pools, None for the mean.
+    """
+
+    pooling: nnx.Module | None = None
+
+    def __init__(self, spec: ConvolutionalSpec, dtype: DTypeLike):
+        self.spec, self.dtype = spec, dtype
+
+    def add_stages(self, make: Callable[[int], nnx.Module]) -> None:
+        """Set `stage1` to what `make` gives for stage 0, and so on."""
+        for number in range(len(self.spec.stage_layers)):
+            setattr(self, f"stage{number + 1}", make(number))
+
+    def through_stages(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+        """The map after all stages."""
+        for number in range(len(self.spec.stage_layers)):
+            x = getattr(self, f"stage{number + 1}")(x)
+        return x
+
+    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        """The last map."""
+        raise NotImplementedError
+
+    def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
+        """Pooled features, float32, from normalised pixels of the size in the spec."""
+        return self.pool(self.tokens(pixels))
+
+    def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens c"]:
+        """The cells of the last map row by row, float32. Raises ValueError for pixels of another size than the
+        tower's.
+        """
+        check_size(pixels, self.spec.image_size)
+        x = self.maps(pixels)
+        return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+
+    def pool(self, tokens: Float[Array, "b tokens c"]) -> Float[Array, "b features"]:
+        """One vector an image, float32."""
+        return tokens.mean(1)
+
+
+def check_size(pixels: Float[Array, "b h w 3"], size: int) -> None:
+    """Raises ValueError for pixels of another size than the tower was built for."""
+    if pixels.shape[1:3] != (size, size):
+        raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
