@@ -143,10 +143,10 @@ def _remove_left_over(path: Path, deep: bool) -> None:
 
     Others may write in the folders of a folder that is held from inside (a run's), so there it is not done `deep`.
     """
-    found = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
+    leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
     if path.is_dir():
-        found += path.rglob(".*.part") if deep else path.glob(".*.part")
-    for each in found:
+        leftovers += path.rglob(".*.part") if deep else path.glob(".*.part")
+    for each in leftovers:
         if not _TEMPORARY.search(each.name):
             continue
         if each.is_dir():
@@ -198,11 +198,11 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
     path = Path(path)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            twice = next(key for key in made if sum(key == other for other, _ in pairs) > 1)
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            twice = next(key for key in value if sum(key == other for other, _ in pairs) > 1)
             raise InputError(path, "JSON", f"the key {twice!r} twice in one object", "every key once")
-        return made
+        return value
 
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)

@@ -1,4 +1,4 @@
-"""Where checkpoints and tokenizers are found: on the disk, on the hub, or with the package."""
+"""Find checkpoints and tokenizers: on the disk, on the hub, or with the package."""
 
 import os
 import re
@@ -33,22 +33,22 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def choose_tokenizer(
-    source: object, asked: str | None, folder: Path | None, default: str, read: Callable[[str | Path], Tokenizer]
+    source: object, requested: str | None, folder: Path | None, default: str, read: Callable[[str | Path], Tokenizer]
 ) -> tuple[Tokenizer | None, str]:
     """The tokenizer of a checkpoint, and where it was read from.
 
     Args:
-        asked: a folder, a hub name, `none`, or None for the default.
+        requested: a folder, a hub name, `none`, or None for the default.
         folder: where the checkpoint may have tokenizer files of its own.
         default: the hub name that the family's checkpoints share.
         read: reads the family's tokenizer from a folder or hub name.
 
     Raises InputError where it cannot be read; where the default cannot, the line tells how to give one.
     """
-    if asked == _NO_TOKENIZER:
+    if requested == _NO_TOKENIZER:
         return None, "none, as asked"
-    if asked is not None:
-        return read(asked), asked
+    if requested is not None:
+        return read(requested), requested
     if folder is not None and has_tokenizer(folder):
         return read(folder), "the checkpoint's folder"
     try:
@@ -66,8 +66,8 @@ _DESCRIPTION = "model.json"
 
 def shipped_models() -> dict[str, Path]:
     """The model directories that come with the package, by name; `plain`, the undefended one, is first."""
-    found = sorted((path.parent for path in ASSETS.glob(f"*/{_DESCRIPTION}")), key=lambda path: path.name != "plain")
-    return {path.name: path for path in found}
+    folders = sorted((path.parent for path in ASSETS.glob(f"*/{_DESCRIPTION}")), key=lambda path: path.name != "plain")
+    return {path.name: path for path in folders}
 
 
 def demo_folder(source: str | os.PathLike) -> Path | None:

@@ -19,13 +19,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from rococo_jax.errors import InputError
-from rococo_jax.models import ConvolutionalSpec, DualEncoder, ModelSpec, ResNetSpec
+from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.storage import hash_bytes
 
 
 @runtime_checkable
 class HasInputParts(Protocol):
-    """How a model reads images and texts; either may be None."""
+    """The parts of a model that read images and texts; either may be None."""
 
     preprocessing: Any
     tokenizer: Any
@@ -36,14 +36,14 @@ _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text")
 
 @runtime_checkable
 class HasModelParts(HasInputParts, Protocol):
-    """What `save_model` and the exports read: an `Encoder`, a `ModelParts`, or anything with these attributes."""
+    """The parts that `save_model` and the exports read: of an `Encoder`, a `ModelParts`, or anything alike."""
 
     model: DualEncoder
     provenance: dict[str, Any]
 
 
 class ModelParts(NamedTuple):
-    """What a converter returns: the arguments of an `Encoder`, in their order.
+    """The result of a converter: the arguments of an `Encoder`, in their order.
 
     Preprocessing is None for a text tower, the tokenizer None for an image tower or where none was found.
     """
@@ -89,8 +89,8 @@ def parameters_of(model: DualEncoder) -> dict[str, jax.Array]:
 
 def without_matching(model: DualEncoder) -> DualEncoder:
     """The model without its matching head, which no longer fits once the towers are trained on alone."""
-    kept = {path: array for path, array in parameters_of(model).items() if not path.startswith("matching.")}
-    return build_model(dataclasses.replace(model.spec, matching=None), kept, model.dtype)
+    without = {path: array for path, array in parameters_of(model).items() if not path.startswith("matching.")}
+    return build_model(dataclasses.replace(model.spec, matching=None), without, model.dtype)
 
 
 def hash_parameters(parameters: Mapping[str, Any]) -> str:
@@ -152,7 +152,7 @@ def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
     vision = dataclasses.replace(spec.vision, image_size=image_size)
     if vision.grid < 1:
         raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
-    if isinstance(vision, ConvolutionalSpec) and not isinstance(vision, ResNetSpec):  # they store no positions
+    if not vision.stores_positions:
         return dataclasses.replace(spec, vision=vision)
     return dataclasses.replace(
         spec, vision=dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)

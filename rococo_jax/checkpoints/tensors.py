@@ -88,17 +88,17 @@ def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
                 file = stack.enter_context(safe_open(path, framework="np"))
             except SafetensorError as error:
                 raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
-            found = set(file.keys())
-            if weight_map and (absent := {n for n, f in weight_map.items() if f == name} - found):
+            names = set(file.keys())
+            if weight_map and (absent := {n for n, f in weight_map.items() if f == name} - names):
                 raise InputError(path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
-            files |= dict.fromkeys(found, file)
-            slices = {tensor: file.get_slice(tensor) for tensor in found}
+            files |= dict.fromkeys(names, file)
+            slices = {tensor: file.get_slice(tensor) for tensor in names}
             about |= {tensor: (tuple(part.get_shape()), part.get_dtype()) for tensor, part in slices.items()}
         return Tensors(folder, about, lambda tensor: files[tensor].get_tensor(tensor), stack.pop_all().close)
 
 
 def _weight_map(folder: Path) -> dict[str, str] | None:
-    """Which file holds which tensor, or None for a single file."""
+    """File names by tensor, or None for a single file."""
     if (folder / _SINGLE).is_file():
         return None
     if not (folder / _INDEX).is_file():
@@ -284,18 +284,19 @@ def read_parameters(source: Tensors, table: NameTable, shapes: Shapes) -> dict[s
 def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> dict[str, str]:
     """The name of each tensor in the checkpoint, by its name in the table. Raises InputError as `read_parameters`."""
     stored = {_alias(name, table): name for name in source.names}
-    wanted = _wanted_tensors(table, shapes)
-    known = {name for name in stored if name in wanted or any(re.fullmatch(p, name) for p in table.ignored)}
+    expected = _expected_tensors(table, shapes)
+    known = {name for name in stored if name in expected or any(re.fullmatch(p, name) for p in table.ignored)}
     wrong = []
-    for name in sorted(wanted.keys() & stored.keys()):
+    for name in sorted(expected.keys() & stored.keys()):
         shape, kind = source.shape(stored[name]), source.kind(stored[name])
-        if shape != wanted[name]:
-            wrong.append(f"{name} of shape {shape} instead of {wanted[name]}")
+        if shape != expected[name]:
+            wrong.append(f"{name} of shape {shape} instead of {expected[name]}")
         elif kind not in ("F64", "F32", "F16", "BF16"):
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
-    missing, unknown = wanted.keys() - stored.keys(), stored.keys() - known
-    if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
-        raise InputError(source.path, "tensors", found, f"the {len(wanted)} tensors that its configuration asks for")
+    missing, unknown = expected.keys() - stored.keys(), stored.keys() - known
+    if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
+        wanted = f"the {len(expected)} tensors that its configuration asks for"
+        raise InputError(source.path, "tensors", differences, wanted)
     return stored
 
 
@@ -311,7 +312,7 @@ def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dic
     return tensors
 
 
-def _wanted_tensors(table: NameTable, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+def _expected_tensors(table: NameTable, shapes: Shapes) -> dict[str, tuple[int, ...]]:
     """The name and shape of every tensor a checkpoint must have: the table's way back, run on arrays without memory."""
     covered = {row.ours for row in table.rows}
     if covered != set(shapes):

@@ -32,8 +32,8 @@ def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = 
         raise InputError("scenes", "number", scenes, "at least 2")
     benchmark = Path(folder) / run_name(scenes, seed) / "benchmark"
     if not benchmark.exists():
-        with atomic_directory(benchmark) as made, progress("drawing", scenes, "scenes") as advance:
-            write_benchmark(made, scenes, seed, on_progress=advance)
+        with atomic_directory(benchmark) as unfinished, progress("drawing", scenes, "scenes") as advance:
+            write_benchmark(unfinished, scenes, seed, on_progress=advance)
     return benchmark / IMAGES, benchmark / ANNOTATIONS
 
 

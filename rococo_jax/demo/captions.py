@@ -157,10 +157,10 @@ class _Writer:
         rng = self.rng
         noun = item.kind.nouns[0] if rng.chance(0.6) else rng.choose(item.kind.nouns)
         words = [noun if item.count == 1 else plural_of(noun)]
-        told = rng.chance(colour)
-        if told and item.kind.group == "person":
+        names_colour = rng.chance(colour)
+        if names_colour and item.kind.group == "person":
             words.append(f"in {item.colour}")
-        elif told:
+        elif names_colour:
             words.insert(0, item.colour)
         if item.size and rng.chance(size):
             words.insert(0, rng.choose(_SIZES[item.size]))
@@ -240,11 +240,11 @@ def nouns() -> Mapping[str, Noun]:
     singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
     singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
     singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
-    found: dict[str, Noun] = {}
+    known: dict[str, Noun] = {}
     for word, meaning, group in singular:
-        found.setdefault(plural_of(word), Noun(plural_of(word), meaning, group, True))
-        found[word] = Noun(word, meaning, group, False)
-    return found
+        known.setdefault(plural_of(word), Noun(plural_of(word), meaning, group, True))
+        known[word] = Noun(word, meaning, group, False)
+    return known
 
 
 def danger_words() -> tuple[str, ...]:

@@ -21,8 +21,8 @@ def open_questions(images: Path, annotations: Path, scenes: int, seed: int, sett
     """The benchmarks of classes and of choices, whose files are written beside the annotations' folder if need be."""
     folder = annotations.parent.parent / "questions"
     if not folder.exists():
-        with atomic_directory(folder) as made:
-            _write(made, annotations, scenes, seed)
+        with atomic_directory(folder) as unfinished:
+            _write(unfinished, annotations, scenes, seed)
     return [find_benchmark(name).open({"images": images, "annotations": folder / name}, settings)
             for name in ("choices", "classes")]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the demo's models are trained on, and their architecture.
+"""The data that the demo's models are trained on, and their architecture.
 
 The data is `scenes:20000`: scenes drawn once and kept in the cache folder. The models are two small transformers that
 average their tokens, of a million parameters together.
@@ -112,14 +112,14 @@ class ScenePairs:
 
 
 def _draw_all(count: int, folder: Path) -> None:
-    with atomic_directory(folder) as made, progress("drawing", count, "scenes") as advance:
+    with atomic_directory(folder) as unfinished, progress("drawing", count, "scenes") as advance:
         ends = np.zeros(count, np.int64)
-        with (made / "pngs").open("wb") as file:
+        with (unfinished / "pngs").open("wb") as file:
             for index, png in enumerate(map_in_processes(_png_of, range(count))):
                 file.write(png)
                 ends[index] = file.tell()
                 advance(1)
-        np.save(made / "ends.npy", ends)
+        np.save(unfinished / "ends.npy", ends)
 
 
 def _png_of(index: int) -> bytes:

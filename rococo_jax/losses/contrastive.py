@@ -101,7 +101,7 @@ def valid_mask(
     several_mask: Bool[Array, "batch several"] | None,
     mask: Bool[Array, "batch"] | None,
 ) -> Bool[Array, "batch several"] | None:
-    """Which of the K embeddings of each pair count; None where all do."""
+    """The mask of the K embeddings of each pair that count; None where all do."""
     if mask is None:
         return several_mask
     of_pairs = jnp.broadcast_to(mask[:, None], several.shape[:2])

@@ -44,9 +44,9 @@ def blind_preference(
     of_image, number = _sums_by_id(images, ids), _sums_by_id(counted.astype(jnp.float32), ids)
     wrong = counted.sum().astype(jnp.float32) - number
     mean_wrong = (images.sum(0)[None] - of_image) / jnp.maximum(wrong, 1.0)[:, None]
-    kept = valid_mask(altered_texts, altered_mask, counted) & (wrong > 0)[:, None]
+    valid = valid_mask(altered_texts, altered_mask, counted) & (wrong > 0)[:, None]
     preference = logit_scale * (mean_wrong[:, None] * _differences(texts, altered_texts, altered_mask, mask)).sum(-1)
-    return mean_over_batch(preference**2, kept)
+    return mean_over_batch(preference**2, valid)
 
 
 def grounding_contrastive(
@@ -67,9 +67,9 @@ def grounding_contrastive(
     images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
     differences = _differences(texts, altered_texts, altered_mask, mask)
     count = altered_texts.shape[1]
-    kept = valid_mask(altered_texts, altered_mask, mask)
+    valid = valid_mask(altered_texts, altered_mask, mask)
     flat = differences.reshape(-1, differences.shape[-1])
-    queries = Items(flat, jnp.repeat(ids, count), None if kept is None else kept.reshape(-1))
+    queries = Items(flat, jnp.repeat(ids, count), None if valid is None else valid.reshape(-1))
     wrong = similarities.log_sum_exp(queries, Items(images, ids, mask), logit_scale=logit_scale)
     right = logit_scale * (images[:, None] * differences).sum(-1)
     return mean_over_batch(softmax_nll(right.reshape(-1), wrong), queries.mask)

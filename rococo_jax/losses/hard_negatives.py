@@ -51,7 +51,7 @@ def negclip_columns(
     mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """What altered captions add to `softmax_contrastive` as its `negative_texts`; with weight 1 the sum is NegCLIP."""
+    """The part of altered captions in `softmax_contrastive` (`negative_texts`); NegCLIP is the sum with weight 1."""
     images, texts = without_masked(images, mask), without_masked(texts, mask)
     ids = jnp.arange(len(images)) if ids is None else ids
     others = similarities.log_sum_exp(Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale)
@@ -112,11 +112,11 @@ def focal_hard_negative(
     own = paired_cosines(images, texts)[:, None]
     logits = logit_scale * jnp.concatenate([own, (images[:, None] * altered).sum(-1)], 1)
     counted = valid.any(1)
-    kept = jnp.concatenate([jnp.ones((len(valid), 1), bool), valid], 1)
-    log_share = jax.nn.log_softmax(jnp.where(kept, logits, -jnp.inf), axis=1)
-    log_share = jnp.where(kept, log_share, 0.0)
-    places = kept.sum(1, keepdims=True).astype(jnp.float32)
-    labels = jnp.where(kept, smoothing / places, 0.0).at[:, 0].add(1.0 - smoothing)
+    in_softmax = jnp.concatenate([jnp.ones((len(valid), 1), bool), valid], 1)
+    log_share = jax.nn.log_softmax(jnp.where(in_softmax, logits, -jnp.inf), axis=1)
+    log_share = jnp.where(in_softmax, log_share, 0.0)
+    places = in_softmax.sum(1, keepdims=True).astype(jnp.float32)
+    labels = jnp.where(in_softmax, smoothing / places, 0.0).at[:, 0].add(1.0 - smoothing)
     # 1 - p of what does not count is 0 to no power's harm: its label is 0.
     focus = (-jnp.expm1(log_share)) ** gamma
     return mean_over_batch(-(focus * labels * log_share).sum(1), counted)

@@ -1,4 +1,4 @@
-"""What training needs to know of a loss: `LossTerm`, and the typed `Embeddings` that its function reads.
+"""The description of a loss for training, `LossTerm`, and the typed `Embeddings` that its function reads.
 
     total = sum over active terms of weight * value
 
@@ -63,7 +63,7 @@ class FieldEmbeddings:
 
 @pytree_dataclass
 class Embeddings:
-    """What losses read: unit vectors of the global batch, float32.
+    """The input of losses: unit vectors of the global batch, float32.
 
     Attributes:
         images, texts: of the pairs.

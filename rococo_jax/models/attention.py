@@ -5,6 +5,15 @@
 The einsum holds all weights, `(b, h, q, k)` in float32; it is the reference, and used on CPUs, in float32 and where the
 weights are asked for. `fused_attention` chooses one that never holds them (Dao et al., arXiv 2205.14135), for towers in
 bfloat16: cuDNN's on GPUs, the Pallas kernel of JAX (`splash_attention`) on TPUs.
+
+Rotary positions turn queries and keys of patches by angles that grow with row and column,
+
+    (x_2i, x_2i+1) -> (x_2i cos a - x_2i+1 sin a, x_2i+1 cos a + x_2i sin a)
+    a = p / 10000^(4 j / d),   p the row for the first half of the d channels of a head, the column for the other half
+
+so that the product of a query and a key depends on the difference of their places (Su et al., arXiv 2104.09864). The
+places of a grid are scaled to those of the grid that the model was first trained on (EVA-02, arXiv 2303.11331), and PE
+(2504.13181) counts from 1, columns first.
 """
 
 import dataclasses
@@ -22,7 +31,7 @@ from jaxtyping import Array, Bool, Float
 
 from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.products import precision_of
-from rococo_jax.models.rotary import Rotary
+from rococo_jax.models.spec import RotarySpec
 
 # True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
 AttentionMask = Bool[Array, "#b #h #q k"]
@@ -30,6 +39,8 @@ AttentionMask = Bool[Array, "#b #h #q k"]
 # kernel's padding (lengths to multiples of 128, heads to 128) costs more than it saves.
 _SHORTEST_FOR_SPLASH = 512
 _LANES = 128
+# Of the angles of rotary positions.
+_BASE = 10000.0
 # Channels of a head on every GPU that it runs on (256 from the H100 on).
 _LARGEST_FOR_CUDNN = 128
 # The compute capability from which cuDNN's runs; a T4 has 7.5.
@@ -134,7 +145,7 @@ class FusedAttention:
 
 
 def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
-    """What computes attention on the devices of `mesh` in `dtype`; None for the einsum."""
+    """The implementation of attention on the devices of `mesh` in `dtype`; None for the einsum."""
     device = mesh.devices.flat[0]
     kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(device.platform)
     if kind is None or jnp.dtype(dtype) != jnp.bfloat16:
@@ -177,6 +188,36 @@ def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array
     scaled = query * jnp.asarray(size**-0.5, query.dtype)
     mixed = jax.vmap(kernel, (0, 0, 0, None))(by_head(scaled), by_head(key), by_head(value), segments)
     return mixed.transpose(0, 2, 1, 3)[:, :tokens, :, :size]
+
+
+def rotary_angles(spec: RotarySpec, grid: int, head_width: int) -> Float[np.ndarray, "patches half_head"]:
+    """One angle a patch (row by row) and pair of channels, float32."""
+    quarter = head_width // 4
+    bands = np.float32(1) / np.float32(_BASE) ** (np.arange(quarter, dtype=np.float32) / np.float32(quarter))
+    places = np.arange(grid, dtype=np.float32) + np.float32(spec.from_one)
+    places = places / np.float32(grid) * np.float32(spec.grid)
+    rows, columns = np.meshgrid(places, places, indexing="ij")
+    axes = (columns, rows) if spec.columns_first else (rows, columns)
+    angles = np.stack(axes, -1)[..., None] * bands
+    return angles.reshape(grid * grid, 2 * quarter).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Turns the queries or keys of a tower's patches; the first `others` tokens (class token) stay as they are."""
+
+    spec: RotarySpec
+    grid: int
+    others: int
+
+    def __call__(self, x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
+        """Computed in float32, returned in the dtype of `x`."""
+        angles = jnp.asarray(rotary_angles(self.spec, self.grid, x.shape[-1]))[None, :, None]
+        patches = x[:, self.others :].astype(jnp.float32)
+        even, odd = patches[..., ::2], patches[..., 1::2]
+        cosine, sine = jnp.cos(angles), jnp.sin(angles)
+        turned = jnp.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1).reshape(patches.shape)
+        return jnp.concatenate([x[:, : self.others], turned.astype(x.dtype)], axis=1)
 
 
 class SelfAttention(nnx.Module):

@@ -17,6 +17,10 @@ class ConvolutionalSpec(CheckedSpec):
     what: ClassVar[str] = "vision"
     architecture: ClassVar[str] = "ResNet"
     patch_size: ClassVar[int] = 32
+    # ResNet's pooling alone stores positions; towers without any read images of any size.
+    class_token: ClassVar[bool] = False
+    position_grid: ClassVar[int | None] = None
+    stores_positions: ClassVar[bool] = False
 
     def __post_init__(self):
         if min(self.stage_layers) < 1:
@@ -47,6 +51,7 @@ class ResNetSpec(ConvolutionalSpec):
 
     # The mean of the last map is a token before the others, as a class token is.
     class_token: ClassVar[bool] = True
+    stores_positions: ClassVar[bool] = True
 
     def __post_init__(self):
         check_heads("vision spec", self.features, self.heads)
@@ -69,9 +74,6 @@ class ConvNextSpec(ConvolutionalSpec):
     pooling: Literal["mean"] = "mean"
 
     architecture: ClassVar[str] = "ConvNeXt"
-    # No positions are stored, so any size will do.
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
 
     @property
     def border_pixels(self) -> int:
@@ -99,9 +101,6 @@ class GridResNetSpec(ConvolutionalSpec):
     caffe: bool
     pooling_width: int
     pooling: Literal["generalized"] = "generalized"
-
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
 
     def inner_width(self, channels: int) -> int:
         """Channels inside a block of a stage with `channels`."""
@@ -139,8 +138,6 @@ class EfficientNetSpec(ConvolutionalSpec):
     pooling: Literal["mean", "max"]
 
     architecture: ClassVar[str] = "EfficientNet"
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
 
     def __post_init__(self):
         of_stages = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
@@ -214,8 +211,6 @@ class FastVitSpec(ConvolutionalSpec):
 
     architecture: ClassVar[str] = "FastViT"
     head_width: ClassVar[int] = 32
-    class_token: ClassVar[bool] = False
-    position_grid: ClassVar[None] = None
 
     def __post_init__(self):
         if not len(self.widths) == len(self.squeezed) == len(self.stage_layers) > self.attention_stages:

@@ -67,9 +67,9 @@ def rematerialised_flops(spec: VisionSpec | TextSpec, length: int | None = None)
     """
     if isinstance(spec, VisionSpec):
         tokens = (spec.grid**2 if length is None else length) + spec.class_token
-        needed = spec.norm_changes or spec.layer_scale
     else:
-        tokens, needed = _text_tokens(spec, length), spec.norm_after_blocks
+        tokens = _text_tokens(spec, length)
+    needed = spec.norm_changes or spec.layer_scale or spec.norm_after_blocks
     last = 0 if needed else spec.layers * _linear(tokens, spec.mlp_width, spec.width)
     return _blocks(spec, tokens) - last
 
@@ -91,7 +91,7 @@ def _attention(queries: int, keys: int, width: int) -> int:
 
 def _blocks(spec: VisionSpec | TextSpec, tokens: int) -> int:
     width = spec.width
-    products = 3 if isinstance(spec, VisionSpec) and spec.gated_mlp else 2
+    products = 3 if spec.gated_mlp else 2
     attention = _linear(tokens, width, 4 * width) + _attention(tokens, tokens, width)
     return spec.layers * (attention + products * _linear(tokens, width, spec.mlp_width))
 

@@ -55,8 +55,8 @@ def place_parameters(parameters: Mapping[str, Array | np.ndarray], mesh: Mesh) -
         if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
             return array
         if mesh.is_multi_process:
-            whole = np.asarray(array)
-            return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+            values = np.asarray(array)
+            return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
         return jax.device_put(array, sharding)
 
     return {path: place(path, array) for path, array in parameters.items()}
@@ -80,8 +80,8 @@ def merge_gathered(graph: Any, state: Any) -> DualEncoder:
     if mesh is None:
         return model
     state = jax.tree.map(lambda leaf: leaf, state)  # a copy to fill
-    whole = gather_parameters(flatten_dict(nnx.to_pure_dict(state), sep="."), mesh)
-    nnx.replace_by_pure_dict(state, unflatten_dict(whole, sep="."))
+    gathered = gather_parameters(flatten_dict(nnx.to_pure_dict(state), sep="."), mesh)
+    nnx.replace_by_pure_dict(state, unflatten_dict(gathered, sep="."))
     return nnx.merge(graph, state)
 
 
@@ -128,8 +128,8 @@ class _GatherLayer:
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
 def _replicated(array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike) -> Array:
     """The whole array, rounded to the dtype in which it is sent. Its gradient is not rounded."""
-    whole = jax.lax.with_sharding_constraint(array.astype(sent), NamedSharding(mesh, PartitionSpec()))
-    return whole.astype(array.dtype)
+    gathered = jax.lax.with_sharding_constraint(array.astype(sent), NamedSharding(mesh, PartitionSpec()))
+    return gathered.astype(array.dtype)
 
 
 def _forward(

@@ -113,8 +113,8 @@ def _layer_norm_forward(x: Array, scale: Array, bias: Array, eps: float) -> tupl
     mean, factor = checkpoint_name(_moments(x, eps), "norm")
     normed = (x.astype(jnp.float32) - mean) * factor
     # A model in float32 computes them again: another fusion would move the last bits of its gradients.
-    kept = () if x.dtype == jnp.float32 else (mean, factor)
-    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed), (x, scale, *kept)
+    moments = () if x.dtype == jnp.float32 else (mean, factor)
+    return normed * along_last_axis(scale, normed) + along_last_axis(bias, normed), (x, scale, *moments)
 
 
 def _moments(x: Array, eps: float) -> tuple[Array, Array]:
@@ -124,9 +124,9 @@ def _moments(x: Array, eps: float) -> tuple[Array, Array]:
     return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + eps)
 
 
-def _layer_norm_backward(eps: float, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
+def _layer_norm_backward(eps: float, residuals: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
     """dx = factor (c - mean(c) - normed mean(c normed)), with c the cotangent times the scale."""
-    x, scale, *moments = kept
+    x, scale, *moments = residuals
     mean, factor = moments or _moments(x, eps)
     normed = (x.astype(jnp.float32) - mean) * factor
     scaled = cotangent * along_last_axis(scale, cotangent)

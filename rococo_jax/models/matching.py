@@ -58,7 +58,7 @@ class CrossBlocks(nnx.Module):
 
 
 class MatchingHead(nnx.Module):
-    """What a text tower needs beside its own parameters to match texts with images."""
+    """Parameters beside a text tower's own that match texts with images."""
 
     def __init__(self, spec: TextSpec, image_width: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.blocks = CrossBlocks(spec, image_width, dtype=dtype, rngs=rngs)

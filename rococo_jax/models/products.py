@@ -58,8 +58,8 @@ def _product_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array
     return jnp.dot(x, rounded), (x, rounded)
 
 
-def _product_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, rounded = kept
+def _product_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, rounded = residuals
     last, rows = x.ndim - 1, tuple(range(x.ndim - 1))
     to_x = jax.lax.dot_general(cotangent, rounded, (((last,), (1,)), ((), ())))
     to_kernel = jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())), preferred_element_type=jnp.float32)
@@ -95,8 +95,8 @@ def _multiply_rows(x: Array, parameter: Array) -> Array:
     return x * _aligned(parameter, x)
 
 
-def _multiply_rows_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, parameter = kept
+def _multiply_rows_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, parameter = residuals
     products = cotangent.astype(jnp.float32) * x.astype(jnp.float32)
     return cotangent * _aligned(parameter, x), _sum_of_rows(products, parameter)
 
@@ -157,12 +157,12 @@ def _convolution(x: Array, kernel: Array, stride: int, padding: _Padding, groups
 
 
 def _convolution_backward(
-    stride: int, padding: _Padding, groups: int, kept: tuple[Array, Array], cotangent: Array
+    stride: int, padding: _Padding, groups: int, residuals: tuple[Array, Array], cotangent: Array
 ) -> tuple[Array, Array]:
     """The kernel's gradient is that of float32 maps: every value of a narrower dtype is one of float32 and of what an
     accelerator rounds it to by default, so the products are the same, and their sum is float32.
     """
-    x, kernel = kept
+    x, kernel = residuals
     _, pull_x = jax.vjp(lambda x: _convolved(x, kernel.astype(x.dtype), stride, padding, groups), x)
 
     def of_kernel(kernel: Array) -> Array:

@@ -63,7 +63,7 @@ class MeanQueryPooling(nnx.Module):
         return self._look(tokens)[0].reshape(tokens.shape[0], tokens.shape[2])
 
     def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """How much of each token is taken in; sums to 1 over the tokens."""
+        """The attention weights of the tokens; they sum to 1."""
         return self._look(tokens)[1][:, :, 0]
 
     def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:

@@ -1,4 +1,4 @@
-"""What a model is, as plain data: enough to build its towers, small enough to read in `model.json`.
+"""The specification of a model, as plain data: enough to build its towers, small enough to read in `model.json`.
 
 The families differ in a handful of choices, and each choice is a field here:
 
@@ -54,7 +54,7 @@ HeadKind = Literal["none", "linear", "mlp"]
 
 @dataclasses.dataclass(frozen=True)
 class RotarySpec(CheckedSpec):
-    """Rotary positions of patches in every attention (`models.rotary`).
+    """Rotary positions of patches in every attention (`models.attention.Rotary`).
 
     `grid` is the side of the square that positions are scaled to, whatever the tower's own. Positions count from 1 with
     `from_one`, else from 0; with `columns_first` the first half of a head turns with the column, else with the row.
@@ -120,6 +120,10 @@ class VisionSpec(CheckedSpec):
     pooling_heads: int | None = None
     pooling_mlp_width: int | None = None
     pooling_width: int | None = None
+
+    # BERT's blocks alone norm after a sum.
+    norm_after_blocks: ClassVar[bool] = False
+    stores_positions: ClassVar[bool] = True
 
     def __post_init__(self):
         check_heads("vision spec", self.width, self.heads)
@@ -189,6 +193,15 @@ class TextSpec(CheckedSpec):
     token_types: int = 0
     pad_id: int | None = None
     pooling_width: int | None = None
+
+    # The parts of blocks that image towers alone may have.
+    layer_scale: ClassVar[bool] = False
+    gated_mlp: ClassVar[bool] = False
+    qkv_bias: ClassVar[bool] = True
+    rotary: ClassVar[None] = None
+    inner_norms: ClassVar[bool] = False
+    norm_changes: ClassVar[bool] = False
+    mlp_norms: ClassVar[bool] = False
 
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)

@@ -10,10 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import AttentionMask, SelfAttention
+from rococo_jax.models.attention import AttentionMask, Rotary, SelfAttention
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.products import multiply_rows
-from rococo_jax.models.rotary import Rotary
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
 
@@ -58,16 +57,14 @@ class Block(nnx.Module):
     """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        image = isinstance(spec, VisionSpec)
-        self.norm_after = False if image else spec.norm_after_blocks
-        self.norm_changes = image and spec.norm_changes
-        inner = spec.norm_eps if image and spec.inner_norms else None
+        self.norm_after, self.norm_changes = spec.norm_after_blocks, spec.norm_changes
+        inner = spec.norm_eps if spec.inner_norms else None
         self.norm1 = LayerNorm(spec.width, spec.norm_eps)
         self.attention = SelfAttention(
             spec.width,
             spec.heads,
-            bias=spec.qkv_bias if image else True,
-            rotary=_rotary(spec) if image else None,
+            bias=spec.qkv_bias,
+            rotary=None if spec.rotary is None else Rotary(spec.rotary, spec.grid, int(spec.class_token)),
             inner_norm_eps=inner,
             dtype=dtype,
             rngs=rngs,
@@ -77,15 +74,14 @@ class Block(nnx.Module):
             spec.width,
             spec.mlp_width,
             spec.activation,
-            gated=image and spec.gated_mlp,
+            gated=spec.gated_mlp,
             norm_eps=inner,
-            input_norm_eps=spec.norm_eps if image and spec.mlp_norms else None,
+            input_norm_eps=spec.norm_eps if spec.mlp_norms else None,
             dtype=dtype,
             rngs=rngs,
         )
-        scaled = image and spec.layer_scale
-        self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
-        self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if scaled else None
+        self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
+        self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
 
     def __call__(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
@@ -113,10 +109,6 @@ class Block(nnx.Module):
             return x + self.norm2(self.mlp(x)).astype(x.dtype)
         x = x + _scaled(change, self.scale1)
         return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
-
-
-def _rotary(spec: VisionSpec) -> Rotary | None:
-    return None if spec.rotary is None else Rotary(spec.rotary, spec.grid, int(spec.class_token))
 
 
 def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:

@@ -63,7 +63,7 @@ class AttentionPooling(nnx.Module):
         return x + self.mlp(self.norm(x))
 
     def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """How much of each token the probe takes in; sums to 1 over the tokens."""
+        """The attention weights of the probe; they sum to 1 over the tokens."""
         return self._look(tokens)[1][:, :, 0]
 
     def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
@@ -95,7 +95,7 @@ class CrossPooling(nnx.Module):
         return self.norm(self.out(mixed.reshape(tokens.shape[0], -1)))
 
     def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """How much of each token the probe takes in; sums to 1 over the tokens."""
+        """The attention weights of the probe; they sum to 1 over the tokens."""
         return self._look(tokens)[1][:, :, 0]
 
     def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
@@ -109,7 +109,7 @@ class CrossPooling(nnx.Module):
 def _attend_one(
     query: Float[Array, " p"], key_value: Float[Array, "b t two_p"], heads: int
 ) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
-    """What one query takes in of all tokens, and how much of each."""
+    """The mixed values of one query over all tokens, and its attention weights."""
     batch, count, _ = key_value.shape
     key_value = key_value.reshape(batch, count, 2, heads, -1)
     query = repeat_on_rows(query.reshape(1, heads, -1), batch, query.dtype)

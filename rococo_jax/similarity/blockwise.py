@@ -58,7 +58,7 @@ class Scale(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the forward sweep gave for each row (or column), and the gradient that came back for it."""
+    """The result of the forward sweep for each row (or column), and the gradient of the loss by it."""
 
     value: Float[Array, "*tiles items"]
     gradient: Float[Array, "*tiles items"]

@@ -155,8 +155,8 @@ def _count_plain(
     index = jnp.max(jnp.where(inside == best[:, None], tile.index.reshape(-1, _STRIP)[strip], -1), axis=1)
 
     zero, no_score = jnp.zeros_like(higher), jnp.full_like(best, -jnp.inf)
-    found = TileCounts(higher, zero, zero, no_score, zero - 1, best, index)
-    return found, jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
+    of_tile = TileCounts(higher, zero, zero, no_score, zero - 1, best, index)
+    return of_tile, jnp.any(higher != not_lower) | jnp.any(_count(has_best) > 1)
 
 
 def _count_careful(
@@ -186,8 +186,8 @@ def _count_careful(
 
     of_queries = (scores, queries.group, counts.best_scores[OWN], counts.best_indices[OWN])
     chunks = [part.reshape(-1, _QUERIES_AT_ONCE, *part.shape[1:]) for part in of_queries]
-    found = lax.map(lambda chunk: count(*chunk), chunks)
-    return jax.tree.map(lambda part: part.reshape(-1), found)
+    of_chunks = lax.map(lambda chunk: count(*chunk), chunks)
+    return jax.tree.map(lambda part: part.reshape(-1), of_chunks)
 
 
 def _count(mask: Bool[Array, "queries gallery"]) -> Int[Array, "queries"]:
@@ -202,21 +202,21 @@ def _best_of(
     return best, jnp.max(jnp.where(mask & (scores == best[:, None]), index[None, :], -1), axis=1)
 
 
-def _add(counts: Counts, found: TileCounts, altered: Bool[Array, ""]) -> Counts:
+def _add(counts: Counts, of_tile: TileCounts, altered: Bool[Array, ""]) -> Counts:
     """Adds a tile. Integer sums and maxima of (score, index) pairs do not depend on the order of tiles.
 
     Nor do the maxima change when both passes see the own originals.
     """
     is_own, is_altered = (jnp.isin(jnp.arange(len(KINDS)), jnp.array(kinds))[:, None] for kinds in (_OWN, _ALTERED))
-    score = jnp.where(is_own, found.own_score[None, :], found.other_score[None, :])
+    score = jnp.where(is_own, of_tile.own_score[None, :], of_tile.other_score[None, :])
     score = jnp.where(is_altered == altered, score, -jnp.inf)
-    index = jnp.where(is_own, found.own_index[None, :], found.other_index[None, :])
+    index = jnp.where(is_own, of_tile.own_index[None, :], of_tile.other_index[None, :])
     old_score, old_index = counts.best_scores, counts.best_indices
     better = ranks_before(score, index, old_score, old_index)
     return Counts(
-        higher=counts.higher + found.higher,
-        ties=counts.ties + found.ties,
-        ties_after=counts.ties_after + found.ties_after,
+        higher=counts.higher + of_tile.higher,
+        ties=counts.ties + of_tile.ties,
+        ties_after=counts.ties_after + of_tile.ties_after,
         best_scores=jnp.where(better, score, old_score),
         best_indices=jnp.where(better, index, old_index),
     )

@@ -72,7 +72,7 @@ Scores = Float[Array, "kept 2 queries size"]
 
 
 def tiles_kept(rows: int, columns: int) -> int:
-    """How many tiles of scores a device keeps."""
+    """The number of tiles of scores that a device stores."""
     return max(1, _KEPT_BYTES // (2 * 4 * rows * columns))
 
 
@@ -90,8 +90,8 @@ def compiled_first_step(
     are, for each device, the places among its own of tiles that may hold own queries, -1 for none. `items` are a tile
     of right items and one of wrong items; they and `pairs` are replicated.
     """
-    sharded, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
-    step, specs = functools.partial(_first_step, mesh.axis_names), (sharded, sharded, sharded, whole, whole)
+    sharded, replicated = PartitionSpec(mesh.axis_names), PartitionSpec()
+    step, specs = functools.partial(_first_step, mesh.axis_names), (sharded, sharded, sharded, replicated, replicated)
     return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=sharded))
 
 
@@ -102,8 +102,8 @@ def compiled_second_step(
     [QueryTiles, Scores, GalleryTiles, PairTile, Float[Array, "owns size"]], tuple[Counts | None, PairCounts]
 ]:
     """Compiles `step(tiles, kept, items, pairs, own) -> ranks, counts`: of each device, stacked on the first axis."""
-    sharded, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
-    step, specs = functools.partial(_second_step, mesh.axis_names), (sharded, sharded, whole, whole, whole)
+    sharded, step = PartitionSpec(mesh.axis_names), functools.partial(_second_step, mesh.axis_names)
+    specs = (sharded, sharded, *[PartitionSpec()] * 3)
     return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=sharded))
 
 
@@ -119,17 +119,17 @@ def _first_step(
     varying = functools.partial(lax.pcast, axis_name=axes, to="varying")
 
     def find(own: Array, place: Array) -> tuple[Array, Array]:
-        def found():
+        def with_tile():
             tile = jax.tree.map(lambda part: part[place], queries)
             scores = jnp.stack(_scores_of_both(tile, items))
             return jnp.maximum(own, _own_differences(scores, numbers[place], pairs)), scores
 
-        return lax.cond(place < 0, lambda: (own, varying(jnp.zeros((2, rows, columns), jnp.float32))), found)
+        return lax.cond(place < 0, lambda: (own, varying(jnp.zeros((2, rows, columns), jnp.float32))), with_tile)
 
-    kept = tiles_kept(rows, columns)
+    stored = tiles_kept(rows, columns)
     own = varying(jnp.full(pairs.own_tile.shape, -jnp.inf, jnp.float32))
-    own, scores = lax.scan(find, own, near[:kept])
-    own, _ = lax.scan(lambda own, place: (find(own, place)[0], None), own, near[kept:])
+    own, scores = lax.scan(find, own, near[:stored])
+    own, _ = lax.scan(lambda own, place: (find(own, place)[0], None), own, near[stored:])
     return own[None], scores
 
 
@@ -212,8 +212,8 @@ def _add_tile(
         others = (group_of_row != shown_in[:1]) & (group_of_row != shown_in[1:]) & (group_of_row != PADDING)
         return _count(scores[0] - scores[1], own, others)
 
-    found = lax.cond(need == COUNT_OTHERS, masked, lambda: _count(scores[0] - scores[1], own, None))
-    return jax.tree.map(jnp.add, counts, found)
+    of_tile = lax.cond(need == COUNT_OTHERS, masked, lambda: _count(scores[0] - scores[1], own, None))
+    return jax.tree.map(jnp.add, counts, of_tile)
 
 
 def _count(

@@ -253,14 +253,14 @@ class PairCounting:
         tile, (entry, column, slot) = self._tile(items, pairs)
         items, on_devices = self.queries.replicate((items, tile))
         near, kept_place = self._near(self.tile[entry], items.embeddings.shape[1])
-        found, kept = self.first_step(self.queries.tiles_of_queries, self.numbers, near, items, on_devices)
+        differences, scores = self.first_step(self.queries.tiles_of_queries, self.numbers, near, items, on_devices)
         # -0.0 equals 0.0; adding 0 makes their bits the same.
-        self.difference[entry] = np.asarray(found).max(axis=0)[slot, column] + np.float32(0)
+        self.difference[entry] = np.asarray(differences).max(axis=0)[slot, column] + np.float32(0)
         # Slots without a query compare with -inf, and are not read.
         own = np.full(tile.own_tile.shape, -np.inf, np.float32)
         own[slot, column] = self.difference[entry]
         tiles = self._query_tiles(self._needs(tile), kept_place, needs)
-        ranks, counts = self.second_step(tiles, kept, items, on_devices, self.queries.replicate(own))
+        ranks, counts = self.second_step(tiles, scores, items, on_devices, self.queries.replicate(own))
         if self.ranking is not None and ranks is not None:
             self.ranking.counts = ranks
         preferring, below = (np.asarray(part).sum(axis=0) for part in counts)
@@ -280,7 +280,7 @@ class PairCounting:
         return PairTile(padded, *own), (entry, column, slot)
 
     def _near(self, tiles: Int[np.ndarray, " entries"], columns: int) -> tuple[Array, Int[np.ndarray, "tiles"]]:
-        """Which tiles hold own queries, by their places on each device; and where the scores of each tile are kept.
+        """The tiles that hold own queries, by their places on each device; and the places of their stored scores.
 
         Their number is rounded up to a power of two, so that few programs are compiled.
         """
@@ -296,14 +296,14 @@ class PairCounting:
         near = near.reshape(-1)
         return queries.shard(near.shape, near.__getitem__), place
 
-    def _query_tiles(self, needs: np.ndarray, kept: np.ndarray, rank_needs: np.ndarray | None) -> QueryTiles:
+    def _query_tiles(self, needs: np.ndarray, stored_at: np.ndarray, rank_needs: np.ndarray | None) -> QueryTiles:
         queries, of_tiles = self.queries.tiles_of_queries, self.queries.of_tiles
         if self.ranking is None or rank_needs is None:
-            return QueryTiles(queries, of_tiles(needs), of_tiles(kept))
-        return QueryTiles(queries, of_tiles(needs), of_tiles(kept), self.ranking.counts, of_tiles(rank_needs))
+            return QueryTiles(queries, of_tiles(needs), of_tiles(stored_at))
+        return QueryTiles(queries, of_tiles(needs), of_tiles(stored_at), self.ranking.counts, of_tiles(rank_needs))
 
     def _needs(self, tile: PairTile) -> np.ndarray:
-        """Which query tiles may hold queries that are not counted: those of the pairs' groups, and padding."""
+        """The query tiles that may hold queries that are not counted: those of the pairs' groups, and padding."""
         tiles, (first, second) = self.queries.tiles, tile.shown_in
         near = (tiles.first_group <= first.max()) & (tiles.last_group >= first.min())
         near |= ~tiles.filled.all(axis=1) | (second != NOT_SHOWN).any()

@@ -221,7 +221,7 @@ class Rows:
 
 
 def tile_needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """What to do with each pair of tiles in the first and in the second pass."""
+    """The needs of each pair of tiles in the first and in the second pass: `SKIP`, `POSITIVES`, `PLAIN`, `CAREFUL`."""
     own = may_share_group(queries, gallery)
     positives = np.where(own & ~gallery.altered, POSITIVES, SKIP)
     distractors = np.where(own | ~gallery.filled.all(axis=1), CAREFUL, PLAIN)

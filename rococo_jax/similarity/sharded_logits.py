@@ -50,7 +50,7 @@ Sums = tuple[Float[Array, "queries"], Float[Array, "keys"] | None]
 
 
 class Plan(NamedTuple):
-    """What is known of a reduction before it is compiled."""
+    """The choices of a reduction that are made before it is compiled."""
 
     reduction: type[Reduction]
     mesh: Mesh | None
@@ -90,7 +90,7 @@ def _forward(plan: Plan, queries: Items, keys: Items, scale: Scale) -> tuple[Sum
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _backward(plan: Plan, kept: tuple, gradients: Sums) -> tuple[Items, Items, Scale]:
+def _backward(plan: Plan, residuals: tuple, gradients: Sums) -> tuple[Items, Items, Scale]:
     def on_device(
         queries: Items, keys: Items, scale: Scale, rows: Result, columns: Result | None
     ) -> tuple[Array, Array, Scale]:
@@ -103,7 +103,7 @@ def _backward(plan: Plan, kept: tuple, gradients: Sums) -> tuple[Items, Items, S
         of_queries = out_of_tiles(totals.queries, len(queries.mask))
         return scale.logit_scale * of_queries, scale.logit_scale * totals.keys, of_scale
 
-    queries, keys, scale, row_values, column_values = kept
+    queries, keys, scale, row_values, column_values = residuals
     rows = Result(row_values, gradients[0])
     columns = Result(column_values, gradients[1]) if plan.with_columns else None
     gradient = plan.on_shards(on_device, (True, True, False, True, True), (True, True, False))
@@ -188,8 +188,8 @@ class ShardedLogits:
         """Chooses strategy and tiles for so many queries and keys, counted over all devices."""
         devices = 1 if self.mesh is None else self.mesh.size
         queries = -(-queries // devices)
-        held = 4 * keys * max(queries, 2 * width)
-        small = self.strategy == "auto" and held <= GATHER_BYTES
+        gathered_bytes = 4 * keys * max(queries, 2 * width)
+        small = self.strategy == "auto" and gathered_bytes <= GATHER_BYTES
         gathers = self.mesh is None or self.strategy == "all_gather" or small
         tile_keys = keys if gathers else -(-keys // devices)
         platform = jax.default_backend() if self.mesh is None else self.mesh.devices.flat[0].platform

@@ -11,9 +11,8 @@ from rococo_jax.checkpoints.families.align import ALIGN
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
-from rococo_jax.checkpoints.families.clip import CLIP
+from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2
-from rococo_jax.checkpoints.families.metaclip2 import METACLIP2
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
@@ -46,11 +45,11 @@ def spec_from_config(config: Any, path: Path, names: Collection[str], pooling: s
 def family_of_spec(spec: ModelSpec, source: object) -> Family:
     """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
     towers = [tower for tower in (spec.vision, spec.text) if tower is not None]
-    found = [
+    families = [
         next((family for family in FAMILIES.values() if family.has_tower(tower) and not tower.newer_fields), None)
         for tower in towers
     ]
-    if None in found or len(set(found)) > 1:
-        names = " beside ".join(f"{f'a {family.name} tower' if family else 'a tower of no family'}" for family in found)
+    if None in families or len(set(families)) > 1:
+        names = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in families)
         raise InputError(source, "towers", names, "towers of one family that transformers has: clip or siglip")
-    return found[0]
+    return families[0]

@@ -62,10 +62,10 @@ class Align(Family):
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         vision = _vision(part_section(path, "vision_config", config, "AlignVisionConfig"))
         text = part_section(path, "text_config", config, "AlignTextConfig")
-        whole = Section(path, "", config, library_defaults("AlignConfig"))
-        dim = whole.integer("projection_dim")
+        model = Section(path, "", config, library_defaults("AlignConfig"))
+        dim = model.integer("projection_dim")
         if dim != vision.features:
-            raise whole.refuse("projection_dim", f"{vision.features}, the channels of the image tower's last stage")
+            raise model.refuse("projection_dim", f"{vision.features}, the channels of the image tower's last stage")
         text.values["model_type"] = BERT.name
         return ModelSpec(vision, BERT.text_spec(text, "cls"), text_head=HeadSpec("linear", dim, bias=True))
 

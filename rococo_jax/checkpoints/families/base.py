@@ -1,4 +1,4 @@
-"""What a family of Hugging Face models is made of, and the checked reading of its `config.json`."""
+"""`Family`, all that is known of a family of Hugging Face models, and the checked reading of its `config.json`."""
 
 import inspect
 import math
@@ -111,7 +111,7 @@ class Family:
         return {**read_parameters(tensors, self.table(spec, *present), shapes), **self.constants}
 
     def notes(self, spec: ModelSpec) -> dict[str, str]:
-        """What provenance adds for a checkpoint of this family."""
+        """Entries of provenance for a checkpoint of this family."""
         return {}
 
     def processor_settings(self, config: Any) -> Any:
@@ -131,7 +131,7 @@ class Family:
         raise NotImplementedError
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        """Where `transformers` 5 looks for the towers of an exported model."""
+        """The prefixes of both towers where `transformers` 5 looks for them in an exported model."""
         return "", ""
 
     def spec_of_export(self, config: Mapping[str, Any], spec: ModelSpec, path: Path) -> ModelSpec:

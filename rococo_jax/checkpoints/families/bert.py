@@ -161,8 +161,8 @@ class Roberta(Bert):
         if "text_config" in config:  # the tower's own limit
             length = int(config["text_config"]["max_position_embeddings"])
         else:
-            whole = Section(source, "", config, library_defaults(_CLASSES[config["model_type"]]))
-            length = whole.integer("max_position_embeddings") - self.unused_positions
+            section = Section(source, "", config, library_defaults(_CLASSES[config["model_type"]]))
+            length = section.integer("max_position_embeddings") - self.unused_positions
         return Tokenizer(rust, TokenizerSpec("roberta", "none", length, pad_id=ends["<pad>"], eos_id=ends["</s>"]))
 
 
@@ -170,7 +170,7 @@ BERT, ROBERTA = Bert(), Roberta()
 
 
 def sentence_pooling(folder: Path) -> str | None:
-    """How a sentence-transformers folder pools its tokens: `cls`, `mean`, or None without such a module.
+    """The pooling of a sentence-transformers folder: `cls`, `mean`, or None without such a module.
 
     Raises InputError where it pools in another way, or adds a module that changes the vectors.
     """
@@ -189,7 +189,7 @@ def sentence_pooling(folder: Path) -> str | None:
 
 
 def _module_paths(folder: Path) -> dict[str, str]:
-    """Where each module lies in the folder, by its kind; empty without `modules.json`."""
+    """The place of each module in the folder, by its kind; empty without `modules.json`."""
     path = folder / "modules.json"
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""CLIP (arXiv 2103.00020): both towers or one, with projections or without."""
+"""CLIP (arXiv 2103.00020), both towers or one, with projections or without; MetaCLIP 2, over XLM-V's vocabulary."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,7 +13,9 @@ from rococo_jax.checkpoints.families.base import (
     tower_section,
     vision_config,
 )
+from rococo_jax.checkpoints.families.bert import ROBERTA
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 # What distinguishes its image tower, whatever its sizes.
@@ -40,8 +42,8 @@ class Clip(Family):
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         vision = tower_section(config, path, "vision", self.classes["vision"])
         text = tower_section(config, path, "text", self.classes["text"])
-        whole = Section(path, "", config, library_defaults(self.classes[""]))
-        head = HeadSpec("linear", whole.integer("projection_dim"))
+        model = Section(path, "", config, library_defaults(self.classes[""]))
+        head = HeadSpec("linear", model.integer("projection_dim"))
         lone = vision is None or text is None
         return ModelSpec(
             vision=vision and _vision(vision),
@@ -101,7 +103,28 @@ class Clip(Family):
         return ("", "") if bare else self.prefixes
 
 
-CLIP = Clip()
+class MetaClip2(Clip):
+    """MetaCLIP 2 (arXiv 2507.22062): CLIP's towers over XLM-V's vocabulary. Exported as a CLIP where one expresses it.
+
+    Texts are pooled at the first end token whatever its id; in a CLIP's configuration the id 2 means another rule.
+    """
+
+    name = "metaclip2"
+    model_types = ("metaclip_2", "metaclip_2_vision_model", "metaclip_2_text_model")
+    classes: ClassVar = {"vision": "MetaClip2VisionConfig", "text": "MetaClip2TextConfig", "": "MetaClip2Config"}
+    highest_id_of_eos: ClassVar = None
+    lower_case = False
+
+    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
+        return False
+
+    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
+        text = config.get("text_config") or config
+        limit = {"max_position_embeddings": text.get("max_position_embeddings", 77)}
+        return ROBERTA.read_tokenizer(source, {"model_type": "xlm-roberta", "text_config": limit})
+
+
+CLIP, METACLIP2 = Clip(), MetaClip2()
 
 
 def _vision(section: Section) -> VisionSpec:

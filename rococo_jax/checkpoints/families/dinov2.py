@@ -92,7 +92,7 @@ def _mlp_ratio(vision: VisionSpec) -> float | int:
     hidden = vision.mlp_width * 3 / 2 if vision.gated_mlp else vision.mlp_width
     ratio = hidden / vision.width
     if vision.gated_mlp:
-        for whole in (int(ratio), round(ratio)):
-            if _gated_width(whole * vision.width) == vision.mlp_width:
-                return whole
+        for rounded in (int(ratio), round(ratio)):
+            if _gated_width(rounded * vision.width) == vision.mlp_width:
+                return rounded
     return int(ratio) if ratio == int(ratio) else ratio

@@ -69,12 +69,12 @@ class Nllb(Roberta):
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         """As `Roberta`, with the language before a text: the file may have it after the end, where NLLB once had it."""
-        made = super().read_tokenizer(source, config)
-        if (language := made.rust.token_to_id(_LANGUAGE)) is None:
+        tokenizer = super().read_tokenizer(source, config)
+        if (language := tokenizer.rust.token_to_id(_LANGUAGE)) is None:
             raise InputError(source, "tokenizer", f"no {_LANGUAGE}", "the languages of NLLB")
-        ends = [(_LANGUAGE, language), ("</s>", made.spec.eos_id)]
-        made.rust.post_processor = TemplateProcessing(single=f"{_LANGUAGE} $A </s>", special_tokens=ends)
-        return made
+        ends = [(_LANGUAGE, language), ("</s>", tokenizer.spec.eos_id)]
+        tokenizer.rust.post_processor = TemplateProcessing(single=f"{_LANGUAGE} $A </s>", special_tokens=ends)
+        return tokenizer
 
 
 def sinusoids(first: int, count: int, width: int) -> np.ndarray:

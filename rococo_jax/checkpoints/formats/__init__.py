@@ -52,46 +52,47 @@ def convert(
         InputError: the form is unknown or not the one asked for, an option does not apply to it, or something of the
             checkpoint is missing, unknown, broken or does not fit together.
     """
-    found = find_format(source, source_format)
+    form = find_format(source, source_format)
     for option, value, forms in (
         ("pooling", pooling, ("huggingface",)),
         ("activation", activation, ("openai", "open_clip")),
     ):
-        if value is not None and found not in forms:
-            wanted = f"no choice: it is fixed in the {found} form"
+        if value is not None and form not in forms:
+            wanted = f"no choice: it is fixed in the {form} form"
             raise InputError(option, str(source), value, wanted)
     options = {"tokenizer": tokenizer, "dtype": dtype, "image_size": image_size}
-    if found == "big_vision":
+    if form == "big_vision":
         return convert_big_vision(source, **options)
-    if found == "vse_infinity":
+    if form == "vse_infinity":
         return convert_vse_infinity(source, **options)
-    if found == "openai":
+    if form == "openai":
         return convert_openai(source, declared=source_format == "openai", activation=activation, **options)
-    if found == "open_clip":
+    if form == "open_clip":
         return convert_open_clip(source, activation=activation, **options)
     return convert_huggingface(source, pooling=pooling, **options)
 
 
-def find_format(source: str | Path, asked: str = "auto") -> str:
+def find_format(source: str | Path, source_format: str = "auto") -> str:
     """The form of a checkpoint. Raises InputError where it has no known form, or not the one asked for."""
-    if asked not in FORMATS:
-        raise InputError("source_format", "format", asked, ", ".join(FORMATS))
+    if source_format not in FORMATS:
+        raise InputError("source_format", "format", source_format, ", ".join(FORMATS))
     path = Path(source)
     if path.is_file():
-        found = _SUFFIXES.get(path.suffix)
-        if found is None and path.suffix == ".safetensors":
+        form = _SUFFIXES.get(path.suffix)
+        if form is None and path.suffix == ".safetensors":
             wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
             raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
-        if found == "openai" and asked in ("auto", "vse_infinity") and is_vse_infinity(path):
-            found = "vse_infinity"
-        if found is None or asked not in ("auto", found):
-            wanted = f"a file for {asked}" if asked != "auto" else f"{WANTED} (files: {', '.join(_SUFFIXES)})"
+        if form == "openai" and source_format in ("auto", "vse_infinity") and is_vse_infinity(path):
+            form = "vse_infinity"
+        if form is None or source_format not in ("auto", form):
+            known = f"{WANTED} (files: {', '.join(_SUFFIXES)})"
+            wanted = known if source_format == "auto" else f"a file for {source_format}"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
-        return found
-    if asked in ("openai", "big_vision", "vse_infinity"):
-        raise InputError(source, "model", "no file", f"a file of {asked}: {', '.join(_SUFFIXES)}")
-    if asked != "auto":
-        return asked
+        return form
+    if source_format in ("openai", "big_vision", "vse_infinity"):
+        raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
+    if source_format != "auto":
+        return source_format
     folder = find_folder(source, ("config.json", CONFIG))
     has_config, has_open_clip = (folder / "config.json").is_file(), (folder / CONFIG).is_file()
     if has_open_clip and not (has_config and _is_known_huggingface(folder, path.is_dir())):

@@ -176,12 +176,12 @@ def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: Mode
     size = spec.vision.image_size
     common = {"resample": values["interpolation"], "mean": tuple(values["mean"]), "std": tuple(values["std"])}
     if values["resize_mode"] == "shortest":
-        made = Preprocessing(shortest_edge=size, crop_size=(size, size), **common)
+        preprocessing = Preprocessing(shortest_edge=size, crop_size=(size, size), **common)
     elif values["resize_mode"] == "squash":
-        made = Preprocessing(exact_size=(size, size), **common)
+        preprocessing = Preprocessing(exact_size=(size, size), **common)
     else:
         raise InputError(path, "preprocess_cfg.resize_mode", values["resize_mode"], "shortest or squash")
-    return made, "preprocess_cfg" if given else "open_clip's default"
+    return preprocessing, "preprocess_cfg" if given else "open_clip's default"
 
 
 def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None) -> str:
@@ -198,7 +198,7 @@ def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None
 
 
 def _tokenizer(
-    source: object, folder: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, asked: str | None
+    source: object, folder: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, requested: str | None
 ) -> tuple[Tokenizer | None, str]:
     # Texts of a Hugging Face tower are cut at open_clip's own default, whatever the tower could read.
     foreign = spec.text.attention == "masked"
@@ -206,14 +206,15 @@ def _tokenizer(
     config = {"model_type": "bert" if kind == "clipa" else kind, "text_config": {"max_position_embeddings": length}}
 
     def read(place: str | Path) -> Tokenizer:
-        made = (FAMILIES | TEXT_FAMILIES)[config["model_type"]].read_tokenizer(place, config=config)
+        tokenizer = (FAMILIES | TEXT_FAMILIES)[config["model_type"]].read_tokenizer(place, config=config)
         if kind == "clipa":
-            return with_padded_end(made)
-        if spec.text.attention == "full" and made.spec.fixed_length is None:  # padding is read, and open_clip's is 0
-            return Tokenizer(made.rust, dataclasses.replace(made.spec, fixed_length=length, pad_id=0))
-        return made
+            return with_padded_end(tokenizer)
+        # Where padding is read, it is open_clip's, 0.
+        if spec.text.attention == "full" and tokenizer.spec.fixed_length is None:
+            return Tokenizer(tokenizer.rust, dataclasses.replace(tokenizer.spec, fixed_length=length, pad_id=0))
+        return tokenizer
 
-    return choose_tokenizer(source, asked, folder, text.get("hf_tokenizer_name") or TOKENIZER, read)
+    return choose_tokenizer(source, requested, folder, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
 def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:

@@ -59,10 +59,10 @@ def spec_from_open_clip(
 
     Raises InputError where a field is missing, unknown, or none that the towers here can follow.
     """
-    whole = Section(path, "model_cfg", config, {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None})
-    vision = _section(path, "vision_cfg", whole.values["vision_cfg"], _VISION)
-    text = _section(path, "text_cfg", whole.values["text_cfg"], _TEXT)
-    dim = whole.integer("embed_dim")
+    model = Section(path, "model_cfg", config, {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None})
+    vision = _section(path, "vision_cfg", model.values["vision_cfg"], _VISION)
+    text = _section(path, "text_cfg", model.values["text_cfg"], _TEXT)
+    dim = model.integer("embed_dim")
     if vision.values["timm_model_name"]:
         towers = timm_tower(vision, tensors, dim)
     elif isinstance(vision.values["layers"], list):

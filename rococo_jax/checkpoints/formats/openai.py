@@ -171,22 +171,22 @@ def _count(shapes: dict[str, tuple[int, ...]], pattern: str) -> int:
 
 
 def activation_of_open_clip(
-    model_config: Mapping[str, Any], source: object, asked: str | None
+    model_config: Mapping[str, Any], source: object, requested: str | None
 ) -> tuple[Activation, str]:
     """The activation of an open_clip model's own towers, and how it is known.
 
     `model_config` is `model_cfg` with `pretrained_cfg` and the like left in. Raises InputError where neither that nor
     the name tells it, and it was not asked for.
     """
-    if asked is not None:
-        return _checked(asked), "--activation"
+    if requested is not None:
+        return _checked(requested), "--activation"
     for key in ("quick_gelu", "force_quick_gelu"):
         if isinstance(model_config.get(key), bool):
             return ("quick_gelu" if model_config[key] else "gelu"), f"{key} in the configuration"
     timm = str(model_config.get("vision_cfg", {}).get("timm_model_name"))
     if "_siglip" in timm:
         return "gelu", "SigLIP, never trained with QuickGELU"
-    if (found := find_timm_tower(timm)) is not None and not found[0].quick_gelu:
+    if (tower := find_timm_tower(timm)) is not None and not tower[0].quick_gelu:
         return "gelu", f"beside {timm}, never trained with QuickGELU"
     pretrained = model_config.get("pretrained_cfg")
     if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
@@ -203,7 +203,9 @@ def activation_by_name(source: object) -> Activation | None:
     return next((activation for pattern, activation in _KNOWN_NAMES if re.search(pattern, name)), None)
 
 
-def activation_of_openai(source: object, asked: str | None, *, archive: bool, declared: bool) -> tuple[Activation, str]:
+def activation_of_openai(
+    source: object, requested: str | None, *, archive: bool, declared: bool
+) -> tuple[Activation, str]:
     """The activation of weights in OpenAI's form, and how it is known.
 
     Args:
@@ -212,8 +214,8 @@ def activation_of_openai(source: object, asked: str | None, *, archive: bool, de
 
     Raises InputError for a bare state dict, which open_clip writes under the same names.
     """
-    if asked is not None:
-        return _checked(asked), "--activation"
+    if requested is not None:
+        return _checked(requested), "--activation"
     if archive:
         return "quick_gelu", "OpenAI's archive"
     if declared:
@@ -221,10 +223,10 @@ def activation_of_openai(source: object, asked: str | None, *, archive: bool, de
     raise _unknown(source, "a bare state dict, as OpenAI's code and open_clip write alike")
 
 
-def _checked(asked: str) -> Activation:
-    if asked not in ACTIVATIONS:
-        raise InputError("activation", "activation", asked, " or ".join(ACTIVATIONS))
-    return asked
+def _checked(requested: str) -> Activation:
+    if requested not in ACTIVATIONS:
+        raise InputError("activation", "activation", requested, " or ".join(ACTIVATIONS))
+    return requested
 
 
 def _unknown(source: object, found: str) -> InputError:

@@ -45,16 +45,16 @@ class TimmTower:
 
 def find_timm_tower(name: str) -> tuple[TimmTower, re.Match] | None:
     """The tower of this name and the match of its pattern, None for an unknown one."""
-    found = ((tower, re.fullmatch(tower.pattern, name)) for tower in TOWERS)
-    return next(((tower, match) for tower, match in found if match), None)
+    matches = ((tower, re.fullmatch(tower.pattern, name)) for tower in TOWERS)
+    return next(((tower, match) for tower, match in matches if match), None)
 
 
 def timm_tower(section: Section, tensors: Tensors, dim: int) -> tuple[VisionSpec | ConvolutionalSpec, HeadSpec]:
     """The spec of the image tower and its head. Raises InputError where they are none that are known here."""
-    found = find_timm_tower(str(section.values["timm_model_name"]))
-    if found is None:
+    known = find_timm_tower(str(section.values["timm_model_name"]))
+    if known is None:
         raise section.refuse("timm_model_name", "a ViT, SigLIP, EVA, PE-Core, MobileCLIP, ViTamin or ConvNeXt tower")
-    tower, match = found
+    tower, match = known
     return tower.spec(match, section, tensors), _head(section, tensors, dim)
 
 

@@ -46,9 +46,9 @@ def trunk_shapes(section: Section, tensors: Tensors, **wanted: str) -> dict[str,
 
 
 def count_blocks(tensors: Tensors, prefix: str) -> int:
-    """How many different numbers follow a prefix."""
+    """The number of blocks below a prefix."""
     pattern = re.compile(rf"{re.escape(TRUNK)}\.{prefix}\.(\d+)\.")
-    return len({found[1] for name in tensors.names if (found := pattern.match(name))})
+    return len({match[1] for name in tensors.names if (match := pattern.match(name))})
 
 
 def pooling_of(section: Section, default: str, *allowed: str) -> str:
@@ -132,17 +132,17 @@ def pe(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
 def vitamin(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Reads ViTamin, whose patches are the cells of a stem of convolutions."""
     stem, stages = "patch_embed.backbone", "patch_embed.backbone.stages"
-    found = trunktrunk_shapes(
+    shapes = trunk_shapes(
         section, tensors, stem=f"{stem}.stem.conv1.weight", first=f"{stages}.0.0.conv3_1x1.weight",
         second=f"{stages}.1.0.conv3_1x1.weight", last=f"{stem}.pool.proj.weight", up="blocks.0.mlp.w0.weight",
     )  # fmt: skip
     layers = tuple(count_blocks(tensors, rf"patch_embed\.backbone\.stages\.{number}") for number in range(2))
     return VisionSpec(
-        image_size=section.side("image_size"), patch_size=16, width=found["last"][0],
-        layers=count_blocks(tensors, "blocks"), heads=_HEADS[match["size"]], mlp_width=found["up"][0],
+        image_size=section.side("image_size"), patch_size=16, width=shapes["last"][0],
+        layers=count_blocks(tensors, "blocks"), heads=_HEADS[match["size"]], mlp_width=shapes["up"][0],
         activation="gelu", norm_eps=1e-6, class_token=False, patch_bias=True, norm_before_blocks=False,
         layer_scale=False, pooling=pooling_of(section, "mean", "mean"), gated_mlp=True, norm_after_pooling=True,
-        mbconv=MbConvSpec(found["stem"][0], (found["first"][0], found["second"][0]), layers), mlp_norms=True,
+        mbconv=MbConvSpec(shapes["stem"][0], (shapes["first"][0], shapes["second"][0]), layers), mlp_norms=True,
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def _rebuild_tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """Where a tensor lies; read when asked for."""
+    """A view of a storage; `read` gives its values."""
 
     storage: _Storage
     offset: int
@@ -72,8 +72,8 @@ class _Tensor:
         return self.storage.dtype
 
     def check(self) -> None:
-        whole = all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.shape, *self.stride))
-        if not isinstance(self.storage, _Storage) or not whole or len(self.shape) != len(self.stride):
+        has_sizes = all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.shape, *self.stride))
+        if not isinstance(self.storage, _Storage) or not has_sizes or len(self.shape) != len(self.stride):
             raise ValueError("a tensor that is none")
         last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
         if 0 not in self.shape and last >= self.storage.count:
@@ -142,7 +142,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
-    """What a torch archive holds: its object as plain containers and `Module`s, and its tensors, read one at a time.
+    """The content of a torch archive: an object of plain containers and `Module`s; its tensors, read one at a time.
 
     Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`. The
     names of state dicts in a list begin with their place.
@@ -204,11 +204,11 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
 def _state_dict(value: Any) -> Any:
     """A training checkpoint keeps the state dict beside other things."""
     for key in ("state_dict", "model"):
-        found = value.get(key) if isinstance(value, dict) else None
-        if isinstance(found, dict):
-            return found
-        if isinstance(found, list) and found and all(isinstance(part, dict) for part in found):
-            return {str(place): part for place, part in enumerate(found)}
+        state = value.get(key) if isinstance(value, dict) else None
+        if isinstance(state, dict):
+            return state
+        if isinstance(state, list) and state and all(isinstance(part, dict) for part in state):
+            return {str(place): part for place, part in enumerate(state)}
     return value
 
 

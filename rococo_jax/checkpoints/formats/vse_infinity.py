@@ -247,6 +247,6 @@ def _preprocessing(size: int, detector: bool) -> Preprocessing:
     return Preprocessing(**square, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
-def _read_tokenizer(source: object, asked: str | None, text: TextSpec):
+def _read_tokenizer(source: object, requested: str | None, text: TextSpec):
     config = {"model_type": BERT.name, "max_position_embeddings": text.context_length}
-    return choose_tokenizer(source, asked, None, TOKENIZER, partial(BERT.read_tokenizer, config=config))
+    return choose_tokenizer(source, requested, None, TOKENIZER, partial(BERT.read_tokenizer, config=config))
