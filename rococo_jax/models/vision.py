@@ -145,6 +145,12 @@ def takes_patches(spec: object) -> bool:
     return isinstance(spec, VisionSpec) and spec.stem_width is spec.mbconv is spec.rotary is None
 
 
+def _stem(spec: VisionSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> ConvolutionStem | MbConvStem | None:
+    if spec.mbconv is not None:
+        return MbConvStem(spec.mbconv, spec.width, spec.norm_eps, dtype=dtype, rngs=rngs)
+    return ConvolutionStem(spec.stem_width, dtype=dtype, rngs=rngs) if spec.stem_width else None
+
+
 class VisionTower(nnx.Module):
     """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, norms, `blocks`."""
 
@@ -152,9 +158,7 @@ class VisionTower(nnx.Module):
         self.spec, self.dtype = spec, dtype
         normal = jax.nn.initializers.normal(0.02)
         tokens = (spec.position_grid or spec.grid) ** 2 + spec.positioned_class
-        self.stem = ConvolutionStem(spec.stem_width, dtype=dtype, rngs=rngs) if spec.stem_width else None
-        if spec.mbconv is not None:
-            self.stem = MbConvStem(spec.mbconv, spec.width, spec.norm_eps, dtype=dtype, rngs=rngs)
+        self.stem = _stem(spec, dtype, rngs)
         values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
         patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
         self.patch = patch
