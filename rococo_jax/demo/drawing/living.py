@@ -197,15 +197,8 @@ def owl(brush: Brush, colour: Colour) -> None:
     )
     brush.oval(0, 0.28, 0.18, 0.22, light(colour, 0.5))
     for x, y in [
-        (-0.08, 0.4),
-        (0.08, 0.4),
-        (0, 0.33),
-        (-0.09, 0.26),
-        (0.09, 0.26),
-        (0, 0.19),
-        (-0.06, 0.12),
-        (0.06, 0.12),
-    ]:
+        (-0.08, 0.4), (0.08, 0.4), (0, 0.33), (-0.09, 0.26), (0.09, 0.26), (0, 0.19), (-0.06, 0.12), (0.06, 0.12),
+    ]:  # fmt: skip
         brush.curve([(x - 0.04, y + 0.02), (x, y - 0.02), (x + 0.04, y + 0.02)], 0.018, dark(colour, 0.1))
     for side in (-1, 1):
         brush.oval(side * 0.26, 0.34, 0.08, 0.22, dark(colour, 0.25), turn=side * 10)
@@ -274,13 +267,9 @@ def _figure(brush: Brush, colour: Colour, skin: Colour, head: Number, skirt: boo
         brush.disc(side * 0.26, neck * 0.5, 0.045, skin)
     if skirt:
         flare = [
-            (-0.1, neck),
-            (-0.13, hip * 1.25),
-            (-0.24, hip * 0.55),
-            (0.24, hip * 0.55),
-            (0.13, hip * 1.25),
+            (-0.1, neck), (-0.13, hip * 1.25), (-0.24, hip * 0.55), (0.24, hip * 0.55), (0.13, hip * 1.25),
             (0.1, neck),
-        ]
+        ]  # fmt: skip
         brush.polygon(flare, colour)
         brush.line([(-0.125, hip * 1.28), (0.125, hip * 1.28)], 0.035, light(colour, 0.6))
     else:

@@ -71,11 +71,8 @@ def barn(brush: Brush, colour: Colour) -> None:
     brush.box(-0.24, 0.0, 0.24, 0.42, WHITE)
     brush.box(-0.2, 0.0, 0.2, 0.38, dark(colour, 0.3))
     for a, b in [
-        ((-0.2, 0.02), (0, 0.38)),
-        ((0, 0.02), (-0.2, 0.38)),
-        ((0, 0.02), (0.2, 0.38)),
-        ((0.2, 0.02), (0, 0.38)),
-    ]:
+        ((-0.2, 0.02), (0, 0.38)), ((0, 0.02), (-0.2, 0.38)), ((0, 0.02), (0.2, 0.38)), ((0.2, 0.02), (0, 0.38)),
+    ]:  # fmt: skip
         brush.line([a, b], 0.022, WHITE)
     brush.box(-0.1, 0.54, 0.1, 0.7, WHITE)
     brush.box(-0.07, 0.56, 0.07, 0.68, INK)
@@ -99,28 +96,18 @@ def windmill(brush: Brush, colour: Colour) -> None:
     for x, y in [(1, 1), (-1, 1), (-1, -1), (1, -1)]:
         across, up = x * 0.27, y * 0.27
         brush.line([(0, 0.66), (across * 1.25, 0.66 + up * 1.25)], 0.03, BROWN)
-        brush.polygon(
-            [
-                (across * 0.35, 0.66 + up * 0.35),
-                (across * 1.25, 0.66 + up * 1.25),
-                (across * 1.25 - y * 0.1, 0.66 + up * 1.25 + x * 0.1),
-                (across * 0.35 - y * 0.1, 0.66 + up * 0.35 + x * 0.1),
-            ],
-            light(colour, 0.5),
-        )
+        inner, outer = (across * 0.35, 0.66 + up * 0.35), (across * 1.25, 0.66 + up * 1.25)
+        aside = [(a - y * 0.1, b + x * 0.1) for a, b in (outer, inner)]
+        brush.polygon([inner, outer, *aside], light(colour, 0.5))
     brush.disc(0, 0.66, 0.045, INK)
 
 
 def tree(brush: Brush, colour: Colour) -> None:
     brush.blob([(-0.08, 0.0), (-0.05, 0.3), (-0.07, 0.5), (0.07, 0.5), (0.05, 0.3), (0.09, 0.0)], BROWN)
     for x, y, r in [
-        (-0.24, 0.52, 0.18),
-        (0.24, 0.52, 0.18),
-        (-0.18, 0.74, 0.18),
-        (0.18, 0.74, 0.18),
-        (0, 0.84, 0.17),
+        (-0.24, 0.52, 0.18), (0.24, 0.52, 0.18), (-0.18, 0.74, 0.18), (0.18, 0.74, 0.18), (0, 0.84, 0.17),
         (0, 0.6, 0.24),
-    ]:
+    ]:  # fmt: skip
         brush.disc(x, y, r, colour)
     for x, y, r in [(-0.14, 0.78, 0.09), (0.08, 0.86, 0.07), (-0.26, 0.58, 0.07)]:
         brush.disc(x, y, r, light(colour, 0.22))
