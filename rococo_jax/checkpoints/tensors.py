@@ -3,8 +3,9 @@
 A table tells, for every parameter of the model, which tensors of the checkpoint it is made of and how they are laid
 out; and which tensors may be left aside. Anything else is an error that lists all differences at once.
 
-A layout is a `Transform`, a pair of inverse functions between one array of ours and one or several of theirs. All only
-move numbers, so a round trip gives the same bits; the way back also works out which shapes a checkpoint must have.
+A layout is a `Transform`, a pair of inverse functions between one array of ours and one or several of theirs. Those of
+forms that can be exported only move numbers, so a round trip gives the same bits; the way back also works out which
+shapes a checkpoint must have.
 """
 
 import contextlib

@@ -87,7 +87,7 @@ class ConvNextSpec(ConvolutionalSpec):
 
 @dataclasses.dataclass(frozen=True)
 class GridResNetSpec(ConvolutionalSpec):
-    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.grid_resnet`), for VSE-infinity.
+    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.resnet`), for VSE-infinity.
 
     `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
     ResNeXt-101 32x8d.

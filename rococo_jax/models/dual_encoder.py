@@ -17,10 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from rococo_jax.models.convnext import ConvNextTower
 from rococo_jax.models.efficientnet import EfficientNetTower
 from rococo_jax.models.fastvit import FastVitTower
-from rococo_jax.models.grid_resnet import GridResNetTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
-from rococo_jax.models.resnet import ResNetTower
+from rococo_jax.models.resnet import GridResNetTower, ResNetTower
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,

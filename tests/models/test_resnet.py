@@ -36,7 +36,7 @@ def test_statistics_are_stored_but_no_gradient_reaches_them():
     # Three norms in the stem, four in the first block of each stage, three in the stack of the third stage.
     assert len(statistics) == 2 * (3 + 4 * 4 + 3)
     assert statistics < parameters_of(model_of(SPEC)).keys()
-    graph, state = nnx.split(Bottleneck(6, 4, first=True, halve=True, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(Bottleneck(6, 4, 16, first=True, average=True, dtype=jnp.float32, rngs=nnx.Rngs(0)))
     maps = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 6, 6)), jnp.float32)
     gradients = jax.jit(jax.grad(lambda state: jnp.square(nnx.merge(graph, state)(maps)).sum()))(state)
     for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(gradients)):
