@@ -49,7 +49,9 @@ class FastVitBlock(nnx.Module):
     def __call__(self, x: Float[Array, "b h w width"]) -> Float[Array, "b h w width"]:
         if self.attends:
             cells = self.norm(x).reshape(x.shape[0], -1, x.shape[-1]).astype(x.dtype)
-            x = x + multiply_rows(self.mixer(cells, None).reshape(x.shape), self.scale1[...])
+            # A map has few cells: the weights are small, and no fused kernel has to take their number.
+            mixed, _ = self.mixer.with_weights(cells, None)
+            x = x + multiply_rows(mixed.reshape(x.shape), self.scale1[...])
         else:
             x = self.mixer(x)
         change = self.down(ACTIVATIONS["gelu"](self.up(self.depthwise(x))))

@@ -42,11 +42,11 @@ VISIONS = {
     "convnext": (ConvNextSpec(64, (384, 384, 384, 384), (1, 2, 1, 1), 1e-6), HeadSpec("linear", 64)),
     "vitamin": (
         dataclasses.replace(
-            VIT, class_token=False, pooling="mean", gated_mlp=True, mbconv=MbConvSpec(64, (64, 96), (1, 2))
+            VIT, class_token=False, pooling="mean", gated_mlp=True, mbconv=MbConvSpec(256, (256, 384), (1, 2))
         ),
         HeadSpec(),
     ),
-    "fastvit": (FastVitSpec(64, (64, 96, 192), (1, 2, 2), (False, True, False), 1, 3, False), HeadSpec("linear", 64)),
+    "fastvit": (FastVitSpec(64, (256, 384, 512), (1, 2, 2), (False, True, False), 1, 3, False), HeadSpec("linear", 64)),
     "efficientnet": (
         EfficientNetSpec(
             image_size=64,
