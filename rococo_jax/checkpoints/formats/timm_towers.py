@@ -5,6 +5,7 @@ A name tells what a tower is made of; widths, depths and patches are read off th
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +89,8 @@ TOWERS = (
     TimmTower(rf"vit_pe_core_{_SMALL}_patch\d+_(?P<pixels>\d+)", pe, vit_rows),
     TimmTower(r"eva(?P<version>)_(?P<size>giant)_patch14_(clip_)?\d+", eva, eva_rows),
     TimmTower(r"eva(?P<version>02)_(?P<size>base|large|enormous)_patch\d+_clip_\d+", eva, eva_rows),
-    TimmTower(r"vitamin_(?P<size>small|base|large|large2|xlarge)_\d+", vitamin, vitamin_rows),
+    TimmTower(r"vitamin_(?P<size>small|base|large|large2)_\d+", vitamin, vitamin_rows),
+    TimmTower(r"vitamin_(?P<size>xlarge)_\d+", vitamin, functools.partial(vitamin_rows, positions=False)),
     TimmTower(r"convnext_(?P<size>tiny|small|base|large|xlarge|xxlarge)", convnext, convnext_rows),
     TimmTower(r"fastvit_mci\d", fastvit, fastvit_rows),
 )

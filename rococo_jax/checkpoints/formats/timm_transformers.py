@@ -6,6 +6,8 @@ Sources: `vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `vit
 import re
 from typing import Any
 
+import numpy as np
+
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
@@ -16,6 +18,7 @@ from rococo_jax.checkpoints.tensors import (
     QUERY_VALUE_BIAS,
     Row,
     Tensors,
+    Transform,
     batch_norm_rows,
     convolution_rows,
     leading_ones,
@@ -226,11 +229,14 @@ def _stem_rows() -> list[Row]:
     return rows
 
 
-def vitamin_rows(spec: VisionSpec) -> list[Row]:
-    """The tensors of ViTamin."""
+def vitamin_rows(spec: VisionSpec, positions: bool = True) -> list[Row]:
+    """The tensors of ViTamin. Without stored `positions` (XL) those of the tower are zeros."""
+    zeros = Transform(lambda _: np.zeros((spec.grid**2, spec.width), np.float32), lambda *_: [])
     ours, theirs = "vision.blocks.block", f"{TRUNK}.blocks.{{layer}}"
     rows = [
-        Row("vision.positions", f"{TRUNK}.pos_embed", leading_ones(1)),
+        Row("vision.positions", f"{TRUNK}.pos_embed", leading_ones(1))
+        if positions
+        else Row("vision.positions", (), zeros),
         *norm_rows("vision.norm", f"{TRUNK}.fc_norm"),
         *norm_rows(f"{ours}.norm1", f"{theirs}.norm1"),
         *linear_rows(f"{ours}.attention.qkv", f"{theirs}.attn.qkv"),

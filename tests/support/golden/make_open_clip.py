@@ -115,6 +115,7 @@ CASES = {
     # As MCi3 and MCi4, on a map of an odd side: five stages, layer norms, no gates.
     "mobile_five_stages": _timm("fastvit_mci3", 96, pool="avg", no_causal_mask=True),
     "vitamin": _timm("vitamin_small_224", 64, pool="", proj="linear"),
+    "vitamin_xlarge": _timm("vitamin_xlarge_256", 64, pool="", proj="linear"),
     "nllb": {
         "embed_dim": 24,
         "vision_cfg": VIT,
@@ -141,6 +142,10 @@ TEXT_CONFIGS = {
 }
 # How the timm towers are made small enough; their names stay those of timm's registry.
 TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}
+VITAMIN = {
+    "embed_dim": 48, "depth": 2, "img_size": 64,
+    "embed_cfg": SimpleNamespace(stem_width=8, embed_dim=(8, 12, 48), depths=(1, 2, 1)),
+}  # fmt: skip
 NARROW = {
     "eva01": {"embed_dim": 64, "depth": 2, "img_size": 42, "mlp_ratio": 1.5},
     "eva02": {"embed_dim": 96, "depth": 2, "img_size": 48},
@@ -153,10 +158,8 @@ NARROW = {
     "mobile_large": {"embed_dim": 64, "depth": 2, "img_size": 42},
     "mobile_small": {"layers": (1, 2, 1, 1), "embed_dims": (8, 16, 32, 64)},
     "mobile_five_stages": {"layers": (1, 1, 2, 1, 2), "embed_dims": (8, 16, 16, 32, 64)},
-    "vitamin": {
-        "embed_dim": 48, "depth": 2, "img_size": 64,
-        "embed_cfg": SimpleNamespace(stem_width=8, embed_dim=(8, 12, 48), depths=(1, 2, 1)),
-    },
+    "vitamin": VITAMIN,
+    "vitamin_xlarge": VITAMIN,
 }  # fmt: skip
 
 
