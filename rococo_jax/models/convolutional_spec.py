@@ -1,6 +1,7 @@
 """Specs of image towers made of convolutions; what the field names share with `VisionSpec` means the same."""
 
 import dataclasses
+import itertools
 import math
 from typing import ClassVar, Literal
 
@@ -218,8 +219,12 @@ class FastVitSpec(ConvolutionalSpec):
             wanted = "one entry for each stage in every list, and fewer attention_stages"
             raise InputError("vision spec", "stages", found, wanted)
         super().__post_init__()
-        if wrong := [width for stage, width in enumerate(self.widths) if self.attends(stage) and width % 32]:
+        if wrong := [
+            width for stage, width in enumerate(self.widths) if self.attends(stage) and width % self.head_width
+        ]:
             raise InputError("vision spec", "widths", wrong, f"heads of {self.head_width} channels in attention stages")
+        if any(after % before for before, after in itertools.pairwise(self.widths)):
+            raise InputError("vision spec", "widths", self.widths, "multiples of the stage before")
 
     @property
     def patch_size(self) -> int:
