@@ -74,20 +74,20 @@ class Count:
 
     def words(self) -> str:
         """What is done, how fast, what is left and the note, as far as each is known."""
-        told = (
+        line = (
             f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}".rstrip()
         )
         began, before = self.first or (self.start, 0)
         seconds, measured = time.monotonic() - began, self.done - before
         if measured > 0 and seconds > 0:
             rate = measured / seconds
-            told += f" ({rate:.1f}/s)"
+            line += f" ({rate:.1f}/s)"
             enough = (
                 self.total is not None and seconds >= _MEASURED_SECONDS and measured >= _MEASURED_SHARE * self.total
             )
             if enough and self.done < self.total:
-                told += f", {_duration((self.total - self.done) / rate)} left"
-        return f"{told}, {self.note}" if self.note else told
+                line += f", {_duration((self.total - self.done) / rate)} left"
+        return f"{line}, {self.note}" if self.note else line
 
 
 class _Bar:
@@ -117,7 +117,7 @@ class _Bar:
 
 class _Lines:
     def __init__(self, description: str, total: int | None, unit: str):
-        self.count, self.told = Count(description, total, unit), None
+        self.count, self.reported = Count(description, total, unit), None
         self.last = self.count.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
 
     def advance(self, count: int, note: str = "") -> None:
@@ -126,12 +126,12 @@ class _Lines:
             self._tell()
 
     def _tell(self) -> None:
-        self.last, self.told = time.monotonic(), self.count.done
+        self.last, self.reported = time.monotonic(), self.count.done
         print(self.count.words(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         # Who was shown a part is shown the end.
-        if self.told is not None and self.told != self.count.done:
+        if self.reported is not None and self.reported != self.count.done:
             self._tell()
 
 
