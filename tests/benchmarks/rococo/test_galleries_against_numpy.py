@@ -16,6 +16,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.perturb.images.corruptions import find_corruption
 from rococo_jax.perturb.images.image_folders import image_id
@@ -80,7 +81,7 @@ def world(tmp_path_factory):
         mixed_galleries=(f"mix_{RATIO}",), seeds=SEEDS, corruptions=("contrast", "gaussian_noise"), severities=(4,)
     )
     benchmarks = open_benchmarks(settings, images=folder / "images", annotations=folder / "annotations")
-    results = evaluate_model(encoder, benchmarks, settings, EmbeddingCache(folder / "cache")).results
+    results = evaluate_model(EncoderModel(encoder), benchmarks, settings, EmbeddingCache(folder / "cache")).results
     paths = [folder / "images" / item["image"] for item in items]
     texts = encoder.encode_text([text for item in items for text in item["caption"]])
     owner = np.repeat(np.arange(IMAGES), [len(item["caption"]) for item in items])
