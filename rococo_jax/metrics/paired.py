@@ -77,12 +77,12 @@ def paired_differences(
     as_extreme = np.zeros(difference.shape[1], np.int64)
     for signs in _sign_blocks(len(difference), flips, seed):
         as_extreme += (np.abs(signs @ difference) >= least).sum(axis=0)
-    low, high = _bootstrap(difference, queries, resamples, seed)
     points, p = 100.0 * difference.sum(axis=0) / total, (as_extreme + 1) / (flips + 1)
     seen = 100.0 * least_seen((difference**2).mean(axis=0), len(difference)) * len(difference) / total
+    columns = np.stack([points, *_bootstrap(difference, queries, resamples, seed), p, seen], axis=1)
     return [
-        PairedDifference(*map(float, each), float(least) if least > 0 else None)
-        for *each, least in zip(points, low, high, p, seen, strict=True)
+        PairedDifference(points, low, high, p, least if least > 0 else None)
+        for points, low, high, p, least in columns.tolist()
     ]
 
 

@@ -85,7 +85,8 @@ class Run:
         numbers = self.tasks.get(task, {}).get(variant, {})
         interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
         digits = 1 if metric_of(metric).unit or metric not in METRICS else 3
-        return Figure(numbers.get(metric), *(interval or (None, None)), numbers.get(metric + SPREAD), digits)
+        low, high = interval or (None, None)
+        return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits)
 
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
         """By variant, how many queries, gallery items, ...; empty where the results do not say."""

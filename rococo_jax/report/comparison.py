@@ -155,10 +155,9 @@ def _differences(
         by_images.setdefault(pair[2].images, []).append(pair)
     made: dict[tuple[str, str], Difference] = {}
     for members in by_images.values():
-        hits, other = (
-            np.column_stack([pair[side].hits[name] for pair in members for name in compared]) for side in (2, 3)
-        )
-        queries = np.column_stack([pair[2].queries for pair in members for _ in compared])
+        hits = np.column_stack([own.hits[name] for _, _, own, _ in members for name in compared])
+        other = np.column_stack([base.hits[name] for _, _, _, base in members for name in compared])
+        queries = np.column_stack([own.queries for _, _, own, _ in members for _ in compared])
         found = iter(paired_differences(hits, other, queries))
         for run, variant, _, _ in members:
             each = {name: next(found) for name in compared}

@@ -67,8 +67,8 @@ def _csv_rows(number: int, run: Run, metrics: Sequence[str]) -> Iterator[tuple[l
 
 
 def _csv_difference(comparison: Comparison | None, run: Run, variant: str, compared: Sequence[str]) -> list[str]:
-    found = comparison and comparison.find(run, variant)
-    if not found:
+    found = None if comparison is None else comparison.find(run, variant)
+    if comparison is None or found is None:
         return [""] * (1 + len(_DIFFERENCE) * len(compared))
     cells = [comparison.reference.label]
     for name in compared:
@@ -135,7 +135,7 @@ def markdown_lines(groups: Sequence[Group], comparisons: Comparisons) -> Iterato
 
 def _leaderboard(runs: Sequence[Run], task: str) -> Iterator[str]:
     """One row a model and variant: as many columns as fit a page, however many variants there are."""
-    wanted = section_of(runs, task).figures
+    wanted: Sequence[str] = section_of(runs, task).figures
     wanted = wanted or order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
     names = [name for name in wanted if has_any(runs, task, variants_of(runs, task), name)]
     yield from table_head(["Model", "Variant"], [metric_of(name).label for name in names])

@@ -57,9 +57,9 @@ def write_latex(path: Path, groups: Sequence[Group]) -> None:
 def latex_lines(group: Group) -> Iterator[str]:
     """The tables of a group, line by line: models down, the main figures of each variant, best of a column bold."""
     for task in tasks_of(group.runs):
-        runs, names = ordered(group.runs, task), section_of(group.runs, task).figures
+        runs, section = ordered(group.runs, task), section_of(group.runs, task)
         variants = variants_of(runs, task)
-        names = [name for name in names if has_any(runs, task, variants, name)]
+        names = [name for name in section.figures if has_any(runs, task, variants, name)]
         yield f"% {task_label(task)}, protocol {group.runs[0].results['protocol']}; percentages"
         yield rf"\begin{{tabular}}{{ll{'r' * len(names)}}}"
         yield r"\toprule"
@@ -81,7 +81,7 @@ def _cell(name: str, column: Sequence[float | None], place: int) -> str:
     if value is None:
         return ""
     there = [each for each in column if each is not None]
-    best = {"higher": max, "lower": min}.get(better)
+    best = {"higher": max, "lower": min}.get(better or "")
     return rf"\textbf{{{percent(value)}}}" if best and len(there) > 1 and value == best(there) else percent(value)
 
 
