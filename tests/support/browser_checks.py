@@ -17,7 +17,8 @@ CHECKS = {
     # Boxes of letters, less a pixel on every side; what is scrolled out of sight in a table is cut off there.
     "text lies on text": """(() => {
       const boxes = [], range = document.createRange();
-      const walker = document.createTreeWalker(document.querySelector("main") ?? document.body, NodeFilter.SHOW_TEXT);
+      const root = ["article.md-content__inner", "main", "body"].map(e => document.querySelector(e)).find(e => e);
+      const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
       while (walker.nextNode()) {
         const node = walker.currentNode, parent = node.parentElement;
         if (!node.data.trim() || parent.closest("title, script, style, .heard, .headerlink, [hidden]")) continue;
