@@ -82,12 +82,7 @@ def make_world(folder: Path) -> SimpleNamespace:
         config.losses.sc.lexicon, config.losses.sc.influence = (
             str(folder / "lexicon.json"), str(folder / "lowest_dog.jsonl"))  # fmt: skip
         config.losses.sc.variants = "same_concept"
-        for key, value in settings.items():
-            *parents, last = key.split("__")
-            part = config
-            for parent in parents:
-                part = part[parent]
-            part[last] = value
+        config.update_from_flattened_dict({key.replace("__", "."): value for key, value in settings.items()})
         return config
 
     def making(**settings) -> Making:

@@ -59,12 +59,7 @@ def config(folder):
 
 def changed(config, **values):
     config = config.copy_and_resolve_references()
-    for key, value in values.items():
-        *path, last = key.split("__")
-        part = config
-        for name in path:
-            part = part[name]
-        part[last] = value
+    config.update_from_flattened_dict({key.replace("__", "."): value for key, value in values.items()})
     check_config(config)
     return config
 

@@ -33,12 +33,7 @@ def config_with(key: str = "", value: object = None):
     config = default_config()
     config.init.model, config.data.images = "model", "images"
     config.losses.sc.weight = config.losses.vc.weight = 1.0
-    if key:
-        *parents, last = key.split(".")
-        part = config
-        for parent in parents:
-            part = part[parent]
-        part[last] = value
+    config.update_from_flattened_dict({key: value} if key else {})
     return config
 
 

@@ -44,12 +44,7 @@ def make_config(**overrides):
     config.losses.sc.weight, config.losses.vc.weight = 1.0, 0.5
     config.losses.hard_positives.weight = 0.5
     config.losses.vc.partner_group = 2
-    for key, value in overrides.items():
-        *parents, last = key.split("__")
-        part = config
-        for parent in parents:
-            part = part[parent]
-        part[last] = value
+    config.update_from_flattened_dict({key.replace("__", "."): value for key, value in overrides.items()})
     return config
 
 

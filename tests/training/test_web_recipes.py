@@ -131,8 +131,7 @@ def test_the_tower_sees_the_kept_patches_at_their_places_alone():
 def dropping(rate: float, **settings):
     config = default_config()
     config.patch_dropout, config.batch_size = rate, 64
-    for key, value in settings.items():
-        config[key] = value
+    config.update(settings)
     return config
 
 
