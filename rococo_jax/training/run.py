@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -39,7 +39,7 @@ from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.cross_fit import refuse_seen_fold
 from rococo_jax.training.freezing import split_parameters, with_teacher
-from rococo_jax.training.hooks import Hook, OnStep
+from rococo_jax.training.hooks import OnStep
 from rococo_jax.training.hooks.evaluate import Evaluate
 from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
 from rococo_jax.training.hooks.profile import Profile, profiled_steps
@@ -67,7 +67,6 @@ from rococo_jax.training.throughput import Meter, StepFlops, step_flops
 
 CONFIG, MODEL = "config.json", "model"
 
-HookType = TypeVar("HookType", bound=Hook)
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
@@ -244,19 +243,16 @@ def _loop(
 
     ahead = mesh.local_devices[0].platform != "cpu"
     programs = Programs(run.step, run.frozen, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
+    steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
+    log = Log(file, config.log.every, steps, meter, flops, checkpoints, skipped)
+    save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)
+    stop = Stop(first, save)
+    profile = Profile(file.folder, profiled_steps(config.profile.steps))
+    evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
+    hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]
     with contextlib.ExitStack() as closing:
-
-        def opened(hook: HookType) -> HookType:
+        for hook in hooks:
             closing.callback(hook.close)
-            return hook
-
-        steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
-        log = opened(Log(file, config.log.every, steps, meter, flops, checkpoints, skipped))
-        save = opened(Save(config.checkpoint, checkpoints, run.batches, log))
-        stop = opened(Stop(first, save))
-        profile = opened(Profile(file.folder, profiled_steps(config.profile.steps)))
-        evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
-        hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]
         outcome = run_loop(config.steps, state, run.batches, programs, hooks, stop)
     if jax.process_index() == 0 and log.loss:
         done = int(outcome.state.step)

@@ -1,7 +1,8 @@
 """Saves a state: every so many steps or minutes, at the end, on request, and where it was evaluated."""
 
 import time
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -10,18 +11,18 @@ from rococo_jax.training.hooks.log import Log
 from rococo_jax.training.state import TrainingCheckpoints
 
 
-@runtime_checkable
-class InputState(Protocol):
-    """What a checkpoint keeps of the input."""
-
-    def get_state(self) -> dict[str, Any]: ...
-
-
 class Save(Hook):
-    """Writes checkpoints, of losses that are known to be finite alone; `config` is `checkpoint` of the run's."""
+    """Writes checkpoints, of losses that are known to be finite alone.
 
-    def __init__(self, config: ConfigDict, checkpoints: TrainingCheckpoints, batches: InputState, log: Log):
-        self.config, self.checkpoints, self.batches, self.log = config, checkpoints, batches, log
+    Args:
+        config: `checkpoint` of the run's config.
+        input_state: gives what a checkpoint keeps of the input.
+    """
+
+    def __init__(
+        self, config: ConfigDict, checkpoints: TrainingCheckpoints, input_state: Callable[[], dict[str, Any]], log: Log
+    ):
+        self.config, self.checkpoints, self.input_state, self.log = config, checkpoints, input_state, log
         self.saved_at = time.monotonic()
 
     @property
@@ -39,5 +40,5 @@ class Save(Hook):
         self.log.settle()
         score = None if info.figures is None else info.figures.get("score")
         with self.log.meter.paused("saving"):
-            self.checkpoints.save(info.done, info.state, self.batches.get_state(), self.log.skipped_updates, score)
+            self.checkpoints.save(info.done, info.state, self.input_state(), self.log.skipped_updates, score)
         self.saved_at = time.monotonic()
