@@ -26,8 +26,8 @@ def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
     """
     if not (keys["data"] or keys["images"]):
         return None
-    settings = read(Settings, keys, _key)
-    return read(DataOptions, keys, _key).open(settings), settings
+    settings = read(Settings, dict(keys), _key)
+    return read(DataOptions, dict(keys), _key).open(settings), settings
 
 
 def _key(name: str) -> str:
