@@ -56,7 +56,8 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
             epilog="examples:\n" + module.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(command, module.Options)
+        if only or not grouped:  # the list of commands shows none of their options
+            add_options(command, module.Options)
         command.set_defaults(
             module=module,
             flags=[option for action in command._actions for option in action.option_strings],
