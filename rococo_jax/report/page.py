@@ -72,7 +72,9 @@ def setting(group: Group) -> Terms:
     first = group.runs[0]
     facts: list[tuple[str, Text]] = []
     for benchmark, data in first.data.items():
-        sizes = [f"{count(data[key])} {what}" for key, what in _SIZES if isinstance(data.get(key), int)]
+        # A benchmark that is one task of its own has texts to choose from, which are no captions of images.
+        names = [(key, "texts" if what == "captions" and first.kind(benchmark) else what) for key, what in _SIZES]
+        sizes = [f"{count(data[key])} {what}" for key, what in names if isinstance(data.get(key), int)]
         if said := ", ".join(filter(None, [data_name(data), *sizes])):
             facts.append((variant_label(benchmark), said))
     protocol = first.results["protocol"]
