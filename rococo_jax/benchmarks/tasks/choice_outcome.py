@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
@@ -38,7 +38,7 @@ class Closest:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChoiceOutcome(OfTask):
+class ChoiceOutcome(Outcome):
     """A choice task (`tasks.choice.ChoiceTask`) and one model's similarities for each of its items."""
 
     of: Task

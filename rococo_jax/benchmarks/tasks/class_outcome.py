@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.classify import count_classes, count_shapes, reliability, shape_shares
@@ -16,7 +16,7 @@ from rococo_jax.metrics.intervals import Counted
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassOutcome(OfTask):
+class ClassOutcome(Outcome):
     """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images."""
 
     of: Task

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, TaskDefaults
+from rococo_jax.benchmarks.tasks.task import Outcome, Tables, TaskDefaults, row_head
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import judged
 from rococo_jax.metrics.intervals import Counted
@@ -89,7 +89,7 @@ class JudgedTask(TaskDefaults):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class JudgedOutcome(OfTask):
+class JudgedOutcome(Outcome):
     """The task, and what counts of each query."""
 
     of: JudgedTask
@@ -114,17 +114,10 @@ class JudgedOutcome(OfTask):
         """One row a query (`pyarrow.Table`)."""
         import pyarrow as pa
 
-        count = len(self.counts)
-        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
-        columns["image"] = pa.array([tables.images[row] for row in self.of.query_image.tolist()], pa.string())
+        columns = row_head(self, [tables.images[row] for row in self.of.query_image.tolist()])
         if self.of.queries.tables == (TEXTS,):
             columns["caption"] = pa.array([tables.texts[row] for row in self.of.queries.index.tolist()], pa.string())
         return pa.table(columns | {m.name: pa.array(c) for m, c in zip(judged.METRICS, self.counts.T, strict=True)})
-
-    def errors(self, tables: Tables, count: int) -> list[Example]:
-        """None are shown."""
-        del tables, count
-        return []
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,7 +176,7 @@ class CorrelationTask(TaskDefaults):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorrelationOutcome(OfTask):
+class CorrelationOutcome(Outcome):
     """The task, and the cosine of each pair."""
 
     of: CorrelationTask
@@ -206,12 +199,5 @@ class CorrelationOutcome(OfTask):
         """One row a pair (`pyarrow.Table`)."""
         import pyarrow as pa
 
-        count = len(self.similarity)
-        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
-        columns["image"] = pa.array([tables.images[row] for row in self.of.image.tolist()], pa.string())
+        columns = row_head(self, [tables.images[row] for row in self.of.image.tolist()])
         return pa.table(columns | {"similarity": pa.array(self.similarity), "rating": pa.array(self.of.rating)})
-
-    def errors(self, tables: Tables, count: int) -> list[Example]:
-        """None are shown."""
-        del tables, count
-        return []

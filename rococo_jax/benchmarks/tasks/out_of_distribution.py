@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
-from rococo_jax.benchmarks.tasks.task import Example, OfTask, Tables, TaskDefaults
+from rococo_jax.benchmarks.tasks.task import Outcome, Tables, TaskDefaults, row_head
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
 
@@ -76,7 +76,7 @@ class OutOfDistributionTask(TaskDefaults):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OutOfDistributionOutcome(OfTask):
+class OutOfDistributionOutcome(Outcome):
     """The task and one model's statistics of both sides."""
 
     of: OutOfDistributionTask
@@ -126,12 +126,6 @@ class OutOfDistributionOutcome(OfTask):
         names = [tables.images[row] for row in self.of.within.image_names.tolist()]
         count = len(self.within) + len(self.outside)
         sides = scores_of(self.within), scores_of(self.outside)
-        columns = {"task": pa.array([self.task] * count), "variant": pa.array([self.variant] * count)}
-        columns |= {"image": pa.array([*names, *self.of.names], pa.string())}
+        columns = row_head(self, [*names, *self.of.names])
         columns |= {"inside": pa.array(np.arange(count) < len(self.within))}
         return pa.table(columns | {name: pa.array(np.concatenate([s[name] for s in sides])) for name in sides[0]})
-
-    def errors(self, tables: Tables, count: int) -> list[Example]:
-        """None are shown."""
-        del tables, count
-        return []

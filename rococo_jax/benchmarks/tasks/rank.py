@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
-from rococo_jax.benchmarks.tasks.task import Compared, Example, OfTask, Tables, TaskDefaults, suffixed
+from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, TaskDefaults, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
@@ -187,7 +187,7 @@ class RankTask(TaskDefaults):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RankOutcome(OfTask):
+class RankOutcome(Outcome):
     """A rank task and one model's statistics for each of its queries."""
 
     of: RankTask

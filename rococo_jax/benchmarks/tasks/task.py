@@ -66,76 +66,56 @@ class Example:
 
 @runtime_checkable
 class Tables(Protocol):
-    """What rows and examples are written with: the names behind the rows of a benchmark's tables."""
+    """Names behind the rows of a benchmark's tables, for rows and examples."""
 
     images: tuple[str, ...]
     texts: tuple[str, ...]
 
 
-@runtime_checkable
-class Outcome(Protocol):
-    """What a task makes of one model's embeddings.
+class Outcome:
+    """A task and what one model's embeddings give for it: the base of every kind's outcome.
 
     Attributes:
-        task, variant: as in `results.json`.
+        of: the task; `task`, `variant`, `seed`, `baseline` and `pooled` are its.
         kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
-        seed: of the alteration, where the variant is run with several and reported as their mean.
-        baseline: the variant that drops are measured against; the variant itself has none.
-        pooled: a further variant that is the mean over this one and others.
-        counted: counts for every query or item, with the metrics that are made of them.
+        counted: counts for every query or item, with the metrics that are made of them; see `metrics.intervals`.
         sizes: how many queries, gallery items, images, ...
         result: what `Task.joined` needs of a share's outcome; it travels between processes.
-
-    `OfTask` has the rest, which a kind may leave at its default: of an outcome with pairs of originals and altered
-    copies `grounding`, their counts, and `pair_rows(tables)`, columns with an entry for each; see `tasks.pairs`.
-    `chance` gives, where there is an exact one, the expectation of metrics for a model that ranks at random.
-    One with probabilities has `change_from(baseline)`, what corruption changed of them (`Counted` or None); one that
-    charts are drawn of has `curves()`, which results keep as they are. `counted` may also be an object with `values()`
-    and `drawn(resamples, seed)`, for metrics that no sums over images make.
+        differences, grounding: of pairs of an original and its altered copy, and their counts; see `tasks.pairs`.
+        left_out: why there is no grounding where items could have it.
+        chance: exact expectations of metrics for a model that ranks at random.
     """
 
-    task: str
-    variant: str
-    kind: str
-    seed: int | None
-    baseline: str
-    pooled: str | None
-    result: Any
-
-    @property
-    def counted(self) -> Counted: ...
-
-    @property
-    def sizes(self) -> dict[str, int]: ...
-
-    def rows(self, tables: Tables) -> Any:
-        """One row a query or item, as a `pyarrow.Table`."""
-
-    def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
-
-
-class OfTask:
-    """What every outcome takes over from its task, `of`; for the outcomes of this package to inherit."""
-
     of: Any
+    kind: str
+    counted: Any
+    sizes: dict[str, int]
+    result: Any
+    differences: Any = None
+    grounding: Counted | None = None
+    left_out: str | None = None
+    chance: Mapping[str, float] = types.MappingProxyType({})
+
     task = property(lambda self: self.of.name)
     variant = property(lambda self: self.of.variant)
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pooled = property(lambda self: self.of.pooled)
-    # What a kind of outcome need not have.
-    grounding = None
-    differences = None
-    left_out = None
-    chance: Mapping[str, float] = types.MappingProxyType({})
 
-    def change_from(self, baseline: Outcome) -> Counted | None:
-        """What corruption changed; None for an outcome without probabilities."""
+    def rows(self, tables: Tables) -> Any:
+        """One row a query or item, as a `pyarrow.Table`."""
+        raise NotImplementedError
+
+    def errors(self, tables: Tables, count: int) -> list[Example]:
+        """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
+        return []
+
+    def change_from(self, baseline: Any) -> Counted | None:
+        """Changes by corruption; None for an outcome without probabilities."""
         return None
 
     def curves(self) -> dict[str, Any] | None:
-        """What charts are drawn of."""
+        """Data of charts."""
         return None
 
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
@@ -147,22 +127,26 @@ class OfTask:
         return []
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"] | None:
-        """The queries or items that have one of these images; None where they cannot be told by images."""
+        """The queries or items that have one of these rows of the benchmark's `images`; None where none can be told."""
         return None
 
+    # Where `touched` is not None:
 
-@runtime_checkable
-class OfImages(Protocol):
-    """An outcome that can tell its queries or items by their images, for models that have seen some of these."""
-
-    def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
-        """The queries or items that have an image among these rows of the benchmark's `images`."""
-
-    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> Outcome:
+    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "Outcome":
         """The outcome over some of the queries or items, as a variant with a suffix."""
+        raise NotImplementedError
 
-    def chosen_from(self, others: Sequence[Outcome], fold: Int[np.ndarray, " names"]) -> Outcome:
+    def chosen_from(self, others: Sequence["Outcome"], fold: Int[np.ndarray, " names"]) -> "Outcome":
         """Each query or item as one of several models' outcomes has it; `fold` says which, by image."""
+        raise NotImplementedError
+
+
+def row_head(outcome: Outcome, images: Sequence[str]) -> dict[str, Any]:
+    """The first columns of `Outcome.rows`: task, variant, and the image of each row."""
+    import pyarrow as pa
+
+    head = {name: pa.array([getattr(outcome, name)] * len(images)) for name in ("task", "variant")}
+    return head | {"image": pa.array(images, pa.string())}
 
 
 def suffixed(task: "Task", suffix: str) -> dict[str, str | None]:
