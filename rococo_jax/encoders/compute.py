@@ -4,9 +4,6 @@
     high       float32 with cheaper products: three passes of bfloat16 on TPUs, TF32 on GPUs (float32 on CPUs)
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
 
-The default is float32 on CPUs and high on accelerators, where float32 has no matrix units: it moves R@1 and FR@1 by no
-more than a near tie does (docs/performance.md, by emulation).
-
 The batch is found from the memory that the compiled program needs, where the platform tells how much there is.
 """
 
@@ -46,19 +43,17 @@ class Compute:
     """What is chosen for an evaluation.
 
     Attributes:
-        precision: one of `PRECISIONS`; None becomes the default of JAX's devices.
+        precision: one of `PRECISIONS`.
         images_at_once: of a device; None for what fits.
 
     Raises:
         InputError: a value out of its range.
     """
 
-    precision: str | None = None
+    precision: str = "float32"
     images_at_once: int | None = None
 
     def __post_init__(self):
-        if self.precision is None:
-            object.__setattr__(self, "precision", default_precision(jax.default_backend()))
         if self.precision not in PRECISIONS:
             raise InputError("compute", "precision", repr(self.precision), f"one of {', '.join(PRECISIONS)}")
         if self.images_at_once is not None and self.images_at_once < 1:
@@ -77,11 +72,6 @@ class Compute:
     def summary(self) -> str:
         """One phrase for people."""
         return f"towers in {PRECISIONS[self.precision][2]}"
-
-
-def default_precision(platform: str) -> str:
-    """What towers compute in where nothing is asked for."""
-    return "float32" if platform == "cpu" else "high"
 
 
 def images_at_once(spec: ModelSpec, platform: str) -> int:

@@ -79,7 +79,7 @@ class Encoder:
         self._tokens = text_tokens_at_once(self.spec, platform)
         self.steps = DeviceSteps(self.name, self.mesh, self._on_halved)
         self._tower_hashes: dict[str, str] = {}
-        self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else None)
+        self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
 
     @property
     def spec(self):

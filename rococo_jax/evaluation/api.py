@@ -25,7 +25,7 @@ def evaluate(
     out: str | os.PathLike | None = None,
     allow_missing_images: bool = False,
     cache: str | os.PathLike | None = None,
-    precision: str | None = None,
+    precision: str = "float32",
     images_at_once: int | None = None,
     model_arguments: Mapping[str, Any] | None = None,
     activation: str | None = None,
@@ -44,8 +44,7 @@ def evaluate(
             model and data that are there are returned as they are.
         allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
-        precision: `float32`, `high` or `bfloat16`, for models of this project; by default `float32` on CPUs, else
-            `high`. See `encoders.compute`.
+        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
         activation, tokenizer: of checkpoints of other projects; see `load_model`.

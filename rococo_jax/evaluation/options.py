@@ -73,8 +73,7 @@ class EmbeddingOptions:
     """How embeddings are computed and kept.
 
     Attributes:
-        precision: of the towers; high is float32 with products in 3 passes of bfloat16 or TF32 (default: float32 on
-            CPUs, else high)
+        precision: of the towers; high is float32 with products in 3 passes of bfloat16 or TF32
         images_at_once: images at once on each device (default: what fits into its memory)
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
         quiet: no progress; errors and warnings are still printed
@@ -82,7 +81,7 @@ class EmbeddingOptions:
         no_cache: neither read nor keep embeddings
     """
 
-    precision: Literal["float32", "high", "bfloat16"] | None = None
+    precision: Literal["float32", "high", "bfloat16"] = "float32"
     images_at_once: Annotated[int | None, Option("N", flag="batch-size")] = None
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
