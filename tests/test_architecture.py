@@ -10,6 +10,7 @@
 """
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ FOUNDATION = ("cores", "errors", "options", "processes", "progress", "runtime", 
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name -> file of every module of the package."""
     found = {}
@@ -66,6 +68,7 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
                     yield full if full in known else node.module
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """Every module with the modules that it imports."""
     known = modules()
