@@ -18,7 +18,7 @@ from tests.support.paths import CHECKOUT
 DOCS = CHECKOUT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 # All others have less than 200 lines.
-LONG = {"performance.md": 450}
+LONG = {"performance.md": 500}
 mkdocs = pytest.importorskip("mkdocs", reason="no mkdocs here: pip install -e .[docs]")
 
 
