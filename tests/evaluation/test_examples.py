@@ -46,6 +46,9 @@ class Fooled:
     def rows(self, tables):
         raise NotImplementedError
 
+    def won(self, tables) -> list[Example]:
+        return []
+
     def errors(self, tables, count: int) -> list[Example]:
         return sorted(self.found, key=lambda each: each.right_score - each.wrong_score)[:count]
 
