@@ -39,6 +39,8 @@ RENAMED: list[tuple[str, str]] = [
 ADDED: list[str] = [
     # A results file says what format it has, and the kinds of its gallery items.
     r"/results\.json:(format|version|kinds)(?=[.\[]|$)",
+    # Holm's p, and the least difference that a paired test could have seen.
+    r"/report\.csv:\[\d+\]\.\w+_difference_(p_holm|least_seen)$",
     # Examples of errors with their pictures.
     r"/examples\.parquet",
     # Seconds that the host waited for data.
@@ -48,6 +50,8 @@ ADDED: list[str] = [
 DIGESTS: list[str] = [
     # Of fingerprint.data, .protocol and .versions.
     r":fingerprint\.comparable$",
+    # Of a whole results file, in which paths of its record stand.
+    r"/results\.json:sha256$",
     # Of the whole fingerprint.
     r"/report\.csv:\[\d+\]\.fingerprint$",
     # Where the shipped models are in the tree.

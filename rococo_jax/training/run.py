@@ -149,7 +149,8 @@ class _Opened:
 
     Attributes:
         trained: the starting parameters that are trained; emptied once they are the state's.
-        frozen: the others, and those of a teacher.
+        frozen: the others.
+        teacher: copies of the starting parameters, where a loss reads them.
         owns_model: whether no later run of this process starts from the same parameters.
     """
 
@@ -159,6 +160,7 @@ class _Opened:
     trained_before: TrainingImages | None
     trained: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
+    teacher: dict[str, jax.Array]
     owns_model: bool
     optimizer: optax.GradientTransformation
     step: Step
@@ -184,9 +186,9 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     # Copies: the step uses up the state that it is given.
-    start = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config.losses) else {}
+    teacher = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config.losses) else {}
     return _Opened(
-        mesh, source, Origin.of(encoder), encoder.training_images, trained, with_teacher(frozen, start), owns_model,
+        mesh, source, Origin.of(encoder), encoder.training_images, trained, frozen, teacher, owns_model,
         optimizer, step, batches, text_length(config, encoder),
     )  # fmt: skip
 
@@ -229,7 +231,8 @@ def _loop(
 ) -> Outcome:
     """Trains on from a state, with all that happens around its steps."""
     origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size), int(state.step)
-    estimate = Estimate(config, origin.spec, origin.preprocessing, run.text_length, state, run.frozen, mesh)
+    constants = with_teacher(run.frozen, run.teacher)
+    estimate = Estimate(config, origin.spec, origin.preprocessing, run.text_length, state, constants, mesh)
 
     def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
         return compile_within_memory(lowered, batch, config, mesh, estimate)
@@ -242,7 +245,7 @@ def _loop(
         return evaluate(origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
 
     ahead = mesh.local_devices[0].platform != "cpu"
-    programs = Programs(run.step, run.frozen, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
+    programs = Programs(run.step, constants, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
     steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
     log = Log(file, config.log.every, steps, meter, flops, checkpoints, skipped)
     save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)

@@ -103,7 +103,7 @@ def test_jpeg_and_size_are_options(folder):
         (("--corruption", "gausian_noise", "--severity", "1"), "did you mean gaussian_noise"),
         (("--corruption", "fog", "--severity", "0"), "severity: found 0"),
         (("--corruption", "fog", "--severity", "6"), "severity: found 6"),
-        (("--corruption", "fog", "--severity", "1", "--seed", "-1"), "seed: found -1"),
+        (("--corruption", "fog", "--severity", "1", "--seed", "-1"), "seed: number: found -1"),
         (("--corruption", "fog", "--severity", "1", "--size", "8"), "size: found 8"),
     ],
 )
