@@ -51,7 +51,7 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (f"{MIX} --seed -1", "--seed: number: found -1; wanted a whole number, 0 or more"),
         (MIX.replace("captions.json", "one.json"), "one.json: images: found 1; wanted at least two images to mix"),
         (MIX.replace("captions.json", "none.json"), "none.json"),
-        (MIX.replace("--images images", "--images empty"), "captions.json: images: found none of its 2 images in empty"),
+        (MIX.replace("--images images", "--images empty"), "json: images: found none of its 2 images in empty"),
         (MIX.replace("--images images", "--images broken"), "b.png"),
         (MIX.replace("--images images", "--images cut"), "a.png"),
         (f"{CORRUPT} --corruption gausian_noise", "did you mean gaussian_noise?"),

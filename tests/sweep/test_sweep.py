@@ -326,7 +326,7 @@ def test_power_laws_stand_in_the_table_and_in_its_data(data, swept):
     assert "4 are needed" in (swept / "sweep.html").read_text()
     law = curves([(2**n, [10 + 50 * 2.0**-n, 11 + 50 * 2.0**-n]) for n in range(5)])
     text = "\n".join(markdown_lines(plan, [], [law], {}))
-    assert "[ours]" in text and "| 5 | 50 (" in text
+    assert "This fit is \\[ours\\]" in text and "| 5 | 50 (" in text  # brackets are escaped in Markdown
 
 
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
