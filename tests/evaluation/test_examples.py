@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
@@ -30,7 +31,7 @@ def fooled(image: str, lead: float, variant: str = "danger") -> Example:
 
 
 @dataclasses.dataclass
-class Fooled:
+class Fooled(Outcome):
     """An outcome with these errors."""
 
     variant: str
