@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.images import FileImages
