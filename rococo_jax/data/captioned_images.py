@@ -12,7 +12,7 @@ hf:NAME?split=test            a data set of the `datasets` library, or a folder 
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, parse_columns, read_table_file
-from rococo_jax.data.captions import CaptionedImage, captions_from_json
+from rococo_jax.data.captions import CaptionedImage, captions_from_json, kind_of
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
@@ -92,22 +92,33 @@ def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> 
     if path.suffix in _TABLES:
         return read_table_file(source, columns, roots)
     value = read_json(source, "a captions file")
-    rows = _rows_of_json(value, columns)
+    rows = _rows_of_json(value, columns, source)
     if rows is None:
         return CaptionsFile(source, tuple(captions_from_json(value, source)))
     return collect_rows(source, ((f"item {number}", row) for number, row in enumerate(rows)), columns, roots)
 
 
-def _rows_of_json(value: Any, columns: Columns) -> list[dict[str, Any]] | None:
+def _rows_of_json(value: Any, columns: Columns, source: str) -> list[dict[str, Any]] | None:
     """Rows of a JSON value that is in another form than Karpathy's."""
     if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
-        names = {image.get("id"): image.get("file_name") for image in value["images"]}
-        return [
-            {"image": names.get(each.get("image_id")), "caption": each.get("caption")} for each in value["annotations"]
-        ]
+        names = {number: image.get("file_name") for number, image in _coco_entries(value, "images", "id", source)}
+        annotations = _coco_entries(value, "annotations", "image_id", source)
+        return [{"image": names.get(number), "caption": each.get("caption")} for number, each in annotations]
     if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
         return None
     return value if columns or not {"image", "caption"} & value[0].keys() else None
+
+
+def _coco_entries(value: dict, key: str, field: str, source: str) -> Iterator[tuple[int | str, dict[str, Any]]]:
+    """The entries of one list of COCO's form, each with the id of its image."""
+    if not isinstance(value[key], list):
+        raise InputError(source, key, kind_of(value[key]), "a list of objects")
+    for place, entry in enumerate(value[key]):
+        if not isinstance(entry, dict):
+            raise InputError(source, f"{key} {place}", kind_of(entry), f'an object with "{field}"')
+        if not isinstance(entry.get(field), int | str):
+            raise InputError(source, f"{field} of {key} {place}", kind_of(entry.get(field)), "a number or a string")
+        yield entry[field], entry
 
 
 def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> CaptionsFile:

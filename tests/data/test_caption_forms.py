@@ -257,6 +257,18 @@ BAD = {
     ),
     "a line that is no object": ("c.jsonl", '["1.png", "a"]\n', "line 1: found a list"),
     "a line cut short": ("c.jsonl", '{"image": "1.png", "text": "a"}\n{"image": "3', "line 2: found Unterminated"),
+    "COCO without a list": ("c.json", '{"images": null, "annotations": []}', "images: found null; wanted a list"),
+    "a COCO image that is no object": ("c.json", '{"images": [1], "annotations": []}', "images 0: found a number"),
+    "a COCO annotation that is no object": (
+        "c.json",
+        '{"images": [{"id": 1, "file_name": "1.png"}], "annotations": [3]}',
+        "annotations 0: found a number",
+    ),
+    "a COCO id that is a list": (
+        "c.json",
+        '{"images": [{"id": [1]}], "annotations": []}',
+        "id of images 0: found a list",
+    ),
     "no Parquet": ("c.parquet", A, "found .*[Pp]arquet"),
     "a file that is not there": ("no.csv", None, "no.csv: file: found nothing there"),
     "no such data set": ("hf:nobody/nothing?split=test", None, "data set: found .*nobody/nothing"),
