@@ -17,7 +17,7 @@ VENV ?= .venv
 # By cores and free memory (tests/conftest.py).
 WORKERS ?= auto
 TESTS ?= tests
-EXTRAS ?= dev,reference
+EXTRAS ?= dev,docs,reference
 INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
 PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
 

@@ -1,11 +1,11 @@
-"""Write the tables of docs/performance.md from the figures of `perf/run_all.py`.
+"""Write the tables of docs/performance.md and docs/performance/ from the figures of `perf/run_all.py`.
 
     make perf DATA=... BESIDE=...
     cp build/perf.json docs/performance.json
     python perf/tables.py
 
 A table stands between `<!-- NAME -->` and `<!-- / -->`; NAME is one of TABLES below. A line that has not been measured
-says so. `--check` writes nothing and fails where the page is not what the figures give.
+says so. `--check` writes nothing and fails where a page is not what the figures give.
 """
 
 import argparse
@@ -34,6 +34,37 @@ def measured(found: Figures, *names: str) -> Iterable[tuple[str, dict]]:
     return [(name, found[name]["figures"]) for name in names if "figures" in found.get(name, {})]
 
 
+# What, beside what, its ratio and the page that tells of it: of scripts that `run_all.py` leaves out.
+_LONGER = (
+    ("influence of every word", "`transformers`, every text padded to 77", "13.6", "encoding"),
+    ("the whole benchmark, from files", "the published procedure", "7.1", "evaluation"),
+    ("mixed images", "the published script's loop in torch", "9.7", "images"),
+    ("nineteen corruptions", "`imagecorruptions-imaug`", "5.1", "images"),
+)
+
+
+def ratios(found: Figures) -> str:
+    """One line for each peer: the ratio, and the page behind it."""
+    rows = [[*row[:2], row[3], "encoding"] for row in tower_rows(found)]
+    for what, name in (("small images", "input_small"), ("images as published", "input_published_size")):
+        for _, figures in measured(found, name):
+            kinds = figures["2 workers"]
+            rows.append([f"training input, {what}", "a bare pool that only decodes", f"{kinds['folder']['ratio']:.2f}",
+                         "training"])  # fmt: skip
+    for _, figures in measured(found, "loss"):
+        ours, torch = (figures["strategies"][name]["seconds"] for name in ("all_gather", "torch"))
+        rows.append(["loss and gradients, 8,192 pairs", "torch, whole matrices", f"{torch / ours:.2f}", "training"])
+    for _, figures in measured(found, "ranking"):
+        rows += [["ranks, bounds and ties", "NumPy's product and argsort",
+                  f"{figures['numpy_argsort_over_ranking']:.1f}", "ranking"],
+                 ["ranks, bounds and ties", "the bare product alone", f"{1 / figures['ranking_over_product']:.2f}",
+                  "ranking"]]  # fmt: skip
+    rows += map(list, _LONGER)
+    return table(["what", "beside", "ratio"],
+                 [[f"[{what}](performance/{page}.md)", peer, ratio] for what, peer, ratio, page in rows],
+                 left=2)  # fmt: skip
+
+
 def machine(found: Figures) -> str:
     rows = []
     for each in found.values():
@@ -46,23 +77,27 @@ def machine(found: Figures) -> str:
     return f"{'; '.join(cpus)}.\n\n" + table(["command", "seconds", "load at its end"], rows)
 
 
-def beside(found: Figures) -> str:
-    """Towers beside other libraries."""
+def tower_rows(found: Figures) -> list[list[str]]:
+    """Towers beside other libraries: what, beside what, the rates and the ratio, and the largest difference."""
     rows = []
-    for name, what, key, parts in (
-        ("text_tower", "captions, `transformers` padded to 77", "captions", [None]),
-        ("text_open_clip", "captions, open_clip padded to 77", "captions", ["whole"]),
-        ("text_open_clip", "captions, open_clip in batches of one length", "captions", ["short"]),
-        ("image_tower", "images, `transformers`", "images", [None]),
-        ("files_to_vectors", "files to vectors, open_clip with a DataLoader", "images", [None]),
+    for name, what, peer, key, part in (
+        ("text_tower", "captions", "`transformers` padded to 77", "captions", None),
+        ("text_open_clip", "captions", "open_clip padded to 77", "captions", "whole"),
+        ("text_open_clip", "captions", "open_clip in batches of one length", "captions", "short"),
+        ("image_tower", "images", "`transformers`", "images", None),
+        ("files_to_vectors", "files to vectors", "open_clip with a DataLoader", "images", None),
     ):
         for _, figures in measured(found, name):
-            for part in parts:
-                each = figures if part is None else figures[part]
-                rates, largest = each[f"{key}_per_second"], each["largest_difference"]
-                rows.append([what, f"{rates['ours']:.1f}/s", f"{rates['theirs']:.1f}/s",
-                             each["ratio_median_of_rounds"], f"{largest:.0e}"])  # fmt: skip
-    return table(["beside", "ours", "theirs", "ratio, median of rounds", "largest difference"], rows)
+            each = figures[part] if part else figures
+            rates = each[f"{key}_per_second"]
+            rows.append([what, peer, f"{rates['ours']:.1f}/s, {rates['theirs']:.1f}/s", each["ratio_median_of_rounds"],
+                         f"{each['largest_difference']:.0e}"])  # fmt: skip
+    return rows
+
+
+def beside(found: Figures) -> str:
+    return table(["what", "beside", "ours, theirs", "ratio, median of rounds", "largest difference"],
+                 tower_rows(found), left=2)  # fmt: skip
 
 
 def training_input(found: Figures) -> str:
@@ -125,6 +160,7 @@ def recipes(found: Figures) -> str:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
+    "ratios": ratios,
     "machine": machine,
     "beside": beside,
     "training input": training_input,
@@ -143,15 +179,15 @@ def written(page: str, found: Figures) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figures", type=Path, default=DOCS / "performance.json")
-    parser.add_argument("--page", type=Path, default=DOCS / "performance.md")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    page = arguments.page.read_text()
-    made = written(page, json.loads(arguments.figures.read_text()))
-    if arguments.check and made != page:
-        sys.exit(f"{arguments.page}: found tables of other figures; wanted those of {arguments.figures}")
-    if not arguments.check:
-        arguments.page.write_text(made)
+    found = json.loads(arguments.figures.read_text())
+    for path in (DOCS / "performance.md", *sorted((DOCS / "performance").glob("*.md"))):
+        page = path.read_text()
+        made = written(page, found)
+        if arguments.check and made != page:
+            sys.exit(f"{path}: found tables of other figures; wanted those of {arguments.figures}")
+        path.write_text(made)
 
 
 if __name__ == "__main__":

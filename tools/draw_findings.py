@@ -1,4 +1,4 @@
-"""Draw the figures of docs/findings.md from the tables under docs/findings.
+"""Draw figures of docs/findings.md and docs/performance.md from the tables under docs/findings and performance.json.
 
     python tools/draw_findings.py [--check]
 
@@ -7,6 +7,7 @@
 
 import argparse
 import csv
+import json
 import re
 import sys
 from pathlib import Path
@@ -67,7 +68,32 @@ def defences() -> str:
         return chart.file()
 
 
-FIGURES = {"defences.svg": defences}
+def ranking_cost() -> str:
+    """Seconds of ranking and of the bare product against the number of similarities."""
+    entries = json.loads((DOCS / "performance.json").read_text(encoding="utf-8"))
+    figures = [entries[name]["figures"] for name in entries if name.startswith("ranking_")]
+    sizes = [each["shape"][0] * each["shape"][1] / 1e6 for each in figures]
+    with chart_of("Seconds of ranking against the number of similarities", 620, 300) as chart:
+        axes = chart.axes(52, 34, 440, 210)
+        axes.set(xscale="log", yscale="log", xlim=(90, 9e4), ylim=(0.7, 500), xlabel="millions of similarities")
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,g}")
+        axes.text(-40 / 440, 1 + 10 / 210, "↑ seconds, two cores", fontsize=11, transform=axes.transAxes,
+                  color=colour_of("soft"))  # fmt: skip
+        for what, label, colour, up, weight in (("product", "the bare product", "other", 8, "normal"),
+                                                ("ranking", "ranking", "own", -16, "bold")):  # fmt: skip
+            seconds = [each["seconds"][what] for each in figures]
+            axes.plot(sizes, seconds, color=colour_of(colour), lw=1.6)
+            for size, each in zip(sizes, seconds, strict=True):
+                told = f"{what}: {each} s for {size:,.0f} million"
+                axes.plot(size, each, "o", ms=8, mfc=colour_of(colour), mec=colour_of("paper"), gid=chart.title(told))
+            axes.annotate(label, (sizes[-1], seconds[-1]), (12, up), textcoords="offset pixels", fontsize=11,
+                          annotation_clip=False, weight=weight)  # fmt: skip
+        return chart.file()
+
+
+FIGURES = {"defences.svg": defences, "ranking_cost.svg": ranking_cost}
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ benchmarks and metrics from their rows. A key without a meaning, or a meaning wi
 """
 
 import csv
+import os
 import posixpath
 import re
 import tokenize
@@ -21,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 _OUTSIDE = {"launch/README.md": "launch.md", "CHANGELOG.md": "changelog.md"}
 _TABLE = re.compile(r"^\[Table: ([\w.]+\.csv)\]\(\1\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
+# A workflow knows its repository, whose notebooks Colab opens by their address.
+_COLAB = "https://colab.research.google.com/"
+_REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
 _COMMENT = re.compile(r"^\s*# ?(.*)")
 _KEY = re.compile(r'^\s*"(\w+)":')
 
@@ -36,7 +40,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Shows tables of CSV files, and leads links that leave docs/ to their page or makes them plain words."""
+    """Shows tables of CSV files; leads links that leave docs/ to their page, or makes them plain words."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def table(found: re.Match) -> str:
@@ -55,6 +59,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return found[1]
         return f"[{found[1]}]({posixpath.relpath(_OUTSIDE[target], folder or '.')}{found[3] or ''})"
 
+    if _REPOSITORY:
+        notebook = f"github/{_REPOSITORY}/blob/main/notebooks/quickstart.ipynb"
+        markdown = markdown.replace(f"{_COLAB}#upload", _COLAB + notebook)
     return _LINK.sub(link, _TABLE.sub(table, markdown))
 
 
