@@ -7,13 +7,13 @@ files; they only decide which nouns are common enough (a word counts if a part-o
 the time), no caption is stored. Do not use captions that a benchmark is made from or scored on. Needs the packages
 `textblob` (tagger) and `wordfreq` (which plurals are in use). Nothing reads WordNet at run time.
 
-A noun's concept is the nearest meaning named in `CONCEPTS` among the hypernyms of its most frequent WordNet meaning.
-`OTHER_MEANING` lists nouns that captions use in another meaning than WordNet's most frequent ("bat", "court"). Nouns
-without a concept are left out: colours, quantities, words about the picture itself, attributes and other abstractions,
-since replacing "view" or "number" does not change what an image shows.
+`lexicon.toml` says which nouns are of which concept. Nouns without a concept are left out: colours, quantities, words
+about the picture itself, attributes and other abstractions, since replacing "view" or "number" does not change what an
+image shows.
 """
 
 import argparse
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,149 +24,16 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import PLURAL_ONLY, plain, plural_of, split_words
 from rococo_jax.storage import read_json, write_json
 
+_TABLES = tomllib.loads(Path(__file__).with_name("lexicon.toml").read_text(encoding="utf-8"))
 # Concept -> kind of its nouns, and its WordNet meanings (noun, number of the sense).
-CONCEPTS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
-    "person": ("person", (("person", 1),)),
-    "people": ("person", (("people", 1), ("social group", 1), ("gathering", 1))),
-    "animal": ("thing", (("animal", 1), ("animal group", 1))),
-    "body part": ("thing", (("body part", 1), ("hair", 1), ("body", 1))),
-    "plant": ("thing", (("plant", 2), ("plant part", 1), ("vegetation", 1), ("seed", 1))),
-    "fruit": ("thing", (("edible fruit", 1), ("fruit", 1))),
-    "vegetable": ("thing", (("vegetable", 1), ("vegetable", 2), ("root vegetable", 1), ("mushroom", 1))),
-    "food": ("thing", (("food", 1), ("food", 2), ("foodstuff", 2))),
-    "drink": ("thing", (("beverage", 1),)),
-    "clothing": (
-        "thing",
-        (("clothing", 1), ("footwear", 2), ("accessory", 1), ("jewelry", 1), ("eyeglasses", 1), ("garment", 1)),
-    ),
-    "furniture": ("thing", (("furniture", 1), ("bedclothes", 1), ("rug", 1), ("pillow", 1))),
-    "vehicle": ("thing", (("vehicle", 1),)),
-    "part of a vehicle": ("thing", (("wheel", 1), ("saddle", 1), ("harness", 2), ("sail", 1), ("cockpit", 1))),
-    "container": ("thing", (("container", 1),)),
-    "tableware": ("thing", (("tableware", 1), ("kitchen utensil", 1), ("cutlery", 1), ("knife", 1))),
-    "appliance": ("thing", (("home appliance", 1), ("appliance", 2), ("lamp", 1), ("plumbing fixture", 1))),
-    "electronics": (
-        "thing",
-        (("electronic equipment", 1), ("electronic device", 1), ("computer", 1), ("camera", 1), ("telephone", 1)),
-    ),
-    "tool": ("thing", (("tool", 1), ("implement", 1), ("instrument", 1), ("machine", 1), ("toiletry", 1))),
-    "sports equipment": ("thing", (("sports equipment", 1), ("ball", 1), ("ski", 1), ("plaything", 1))),
-    "musical instrument": ("thing", (("musical instrument", 1),)),
-    "fabric": ("thing", (("fabric", 1), ("rope", 1), ("flag", 1), ("towel", 1))),
-    "part of a building": (
-        "thing",
-        (("door", 1), ("window", 1), ("wall", 1), ("floor", 1), ("ceiling", 1), ("roof", 1), ("stairs", 1),
-         ("chimney", 1), ("pillar", 1), ("structural member", 1), ("countertop", 1), ("protective covering", 1)),
-    ),
-    "barrier": ("thing", (("barrier", 1), ("pole", 1), ("signboard", 1), ("sign", 2), ("traffic light", 1))),
-    "room": ("place", (("room", 1), ("area", 5))),
-    "building": ("place", (("building", 1), ("housing", 1), ("place of business", 1), ("facility", 1), ("tower", 1))),
-    "structure": ("place", (("bridge", 1), ("structure", 1), ("establishment", 4))),
-    "road": ("place", (("way", 6), ("road", 1), ("track", 4), ("walk", 5))),
-    "field": ("place", (("field", 1), ("playing field", 1), ("tract", 1), ("grass", 1), ("lawn", 1), ("land", 2))),
-    "nature": (
-        "place",
-        (("geological formation", 1), ("body of water", 1), ("water", 1), ("sky", 1), ("land", 4), ("forest", 2),
-         ("snow", 2), ("sand", 1), ("dirt", 1), ("natural elevation", 1), ("water", 2), ("island", 1)),
-    ),
-    "position": ("thing", ()),
-    "region": ("place", (("region", 3), ("region", 1), ("location", 1), ("urban area", 1))),
-    "weather": ("thing", (("weather", 1), ("cloud", 2), ("light", 1), ("storm", 1), ("precipitation", 3))),
-    "material": ("thing", (("material", 1), ("stone", 2), ("rock", 1), ("metal", 1), ("building material", 1))),
-    "sport": ("action", (("sport", 1), ("game", 1), ("game", 3), ("diversion", 1), ("race", 2), ("competition", 1))),
-    "action": ("action", (("action", 1), ("activity", 1), ("jump", 1), ("motion", 6), ("change", 3))),
-    "occasion": ("action", (("social event", 1), ("ceremony", 1), ("celebration", 2), ("meal", 2), ("holiday", 2))),
-    "time": ("thing", (("day", 1), ("day", 4), ("night", 1), ("season", 1), ("hour", 2), ("time of day", 1))),
-    "reading": ("thing", (("book", 1), ("newspaper", 3), ("magazine", 1), ("document", 1), ("paper", 1), ("card", 1))),
-    "decoration": ("thing", (("decoration", 1), ("sculpture", 2), ("art", 1), ("balloon", 1), ("candle", 1))),
-    "device": ("thing", (("device", 1), ("equipment", 1))),
-    "object": ("thing", (("artifact", 1), ("object", 1))),
-}  # fmt: skip
-
-
-def _nouns(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-# Noun -> concept, where captions use another meaning than WordNet's most frequent one.
-OTHER_MEANING: dict[str, str] = {
-    noun: concept
-    for concept, nouns in {
-        "position": "top side middle front back edge corner center bottom end",
-        "animal": "bear bull pony dachshund seagull horseback lamb turkey fish chicken goat",
-        "body part": "beard mustache face head lap mohawk dreadlock pigtail paw tail fur feather",
-        "building": "store school church airport market zoo farm hotel restaurant shop cafe station home "
-        "depot apartment",
-        "clothing": "tie sunglass suit cap glove mitt bikini jersey hood bandanna goggles outfit uniform costume "
-        "jean bib tee wetsuit headphones gear hat dress skirt shirt vest",
-        "container": "bag basket mug pack suitcase luggage",
-        "decoration": "balloon statue sculpture mural graffiti candle",
-        "drink": "soda tea juice wine beer coffee milk milkshake",
-        "electronics": "monitor cell cellphone phone laptop tv television screen controller remote video "
-        "mouse keyboard wii computer radio microphone headset",
-        "field": "court yard parking pasture park playground meadow garden arena rink campsite pen field grass lawn",
-        "food": "hotdog burger toast topping fry shrimp icing frosting pastry donut doughnut chip cookie candy bun "
-        "chili slice popcorn pizza cake sandwich lobster bagel pretzel salmon",
-        "fruit": "orange lemon banana apple pear peach watermelon strawberry grape",
-        "furniture": "table desk bench seat counter cabinet shelf mattress blanket curtain couch chest bleacher "
-        "rack hammock booth",
-        "appliance": "toaster toilet sink bathtub tub shower faucet microwave oven stove refrigerator freezer "
-        "dishwasher lamp heater fan clock urinal",
-        "barrier": "hydrant meter sign post stoplight",
-        "nature": "water ice snow sand dirt wave mud ground river beach coast shore surf wilderness countryside forest "
-        "air ocean sea sky rock stone shade",
-        "part of a building": "floor doorway entrance porch balcony deck patio railing wall step",
-        "people": "couple crowd family group team audience class police people",
-        "person": "batter surfer boarder catcher pitcher rider passenger guard crew child baby",
-        "plant": "bush hay straw branch log leaf flower tree trunk",
-        "region": "city town country village neighborhood area place",
-        "reading": "book newspaper magazine map menu letter note notebook",
-        "road": "track path trail street road sidewalk crosswalk intersection runway platform tarmac ramp",
-        "room": "kitchen bathroom bedroom office den lounge hall studio gym",
-        "sport": "tennis baseball soccer football basketball surfing skiing skateboarding snowboarding volleyball golf "
-        "hockey cricket polo match tournament race game",
-        "sports equipment": "ball bat kite racket racquet board frisbee paddle net toy doll teddy surfboard skateboard "
-        "snowboard ski disc swing trampoline",
-        "tableware": "plate bowl cup glass fork spoon knife tray saucer platter napkin dish pot pan",
-        "tool": "umbrella brush toothbrush hose leash shovel scissors",
-        "vehicle": "van truck bike scooter motorcycle trailer stroller wheelchair carriage motor jet plane airplane",
-        "weather": "fog cloud rain wind sun sunlight lightning rainbow smoke fire",
-        "time": "day night morning evening afternoon sunset sunrise dusk dawn summer winter spring fall autumn",
-        "action": "trick jump stunt ride leap dive throw kick",
-        "occasion": "wedding party picnic birthday parade festival christmas celebration",
-    }.items()
-    for noun in _nouns(nouns)
+CONCEPTS = {
+    concept: (each["kind"], tuple((text[:-2], int(text[-1])) for text in each["meanings"]))
+    for concept, each in _TABLES["concepts"].items()
 }
-
-# Nouns that say how a picture is made or how much there is, words of other kinds that WordNet knows as nouns too, and
-# the tagger's mistakes; never replaced, never put in.
-LEFT_OUT = _nouns(
-    """
-    photo photograph picture image view shot closeup portrait snapshot painting drawing scene display background
-    foreground number pair lot bunch variety kind type sort piece bit set row line stack pile something anything
-    someone anyone somebody thing object item stuff way distance direction one other close-up black white red blue
-    green brown grey gray yellow pink purple gold silver tan blonde brunette small large little wade squirt roller
-    wheeler decker para ben jack fun american waters bunche pop pacifier hanger handler cutter crane carrier yankee
-    transit stick assembly giant pet male female foal grab harness approach volley work move use progress care
-    service support storage preparation presentation toilette split trot training drain baking cooking cleaning
-    teaching jogging drilling spraying chase course crawl post tube barrel pipe paper wash mote mini cords denim
-    world product load loading landing moon medium round scenery butt merchandise commuter marker system layer
-    backdrop screen house transportation grill base resort camp opening hole position lab heel crust england boston
-    london chicago america port border zone stretch location habitat state midst downtown crest angle silhouette
-    roadside business league club army york utility cream cast railway circus strings department content conference
-    band works plant frame hoop ways pepper iris foliage trunk iron cement spray trash boulder paint leopard dust cd
-    pearl parent pin parking slice roll feed lap hip palm lid pathway sticker fur mound bars lego rings skate bath
-    doubles petting show entertainment fireman toss fall spring patch stripe dance check return draft pad note map
-    overcast light shade pit rapid clay drive opponent competitor companion member character performer server
-    speaker guide individual princess devil buddha mickey elvis terrain marsh corn overhang structure buffet makeup
-    watch engine disk canopy pickup arms colors colours bones buns chips movie film breed lettuce mustard snowball
-    chocolate cone navy railroad gymnasium personnel horseback mohawk retriever mustang centipede dairy desktop
-    midair compartment curbside sheet wrapper dryer cot parasol accessory class banquet blow attempt design delivery
-    practice repair construction craft transport cargo freight campaign scuba halter button greens herd flock cell
-    wheel receiver cab collie pug peer peek marine
-    ride hug jump kick leap pose throw gaze hike travel cruise gesture exercise surf swing slide orange brush
-    """
-)
+OTHER_MEANING = {
+    noun: concept for concept, each in _TABLES["concepts"].items() for noun in each.get("other_meaning", "").split()
+}
+LEFT_OUT = tuple(_TABLES["left_out"].split())
 _LEAST_COUNT, _LEAST_NOUN_SHARE, _LEAST_GROUP = 3, 0.5, 4
 # Waters are 8 % as frequent as water, snows 2 %, rices 0.2 %.
 _LEAST_PLURAL_SHARE = 0.03

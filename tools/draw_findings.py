@@ -93,7 +93,36 @@ def ranking_cost() -> str:
         return chart.file()
 
 
-FIGURES = {"defences.svg": defences, "ranking_cost.svg": ranking_cost}
+def corruptions() -> str:
+    """Heat map of the drop of R@1: kinds are rows, severities columns, a block for each direction."""
+    uncorrupted, *rows = read("corruption_kinds")
+    columns, left, top, row_px, column_px = [name for name in rows[0] if name != "kind"], 176, 66, 22, 68
+    places = [left + column_px * place + 28 * (place // 3) for place in range(len(columns))]
+    with chart_of("Drop in R@1 by kind and severity of corruption", places[-1] + column_px + 16,
+                  top + row_px * len(rows) + 16) as chart:  # fmt: skip
+        axes = chart.axes(0, 0, chart.width, chart.height, behind=True)
+        axes.set(xlim=(0, chart.width), ylim=(chart.height, 0))
+        axes.text(16, 18, "Drop in R@1, per cent of the uncorrupted R@1", fontsize=14, weight="bold")
+        for place, title in ((0, "Image to text"), (3, "Text to image")):
+            axes.text(places[place], 40, f"{title}, {uncorrupted[columns[place]]} uncorrupted", fontsize=12)
+        axes.text(16, 60, "Severity", fontsize=12, color=colour_of("soft"))
+        for name, x in zip(columns, places, strict=True):
+            axes.text(x + column_px / 2, 60, name[-1], fontsize=12, ha="center")
+        for place, row in enumerate(rows):
+            y, mean = top + row_px * place, row["kind"].startswith("**")
+            axes.text(16, y + 15, row["kind"].strip("*"), fontsize=12, weight="bold" if mean else "normal")
+            for name, x in zip(columns, places, strict=True):
+                drop = row[name].partition("(")[2].rstrip(")")
+                share = max(0.0, float(drop.replace("−", "-"))) / 100
+                right, low = x + column_px - 2, y + row_px - 2
+                told = chart.title(f"{row['kind'].strip('*')}, {name}: {drop} %")
+                axes.fill([x, right, right, x], [y, y, low, low], lw=0, color=colour_of("own-altered"),
+                          alpha=0.06 + 0.6 * share, gid=told)  # fmt: skip
+                axes.text(x + column_px / 2, y + 15, drop, fontsize=12, ha="center")
+        return chart.file()
+
+
+FIGURES = {"corruptions.svg": corruptions, "defences.svg": defences, "ranking_cost.svg": ranking_cost}
 
 
 def main() -> None:

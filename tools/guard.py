@@ -27,38 +27,11 @@ import numpy as np
 from PIL import Image
 from pyarrow import parquet
 
-# The patterns of these tables are searched in addresses, CASE/COMMAND/FILE:FIELD, never in values.
-# Fields and files that a newer tree calls otherwise: (pattern, replacement). For both records; new names must stay.
-RENAMED: list[tuple[str, str]] = [
-    # The data's part of a fingerprint says of which benchmark it is.
-    (r"(:fingerprint\.data\.)(?!rococo\.)", r"\1rococo."),
-    # So does the data's part of a results file.
-    (r"(/results\.json:data\.)(?!rococo\.)", r"\1rococo."),
-]
-# What only the new record may have.
-ADDED: list[str] = [
-    # A results file says what format it has, and the kinds of its gallery items.
-    r"/results\.json:(format|version|kinds)(?=[.\[]|$)",
-    # Holm's p, and the least difference that a paired test could have seen.
-    r"/report\.csv:\[\d+\]\.\w+_difference_(p_holm|least_seen)$",
-    # Examples of errors with their pictures.
-    r"/examples\.parquet",
-    # Seconds that the host waited for data.
-    r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
-]
-# Digests that change with the names of fields. What they digest is compared itself, field by field.
-DIGESTS: list[str] = [
-    # Of fingerprint.data, .protocol and .versions.
-    r":fingerprint\.comparable$",
-    # Of a whole results file, in which paths of its record stand.
-    r"/results\.json:sha256$",
-    # Of the whole fingerprint.
-    r"/report\.csv:\[\d+\]\.fingerprint$",
-    # Where the shipped models are in the tree.
-    r"/journal\.jsonl:\[\d+\]\.(source|models\[\d+\])$",
-]
+# Patterns that are searched in addresses, CASE/COMMAND/FILE:FIELD, never in values.
+# Digests of what names paths of the record or the tree, and is compared itself, field by field.
+DIGESTS = [r"/results\.json:sha256$", r"/journal\.jsonl:\[\d+\]\.(source|models\[\d+\])$"]
 # Dates and durations: for people (when, how long, how long it was thought to take), and how fast training was.
-TIMES: list[str] = [
+TIMES = [
     r"/journal\.jsonl:\[\d+\]\.(time|seconds|estimate)(?=\[|$)",
     r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu|hfu)$",
     r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
@@ -222,7 +195,7 @@ def compare(old: Path, new: Path, only: list[str]) -> Iterator[tuple[str, ...]]:
         for name in sorted(one.keys() | other.keys()):
             if name in one and name in other:
                 yield from _field_differences(name, _fields(one[name], abouts[0]), _fields(other[name], abouts[1]))
-            elif name in one or not _matches(ADDED, f"{name}:"):
+            else:
                 yield name, "file", *("there" if name in files else "missing" for files in (one, other))
         kept = [cached_rows(each / case / "cache") for each in (old, new)]
         if kept[0] != kept[1]:
@@ -234,26 +207,14 @@ def _files(folder: Path, case: str) -> dict[str, Path]:
     """What is compared, by its address. A model's parameters are one file."""
     paths = [path for path in (folder / case).rglob("*") if (path.suffix or path.name) in READERS]
     names = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {_renamed(f"{name}:")[:-1]: path for name, path in names.items() if not IGNORED.search(name)}
+    return {name: path for name, path in names.items() if not IGNORED.search(name)}
 
 
-def _renamed(address: str) -> str:
-    for pattern, replacement in RENAMED:
-        address = re.sub(pattern, replacement, address)
-    return address
-
-
-def _matches(patterns: list[str], address: str) -> bool:
-    return any(re.search(pattern, address) for pattern in patterns)
-
-
-def _field_differences(name: str, *sides: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    old, new = ({_renamed(f"{name}:{field}"): value for field, value in side.items()} for side in sides)
-    for address in dict.fromkeys([*old, *new]):
-        skipped = TIMES + (ADDED if address not in old else DIGESTS if address in new else [])
-        if not _matches(skipped, address):
-            said = _difference(old.get(address, "missing"), new.get(address, "missing"))
-            yield from [(name, address[len(name) + 1 :], *said)] if said else []
+def _field_differences(name: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for field in dict.fromkeys([*old, *new]):
+        if not any(re.search(pattern, f"{name}:{field}") for pattern in TIMES + DIGESTS):
+            said = _difference(old.get(field, "missing"), new.get(field, "missing"))
+            yield from [(name, field, *said)] if said else []
 
 
 def _difference(old: Any, new: Any) -> tuple[str, str] | None:
