@@ -7,7 +7,8 @@ DataComp and CC12M write them:
     000000012.txt     the caption; without it "caption" or "captions" of
     000000012.json
 
-Samples without an image or without a caption that is not blank are left out, counted, and the first is named. The
+Captions are kept as they are written, blanks and line breaks at their ends included, as other forms keep them. Samples
+without an image or without a caption that is not blank are left out, counted, and the first is named. The
 index is an Arrow file beside the tars, `rococo-index-HASH.arrow`, or in the cache folder where nothing can be written
 there. It has a record batch a tar with the columns name, offset, size (of the image in the tar) and captions; about
 150 bytes a sample. Every tar is read once: a part is kept for each until all are there, so that an interrupted run
@@ -33,7 +34,7 @@ from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_json, is_url
 
-FORMAT = "rococo_jax.tar_index 1"
+FORMAT = "rococo_jax.tar_index 2"
 IMAGES = ("jpg", "png", "jpeg", "webp", "gif", "bmp")
 _SCHEMA = pa.schema(
     [("name", pa.string()), ("offset", pa.uint64()), ("size", pa.uint32()), ("captions", pa.list_(pa.string()))]
@@ -115,7 +116,7 @@ def _join(index: Path, parts: Sequence[Path], tars: Sequence[str], sizes: Sequen
         {"tar": _name(tar), "bytes": size, "samples": batch.num_rows, **json.loads(batch.schema.metadata[b"tar"])}
         for tar, size, batch in zip(tars, sizes, batches, strict=True)
     ]
-    schema = _SCHEMA.with_metadata({"format": FORMAT, "tars": json.dumps(about)})
+    schema = _SCHEMA.with_metadata({"tars": json.dumps(about)})
     with atomic_write(index) as temporary:
         _write(temporary, schema, batches)
 
@@ -142,16 +143,15 @@ def _knows(index: Path, tars: Sequence[str], sizes: Sequence[int]) -> bool:
     try:
         with pa.OSFile(str(index)) as file:
             reader = pa.ipc.open_file(file)
-            kept = [(tar["tar"], tar["bytes"]) for tar in about_tars(reader)]
-            formats = reader.schema.metadata[b"format"].decode()
+            indexed = [(tar["tar"], tar["bytes"]) for tar in about_tars(reader)]
     except _UNREADABLE:
         return False
-    return formats == FORMAT and kept == [(_name(tar), size) for tar, size in zip(tars, sizes, strict=True)]
+    return indexed == [(_name(tar), size) for tar, size in zip(tars, sizes, strict=True)]
 
 
 def _place_of(tars: Sequence[str]) -> Path:
-    """Beside the first tar, or in the cache folder."""
-    name = f"rococo-index-{hash_json(list(map(_name, tars)))[:12]}.arrow"
+    """Beside the first tar, or in the cache folder; an index of another format has another name."""
+    name = f"rococo-index-{hash_json([FORMAT, *map(_name, tars)])[:12]}.arrow"
     folder = Path(tars[0]).parent
     if not is_url(tars[0]) and (os.access(folder, os.W_OK) or (folder / name).is_file()):
         return folder / name
@@ -248,6 +248,6 @@ def _captions(members: _Members) -> list[str]:
         value = {}
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(members["json"][2]) if "json" in members else {}
-        found = (value.get("captions") or value.get("caption")) if isinstance(value, dict) else None
-        texts = found if isinstance(found, list) else [found]
-    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+        written = (value.get("captions") or value.get("caption")) if isinstance(value, dict) else None
+        texts = written if isinstance(written, list) else [written]
+    return [text for text in texts if isinstance(text, str) and text.strip()]

@@ -2,7 +2,8 @@
 
 import io
 import json
-import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas
 import pytest
 from PIL import Image
 
+from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.caption_tables import parse_columns
 from rococo_jax.data.captioned_images import open_captions, read_captioned_images
 from rococo_jax.data.image_files import hash_image
@@ -17,13 +19,19 @@ from rococo_jax.data.images import FileImages, open_image
 from rococo_jax.data.pairs import open_pairs, read_all_pairs
 from rococo_jax.errors import InputError
 
+# Blanks and line ends belong to a caption as much as its words.
 CAPTIONS = {
     "b/2.png": ['two, "quoted" dogs', "a line\nbroken"],
-    "1.png": ["Ein Bär — 熊"],
+    "1.png": ["Ein Bär — 熊 \n"],
     "3.png": ["one; two|three", "[not a list", " kept spaces "],
 }
+ITEMS = [{"image": image, "caption": texts} for image, texts in CAPTIONS.items()]
 ROWS = [(image, text) for image, texts in CAPTIONS.items() for text in texts]
 LISTS = pandas.DataFrame({"image": list(CAPTIONS), "captions": list(CAPTIONS.values())})
+COCO = {
+    "images": [{"id": number, "file_name": name} for number, name in enumerate(CAPTIONS)],
+    "annotations": [{"image_id": list(CAPTIONS).index(image), "caption": text} for image, text in ROWS],
+}
 
 
 def png(shade: int) -> bytes:
@@ -45,142 +53,117 @@ def table(image: str = "image", caption: str = "caption") -> pandas.DataFrame:
     return pandas.DataFrame(ROWS, columns=[image, caption])
 
 
-def embedded(folder: Path, **names: list) -> dict:
-    return {"image": [{"bytes": (folder / name).read_bytes(), **{key: values[place] for key, values in names.items()}}
-                      for place, name in enumerate(CAPTIONS)], "captions": list(CAPTIONS.values())}  # fmt: skip
+def embedded(**names: list) -> dict:
+    """Rows with images inside, beside other fields of the image column."""
+    images = [{"bytes": png(n), **{key: values[n] for key, values in names.items()}} for n in range(len(CAPTIONS))]
+    return {"image": images, "captions": list(CAPTIONS.values())}
 
 
-def lines(frame: pandas.DataFrame, path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in frame.to_dict("records")))
+def in_json(value: object, name: str = "c.json") -> Callable[[Path], object]:
+    return lambda at: (at / name).write_text(json.dumps(value))
 
 
-def saved(folder: Path, frame: dict, *, split: str | None = None) -> None:
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict(frame)
-    if isinstance(frame["image"][0], dict):
-        data = data.cast_column("image", datasets.Image())
-    (datasets.DatasetDict({split: data}) if split else data).save_to_disk(folder)
+def in_csv(frame: pandas.DataFrame, name: str = "c.csv", **choices) -> Callable[[Path], object]:
+    return lambda at: frame.to_csv(at / name, index=False, **choices)
 
 
-# Form -> what writes it beside the folder `photos`, and the arguments of the reader below `tmp_path`.
+def in_lines(frame: pandas.DataFrame, name: str) -> Callable[[Path], object]:
+    text = "".join(json.dumps(row) + "\n" for row in frame.to_dict("records"))
+    return lambda at: (at / name).write_text(text)
+
+
+def in_parquet(frame: dict | pandas.DataFrame, name: str = "c.parquet", **choices) -> Callable[[Path], object]:
+    def write(at: Path) -> None:
+        (at / name).parent.mkdir(exist_ok=True)
+        pandas.DataFrame(frame).to_parquet(at / name, **choices)
+
+    return write
+
+
+def saved(frame: dict, split: str | None = None) -> Callable[[Path], object]:
+    def write(at: Path) -> None:
+        datasets = pytest.importorskip("datasets")
+        data = datasets.Dataset.from_dict(frame)
+        if isinstance(frame["image"][0], dict):
+            data = data.cast_column("image", datasets.Image())
+        (datasets.DatasetDict({split: data}) if split else data).save_to_disk(at / "d")
+
+    return write
+
+
+def in_tar(at: Path) -> None:
+    """As img2dataset and WebDataset write it: a caption as it is in a text, several in JSON."""
+    with tarfile.open(at / "t.tar", "w") as tar:
+        for name, texts in CAPTIONS.items():
+            stem = name.removesuffix(".png")
+            several = (f"{stem}.json", json.dumps({"captions": texts}).encode())
+            about = (f"{stem}.txt", texts[0].encode()) if len(texts) == 1 else several
+            for called, data in ((name, (at / "photos" / name).read_bytes()), about):
+                member = tarfile.TarInfo(called)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+
+
+def in_shards(at: Path) -> None:
+    in_json(ITEMS)(at)
+    pack_pairs(open_pairs(str(at / "photos"), str(at / "c.json")), at / "shards", shards=2)
+
+
+NAMED = {"image": [png(n) for n in range(3)], "file": list(CAPTIONS), "text": list(CAPTIONS.values())}
+# Form -> what writes it beside the folder `photos`, and the arguments of the reader below that folder's parent.
 FORMS = {
-    "Karpathy": (
-        lambda at, _: (at / "c.json").write_text(
-            json.dumps([{"image": image, "caption": texts} for image, texts in CAPTIONS.items()])
-        ),
-        "photos",
-        "c.json",
-    ),
-    "COCO": (
-        lambda at, _: (at / "c.json").write_text(
-            json.dumps(
-                {
-                    "images": [{"id": n, "file_name": name} for n, name in enumerate(CAPTIONS)],
-                    "annotations": [{"image_id": list(CAPTIONS).index(image), "caption": text} for image, text in ROWS],
-                }
-            )
-        ),
-        "photos",
-        "c.json",
-    ),
-    "a JSON list": (lambda at, _: table("path", "text").to_json(at / "c.json", orient="records"), "photos", "c.json"),
-    "CSV": (lambda at, _: table("file_name", "text").to_csv(at / "c.csv", index=False), "photos", "c.csv"),
-    "CSV with lists": (lambda at, _: LISTS.to_csv(at / "c.csv", index=False), "photos", "c.csv"),
-    "semicolons": (
-        lambda at, _: table("Image", "Caption").to_csv(at / "c.csv", index=False, sep=";"),
-        "photos",
-        "c.csv",
-    ),
-    "bars": (
-        lambda at, _: table("image_name", "comment").to_csv(at / "c.txt", index=False, sep="|"),
-        "photos",
-        "c.txt",
-    ),
-    "BOM and CRLF": (
-        lambda at, _: table().to_csv(at / "c.csv", index=False, lineterminator="\r\n", encoding="utf-8-sig"),
-        "photos",
-        "c.csv",
-    ),
-    "a blank line": (lambda at, _: (at / "c.csv").write_text(table().to_csv(index=False) + "\n\n"), "photos", "c.csv"),
-    "TSV": (lambda at, _: table("filepath", "title").to_csv(at / "c.tsv", index=False, sep="\t"), "photos", "c.tsv"),
-    "tabs called CSV": (lambda at, _: table().to_csv(at / "c.csv", index=False, sep="\t"), "photos", "c.csv"),
-    "other columns": (
-        lambda at, _: table("photo", "words").to_csv(at / "c.csv", index=False),
-        "photos",
-        "c.csv?image=photo&caption=words",
-    ),
+    "Karpathy": (in_json(ITEMS), "photos", "c.json"),
+    "COCO": (in_json(COCO), "photos", "c.json"),
+    "a JSON list": (in_json(table("path", "text").to_dict("records")), "photos", "c.json"),
+    "CSV": (in_csv(table("file_name", "text")), "photos", "c.csv"),
+    "CSV with lists": (in_csv(LISTS), "photos", "c.csv"),
+    "semicolons": (in_csv(table("Image", "Caption"), sep=";"), "photos", "c.csv"),
+    "bars": (in_csv(table("image_name", "comment"), "c.txt", sep="|"), "photos", "c.txt"),
+    "BOM and CRLF": (in_csv(table(), lineterminator="\r\n", encoding="utf-8-sig"), "photos", "c.csv"),
+    "a blank line": (lambda at: (at / "c.csv").write_text(table().to_csv(index=False) + "\n\n"), "photos", "c.csv"),
+    "TSV": (in_csv(table("filepath", "title"), "c.tsv", sep="\t"), "photos", "c.tsv"),
+    "tabs called CSV": (in_csv(table(), sep="\t"), "photos", "c.csv"),
+    "other columns": (in_csv(table("photo", "words")), "photos", "c.csv?image=photo&caption=words"),
     "absolute paths": (
-        lambda at, photos: (
-            table().assign(image=[f"{photos}/{name}" for name, _ in ROWS]).to_csv(at / "c.csv", index=False)
-        ),
-        "photos",
-        "c.csv",
+        lambda at: in_csv(table().assign(image=[f"{at}/photos/{name}" for name, _ in ROWS]))(at), "photos", "c.csv",
     ),
-    "JSON lines": (lambda at, _: lines(LISTS, at / "c.jsonl"), "photos", "c.jsonl"),
-    "Parquet": (lambda at, _: table().to_parquet(at / "c.parquet"), "photos", "c.parquet"),
-    "images in Parquet": (
-        lambda at, photos: pandas.DataFrame(embedded(photos, path=list(CAPTIONS))).to_parquet(
-            at / "c.parquet", row_group_size=2
-        ),
-        "c.parquet",
-        "",
-    ),
-    "named in a column": (
-        lambda at, photos: pandas.DataFrame(
-            {
-                "image": [(photos / name).read_bytes() for name in CAPTIONS],
-                "file": list(CAPTIONS),
-                "text": list(CAPTIONS.values()),
-            }
-        ).to_parquet(at / "c.parquet"),
-        "c.parquet?name=file",
-        "",
-    ),
-    "metadata.csv": (
-        lambda at, photos: table("file_name", "text").to_csv(photos / "metadata.csv", index=False),
-        "photos",
-        "",
-    ),
-    "metadata.jsonl": (lambda at, photos: lines(table("file_name", "text"), photos / "metadata.jsonl"), "photos", ""),
-    "metadata.parquet": (
-        lambda at, photos: table("file_name", "text").to_parquet(photos / "metadata.parquet"),
-        "photos",
-        "",
-    ),
+    "JSON lines": (in_lines(LISTS, "c.jsonl"), "photos", "c.jsonl"),
+    "Parquet": (in_parquet(table()), "photos", "c.parquet"),
+    "images in Parquet": (in_parquet(embedded(path=list(CAPTIONS)), row_group_size=2), "c.parquet", ""),
+    "named in a column": (in_parquet(NAMED), "c.parquet?name=file", ""),
+    "metadata.csv": (in_csv(table("file_name", "text"), "photos/metadata.csv"), "photos", ""),
+    "metadata.jsonl": (in_lines(table("file_name", "text"), "photos/metadata.jsonl"), "photos", ""),
+    "metadata.parquet": (in_parquet(table("file_name", "text"), "photos/metadata.parquet"), "photos", ""),
     "a folder of Parquet": (
-        lambda at, photos: [
-            (at / "p").mkdir(),
-            *(
-                table()[part].to_parquet(at / f"p/{place}.parquet")
-                for place, part in enumerate((slice(3), slice(3, None)))
-            ),
-        ],
-        "photos",
-        "p",
+        lambda at: [in_parquet(table()[part], f"p/{place}.parquet")(at)
+                    for place, part in enumerate((slice(3), slice(3, None)))], "photos", "p",
     ),
-    "save_to_disk": (lambda at, _: saved(at / "d", table().to_dict("list")), "photos", "d"),
+    "save_to_disk": (saved(table().to_dict("list")), "photos", "d"),
     "save_to_disk, images inside": (
-        lambda at, photos: saved(at / "d", embedded(photos) | {"file": list(CAPTIONS)}, split="test"),
-        "hf:{at}/d?split=test&name=file",
-        "",
+        saved(embedded() | {"file": list(CAPTIONS)}, "test"), "hf:{at}/d?split=test&name=file", "",
     ),
-}
+    "a tar": (in_tar, "t.tar", ""),
+    "shards": (in_shards, "shards", ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_the_same_data(form, photos, tmp_path, capsys):
     write, images, captions = FORMS[form]
-    write(tmp_path, photos)
+    write(tmp_path)
+    capsys.readouterr()
     at = (images if images.startswith("hf:") else "{at}/" + images).format(at=tmp_path)
     read = read_all_pairs(at, captions and f"{tmp_path}/{captions}")
-    assert {item.image: list(item.captions) for item in read.items} == CAPTIONS
-    assert list(read.names) == list(CAPTIONS)
+    names = [name.removeprefix("t.tar/") for name in read.names]
+    assert dict(zip(names, (list(item.captions) for item in read.items), strict=True)) == CAPTIONS
+    assert names == list(CAPTIONS)
     expected = [hash_image(photos / name) for name in CAPTIONS]
     assert list(FileImages(read.names, read.paths).hashes) == expected
-    assert "3 images, 6 captions" in capsys.readouterr().err
+    assert "3 images, 6 captions" in capsys.readouterr().err or form in ("a tar", "shards")
     # Training reads the same.
     pairs = open_pairs(at, captions and f"{tmp_path}/{captions}")
-    assert [pairs[n].name for n in range(3)] == list(CAPTIONS)
+    assert [pairs[n].name.removeprefix(f"{tmp_path}/t.tar/") for n in range(3)] == list(CAPTIONS)
+    assert [list(pairs[n].captions) for n in range(3)] == list(CAPTIONS.values())
     assert [np.asarray(pairs[n].open())[0, 0, 0] for n in range(3)] == [0, 1, 2]
 
 
@@ -202,8 +185,7 @@ def test_images_without_names_are_called_by_their_contents(photos, tmp_path):
     assert [list(item.captions) for item in one.items] == list(CAPTIONS.values())
     assert sorted(one.names) == sorted(turned.names) and all(name.endswith(".png") for name in one.names)
     # Two images of one name are not taken for one.
-    frame = pandas.DataFrame(embedded(photos, path=["0.png"] * 3))
-    frame.to_parquet(tmp_path / "c.parquet")
+    in_parquet(embedded(path=["0.png"] * 3))(tmp_path)
     assert read_captioned_images(f"{tmp_path}/c.parquet").names == one.names
 
 
@@ -317,13 +299,3 @@ def test_images_whose_range_is_unknown_are_refused(tmp_path):
     Image.fromarray(np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)).save(tmp_path / "deep.tif")
     with pytest.raises(InputError, match=r"deep.tif: image: found values from 0 to 1; wanted 8 or 16 bits"):
         open_image(tmp_path / "deep.tif")
-
-
-def test_tars_are_read_by_commands_as_well(photos, tmp_path):
-    shutil.make_archive(str(tmp_path / "t"), "tar", photos)
-    for name in CAPTIONS:
-        (photos / name).with_suffix(".txt").write_text(f"caption of {name}")
-    shutil.make_archive(str(tmp_path / "whole"), "tar", photos)
-    read = read_all_pairs(f"{tmp_path}/whole.tar")
-    assert sorted(read.captions) == sorted(f"caption of {name}" for name in CAPTIONS)
-    assert sorted(map(hash_image, read.paths)) == sorted(hash_image(photos / name) for name in CAPTIONS)

@@ -212,6 +212,11 @@ def test_an_empty_text_still_has_its_end_token(any_tokenizer):
     assert ids[-1] == any_tokenizer.spec.eos_id and len(ids) <= 2
 
 
+def test_blanks_at_the_end_of_a_text_change_no_ids(any_tokenizer):
+    texts = sentences(40)
+    assert any_tokenizer.encode([f"{text} \n" for text in texts]) == any_tokenizer.encode(texts)
+
+
 def test_no_texts_are_no_ids(any_tokenizer):
     assert any_tokenizer.encode([]) == []
     ids, mask = any_tokenizer.pad([])

@@ -42,7 +42,7 @@ def members_of(number: int) -> list[tuple[str, bytes]]:
     if number % 3 == 1 and text:
         members.append(("json", json.dumps({**about, "caption": text}).encode()))
     elif text is not None:
-        members += [("txt", f"{text}\n".encode()), ("json", json.dumps({**about, "caption": "another"}).encode())]
+        members += [("txt", text.encode()), ("json", json.dumps({**about, "caption": "another"}).encode())]
     return [*members, ("npz", bytes(10))] if number % 7 == 0 else members
 
 
