@@ -10,6 +10,7 @@ epochs; a batch holds an image twice only where it draws more images of a source
 source ends. They are positives of each other, as captions of one image are.
 """
 
+import bisect
 import functools
 from collections.abc import Sequence
 from fractions import Fraction
@@ -91,21 +92,18 @@ class MixtureOrder:
     def __reduce__(self):
         return MixtureOrder, (self.sizes, self.weights, self.batch_size, self.seed, self.shards)
 
-    def draw(self, position: int) -> tuple[int, int, int]:
-        """Lane of a position, its source, and how many of that source came before in the lane."""
-        step, place = divmod(position, self.batch_size)
-        rows = self.batch_size // self.lanes
-        lane, row = divmod(place, rows)
-        block, place = divmod(step * rows + row, self.block)
-        seed = derive_seed(self.seed, "mixture", lane, block)
-        sources, before = _block(self._sums, self.block, block, seed)
-        return lane, int(sources[place]), int(before[place])
+    def _block(self, lane: int, number: int) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
+        return _block(self._sums, self.block, number, derive_seed(self.seed, "mixture", lane, number))
 
     def _place(self, position: int) -> tuple[int, int, int]:
         """Source, epoch of its lane, and place in the epoch."""
-        lane, source, count = self.draw(position)
+        step, place = divmod(position, self.batch_size)
+        lane, row = divmod(place, self.batch_size // self.lanes)
+        block, place = divmod(step * (self.batch_size // self.lanes) + row, self.block)
+        sources, before = self._block(lane, block)
+        source = int(sources[place])
         first, end = (each * self.sizes[source] // self.lanes for each in (lane, lane + 1))
-        epoch, place = divmod(count, end - first)
+        epoch, place = divmod(int(before[place]), end - first)
         return source, epoch, first + place
 
     def image(self, position: int) -> int:
@@ -116,17 +114,45 @@ class MixtureOrder:
         return self.firsts[source] + self.lines[source].image(epoch, place)
 
     def in_batch(self, step: int, image: int) -> bool:
-        """Whether an image is in the global batch of a step."""
-        return image in _images_of_batch(self, step)
+        """Whether an image is in the global batch of a step.
+
+        Of one source a lane's rows of a batch draw one run of places after another, so no image has to be listed.
+        """
+        source = bisect.bisect_right(self.firsts, image) - 1
+        image -= self.firsts[source]
+        rows = self.batch_size // self.lanes
+        start, end = step * rows, (step + 1) * rows
+        if self.shards is None:
+            return self.orders[source].in_run(*(self._count_before(0, time, source) for time in (start, end)), image)
+        size = self.sizes[source]
+        # Of any lane: how often the source came before the block of the first row, and with that of the last one.
+        least, most = (
+            _drawn(self._sums, self.block * each)[source] for each in (start // self.block, -(-end // self.block))
+        )
+        for epoch in range(least // -(-size // self.lanes), most // (size // self.lanes) + 1):
+            place = self.lines[source].place(epoch, image)
+            lane = ((place + 1) * self.lanes - 1) // size
+            first, last = (each * size // self.lanes for each in (lane, lane + 1))
+            count = epoch * (last - first) + place - first
+            if self._count_before(lane, start, source) <= count < self._count_before(lane, end, source):
+                return True
+        return False
+
+    def _count_before(self, lane: int, time: int, source: int) -> int:
+        """How often a source was drawn in a lane before a row of it."""
+        block, place = divmod(time, self.block)
+        sources, _ = self._block(lane, block)
+        return int(_drawn(self._sums, self.block * block)[source] + np.count_nonzero(sources[:place] == source))
 
     def epoch(self, position: int) -> int:
         """The number of epochs of its own source before this position."""
         return self._place(position)[1]
 
 
-@functools.lru_cache(maxsize=4)
-def _images_of_batch(order: MixtureOrder, step: int) -> frozenset[int]:
-    return frozenset(order.image(step * order.batch_size + place) for place in range(order.batch_size))
+def _drawn(sums: tuple[tuple[int, int], ...], places: int) -> Int[np.ndarray, " sources"]:
+    """How many of each source come in so many places, which are whole blocks."""
+    ends = [(2 * top * places + bottom) // (2 * bottom) for top, bottom in sums]
+    return np.diff(np.array([0, *ends], np.int64))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -134,13 +160,7 @@ def _block(
     sums: tuple[tuple[int, int], ...], size: int, number: int, seed: int
 ) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
     """The source at every place of a block, and how many of it came before, in all blocks."""
-
-    def drawn(blocks: int) -> np.ndarray:
-        """How many of each source come in so many blocks."""
-        ends = [(2 * top * size * blocks + bottom) // (2 * bottom) for top, bottom in sums]
-        return np.diff(np.array([0, *ends], np.int64))
-
-    start, end = drawn(number), drawn(number + 1)
+    start, end = (_drawn(sums, size * each) for each in (number, number + 1))
     sources = np.repeat(np.arange(len(sums)), end - start)
     sources = np.random.Generator(np.random.Philox(seed)).permutation(sources)
     before = np.zeros(size, np.int64)

@@ -89,8 +89,13 @@ class SampleOrder:
 
     def in_batch(self, step: int, image: int) -> bool:
         """Whether an image is in the global batch of a step."""
-        start, end = step * self.batch_size, (step + 1) * self.batch_size
-        for epoch in {start // self.images, (end - 1) // self.images}:
+        return self.in_run(step * self.batch_size, (step + 1) * self.batch_size, image)
+
+    def in_run(self, start: int, end: int, image: int) -> bool:
+        """Whether an image is at one of the positions from `start` to before `end`."""
+        if end - start >= 2 * self.images - 1:  # a whole epoch
+            return True
+        for epoch in range(start // self.images, -(-end // self.images)):
             begun = epoch * self.images
             first, last = max(start - begun, 0), min(end - begun, self.images)
             if self._carried(epoch) and first < self.batch_size:

@@ -47,15 +47,24 @@ def test_every_lane_reads_shards_from_front_to_back_and_no_image_comes_twice(bat
         assert again.image(position) == images.ravel()[position]
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "too many to hold", "shards", "mixture"])
-@pytest.mark.parametrize("batch_size", [64, 450, 7])
+# Two sources, the second of which goes through several epochs in a batch of 450; and that by shards, in lanes.
+MIXED, HALVES = (IMAGES - 60, 60), (Fraction(1, 2),) * 2
+ORDERS = {
+    "shuffled": lambda size: SampleOrder(IMAGES, size, 1),
+    "too many to hold": lambda size: SampleOrder(IMAGES, size, 1),
+    "shards": lambda size: ShardOrder(SHARDS, size, 1),
+    "mixture": lambda size: MixtureOrder(MIXED, HALVES, size, 9),
+    "mixture by shards": lambda size: MixtureOrder(MIXED, HALVES, size, 9, ((700, IMAGES - 760), (25, 35))),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("batch_size", [64, 448, 7])
 def test_an_order_knows_the_images_of_a_batch(kind, batch_size, monkeypatch):
     """In batches that begin, end and cross epochs, the images that `image` gives and no others."""
     if kind == "too many to hold":
         monkeypatch.setattr(sample_order, "_IN_MEMORY", 100)
-    make = {"shards": lambda: ShardOrder(SHARDS, batch_size, 1),
-            "mixture": lambda: MixtureOrder((IMAGES - 300, 300), (Fraction(1, 2),) * 2, batch_size, 9)}  # fmt: skip
-    order = make.get(kind, lambda: SampleOrder(IMAGES, batch_size, 1))()
+    order = ORDERS[kind](batch_size)
     asked = np.random.default_rng(0).permutation(IMAGES)[:300].tolist()
     crossing = IMAGES // batch_size
     for step in (0, 1, crossing - 1, crossing, crossing + 1, 2 * crossing):
