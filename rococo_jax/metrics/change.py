@@ -12,7 +12,6 @@ ours:
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.metrics.classify import means, plain
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import Metric, percent
+from rococo_jax.similarity.columns import Columns
 
 METRICS = (
     Metric("ras", "RAS", "higher", "", "robustness alignment score: gain of alignment less change of uncertainty",
@@ -38,7 +38,7 @@ METRICS = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sureness:
+class Sureness(Columns):
     """A model's probabilities over K candidates, one entry a query, item or image.
 
     Attributes:
@@ -52,12 +52,6 @@ class Sureness:
     right: Bool[np.ndarray, " items"]
     confidence: Float[np.ndarray, " items"]
     uncertainty: Float[np.ndarray, " items"]
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["Sureness"]) -> "Sureness":
-        """One after the other."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     @property
     def alignment(self) -> Float[np.ndarray, " items"]:

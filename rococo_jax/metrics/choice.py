@@ -22,12 +22,13 @@ constant scorer has 0 in all but ties. By kind is ARO's figure (2210.01936), pai
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.metric import Metric, Shares, percent
+from rococo_jax.similarity.columns import Columns
 
 # What an item asks for: a text of an image, an image of a text, both, or, without images, which texts are alike.
 Asks = Literal["texts", "images", "both", "alike"]
@@ -110,7 +111,7 @@ class Bundled:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ItemScores:
+class ItemScores(Columns):
     """Similarities within each item; NaN where an item has fewer images or texts than the largest.
 
     Attributes:
@@ -126,8 +127,7 @@ class ItemScores:
     alike: Float[np.ndarray, "items 2"] | None = None
     scale: float = 100.0
 
-    def __len__(self) -> int:
-        return len(self.scores)
+    of_all: ClassVar[tuple[str, ...]] = ("scale",)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

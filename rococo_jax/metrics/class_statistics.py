@@ -14,12 +14,13 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.similarity.columns import Columns
 
 # float64 numbers of a block: 8 MB, a few of which each worker holds.
 NUMBERS_AT_ONCE = 2**20
@@ -31,7 +32,7 @@ Block = Callable[[slice], Float[np.ndarray, "images classes"]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassStatistics:
+class ClassStatistics(Columns):
     """One entry an image; see the module for the formulas.
 
     Attributes:
@@ -61,27 +62,12 @@ class ClassStatistics:
     temperatures: tuple[float, float]
     scale: float
 
-    def __len__(self) -> int:
-        return len(self.label)
+    of_all: ClassVar[tuple[str, ...]] = ("temperatures", "scale")
 
     @property
     def right(self) -> Bool[np.ndarray, " images"]:
         """Whether the right class is strictly the most probable."""
         return self.rank == 1
-
-    def __getitem__(self, which: np.ndarray | slice) -> "ClassStatistics":
-        """Some of the images."""
-        return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in PER_IMAGE})
-
-    @classmethod
-    def chosen(cls, several: Sequence["ClassStatistics"], which: Int[np.ndarray, " images"]) -> "ClassStatistics":
-        """Each image as one of several has it."""
-        every = np.arange(len(which))
-        columns = {name: np.stack([getattr(each, name) for each in several])[which, every] for name in PER_IMAGE}
-        return dataclasses.replace(several[0], **columns)
-
-
-PER_IMAGE = tuple(field.name for field in dataclasses.fields(ClassStatistics))[:-2]
 
 
 def halves(names: Sequence[str]) -> Int[np.ndarray, " images"]:
@@ -111,7 +97,7 @@ def class_statistics(
     if temperatures is None:
         temperatures = _fitted(block, label, half, runs, scale)
     other = np.array(temperatures)[1 - half]
-    columns = {name: np.empty(len(label), _DTYPES.get(name, np.float64)) for name in PER_IMAGE}
+    columns = {name: np.empty(len(label), _DTYPES.get(name, np.float64)) for name in ClassStatistics.columns()}
     columns["label"], columns["half"] = label, half
 
     def measure(run: slice) -> None:

@@ -17,14 +17,16 @@ order, number of devices and share of the pairs. Memory beside the embeddings: t
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.runtime import make_mesh
+from rococo_jax.similarity.columns import Columns
 from rococo_jax.similarity.counting import GalleryTiles
 from rococo_jax.similarity.difference_counting import (
     COUNT,
@@ -42,7 +44,7 @@ NOT_SHOWN = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DifferenceStatistics:
+class DifferenceStatistics(Columns):
     """One entry for each pair and each of its own queries, ordered by pair, then by query.
 
     Attributes:
@@ -62,8 +64,7 @@ class DifferenceStatistics:
     wrong: Int[np.ndarray, " entries"]
     pairs: int
 
-    def __len__(self) -> int:
-        return len(self.pair)
+    of_all: ClassVar[tuple[str, ...]] = ("pairs",)
 
     @property
     def preference(self) -> Float[np.ndarray, " entries"]:
@@ -89,27 +90,15 @@ class DifferenceStatistics:
         with np.errstate(invalid="ignore"):
             return twice / (2.0 * self.wrong)
 
-    def select(self, which: Bool[np.ndarray, " entries"]) -> "DifferenceStatistics":
-        """Some of the entries; the number of pairs stays."""
-        fields = [field.name for field in dataclasses.fields(self) if field.name != "pairs"]
-        return DifferenceStatistics(**{name: getattr(self, name)[which] for name in fields}, pairs=self.pairs)
-
-    def chosen_from(
-        self, others: Sequence["DifferenceStatistics"], which: Int[np.ndarray, " entries"]
-    ) -> "DifferenceStatistics":
-        """Each entry as one of the others has it, which count the same pairs and queries."""
-        every, counted = np.arange(len(self)), ("difference", "preferring", "below")
-        columns = {name: np.stack([getattr(each, name) for each in others])[which, every] for name in counted}
-        return dataclasses.replace(self, **columns)
-
     @classmethod
     def concatenate(cls, parts: Sequence["DifferenceStatistics"]) -> "DifferenceStatistics":
         """The statistics of runs of pairs, one after the other."""
-        offsets = np.cumsum([0, *(part.pairs for part in parts)]).tolist()
-        fields = [field.name for field in dataclasses.fields(cls) if field.name not in ("pair", "pairs")]
-        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
-        pair = np.concatenate([part.pair + offset for part, offset in zip(parts, offsets, strict=False)])
-        return cls(pair=pair, pairs=offsets[-1], **joined)
+        ends = np.cumsum([part.pairs for part in parts]).tolist()
+        numbered = [
+            dataclasses.replace(part, pair=part.pair + end - part.pairs, pairs=ends[-1])
+            for part, end in zip(parts, ends, strict=True)
+        ]
+        return super().concatenate(numbered)
 
 
 def difference_statistics(

@@ -13,13 +13,13 @@ The public code of RoCOCO sorts ascending by an unstable argsort and reverses th
 too, but none of them is ahead of the best own original, so its rank is the same with and without them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.similarity.columns import Columns
 
 # What a gallery item is to a query; the columns of `RankStatistics.best_scores`, in this order.
 KINDS = ("own", "own_altered", "other_altered", "other")
@@ -27,7 +27,7 @@ OWN, OWN_ALTERED, OTHER_ALTERED, OTHER = range(4)
 
 
 @dataclass(frozen=True, eq=False)
-class RankStatistics:
+class RankStatistics(Columns):
     """Rank of the best positive and best item of each kind, one entry a query.
 
     Scores have the precision in which they were compared: float32 from embeddings, that of the file from a matrix.
@@ -82,20 +82,6 @@ class RankStatistics:
         """Kind of the top item where the model loses ties: other altered, own altered, other, then own."""
         order = np.array([OTHER_ALTERED, OWN_ALTERED, OTHER, OWN])
         return order[self.best_scores[:, order].argmax(axis=1)]
-
-    def __len__(self) -> int:
-        return len(self.higher)
-
-    def __getitem__(self, rows: slice | np.ndarray) -> "RankStatistics":
-        """The statistics of some of the queries."""
-        return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["RankStatistics"]) -> "RankStatistics":
-        """The statistics of runs of queries, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(**{each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)})
 
 
 def ranks_before(

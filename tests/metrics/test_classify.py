@@ -9,7 +9,7 @@ import scipy.special
 import sklearn.metrics
 
 from rococo_jax.metrics import class_statistics as module
-from rococo_jax.metrics.class_statistics import PER_IMAGE, class_statistics, halves
+from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import BINS, count_classes, count_shapes, equal_mass_bins, reliability
 from rococo_jax.metrics.intervals import intervals
 
@@ -63,7 +63,7 @@ def test_an_image_of_none_of_the_classes_is_no_right_answer_and_changes_no_other
     others = measured(logits[~none], label[~none], half[~none])
     assert not found.right[none].any() and (found.rank[none] == 0).all() and np.isnan(found.nll[none]).all()
     np.testing.assert_allclose(found.temperatures, others.temperatures, rtol=1e-9)
-    for name in PER_IMAGE:
+    for name in ClassStatistics.columns():
         np.testing.assert_allclose(getattr(found, name)[~none], getattr(others, name), rtol=1e-7, err_msg=name)
 
 
@@ -113,7 +113,7 @@ def test_blocks_and_order_change_nothing(case, monkeypatch):
     small = measured(*case)
     order = np.random.default_rng(1).permutation(IMAGES)
     moved = measured(logits[order], label[order], half[order])
-    for name in PER_IMAGE:
+    for name in ClassStatistics.columns():
         exact = not name.startswith("scaled")  # temperatures are fitted on sums in another order
         for found, expected in ((getattr(small, name), getattr(whole, name)), (getattr(moved, name)[np.argsort(order)],
                                                                            getattr(whole, name))):  # fmt: skip

@@ -18,6 +18,8 @@ from rococo_jax.similarity import Items, ShardedLogits
 from rococo_jax.similarity.blockwise import LogSumExp
 from tests.support import dense_reference as dense
 
+# No bits are promised.
+pytestmark = pytest.mark.quick
 TOLERANCE = 2e-6
 SCALE, BIAS = np.float32(14.3), np.float32(-1.7)
 
@@ -59,42 +61,55 @@ def wanted(query_count: int, key_count: int):
     return rows.real, columns.real, dense.value_and_gradients(total, *inputs)[1]
 
 
-def weighted_total(similarities, query_count, key_count):
+def weighted_total(similarities, query_count, key_count, replicate=lambda array: array):
     """The weighted total of sharded logits, whose gradients `wanted` holds, with the results."""
     (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
 
     def total(queries, keys, scale, bias):
-        rows, columns = similarities.log_sum_exp_both_ways(
+        results = similarities.log_sum_exp_both_ways(
             Items(queries, query_ids, query_mask), Items(keys, key_ids, key_mask), logit_scale=scale, logit_bias=bias
         )
+        rows, columns = map(replicate, results)
         counted_rows, counted_columns = jnp.where(query_mask, rows, 0.0), jnp.where(key_mask, columns, 0.0)
         return (counted_rows * row_weights).sum() + (counted_columns * column_weights).sum(), (rows, columns)
 
     return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
 
 
-def check(similarities, query_count, key_count, arguments=None, run=jax.jit):
+def check(similarities, query_count, key_count, arguments=None, run=jax.jit, **options):
+    """Compares results and gradients with the dense ones, and returns the gradients."""
     (queries, _, query_mask, _), (keys, _, key_mask, _) = example(query_count, key_count)
-    if arguments is None:
-        arguments = queries, keys, SCALE, BIAS
-    (_, (rows, columns)), gradients = run(weighted_total(similarities, query_count, key_count))(*arguments)
+    arguments = (*(arguments or (queries, keys)), SCALE, BIAS)
+    (_, (rows, columns)), gradients = run(weighted_total(similarities, query_count, key_count, **options))(*arguments)
     wanted_rows, wanted_columns, wanted_gradients = wanted(query_count, key_count)
     assert dense.relative_error(np.asarray(rows)[query_mask], wanted_rows) < TOLERANCE
     assert dense.relative_error(np.asarray(columns)[key_mask], wanted_columns) < TOLERANCE
     for name, found, right in zip(("queries", "keys", "scale", "bias"), gradients, wanted_gradients, strict=True):
         assert dense.relative_error(found, right) < TOLERANCE, name
+    return gradients
 
 
-@pytest.mark.parametrize("tile_rows", [None, 3])
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
+def cases(*quick, thorough):
+    """Cases of which each is a program to compile, the less telling ones marked thorough."""
+    return [*quick, *(pytest.param(*case, marks=pytest.mark.thorough) for case in thorough)]
+
+
+@pytest.mark.parametrize(
+    ("route", "tile_rows"),
+    cases(("all_gather", 3), ("ring", None), thorough=[("all_gather", None), ("ring", 3)]),
+)
 def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
     mesh = make_mesh(jax.devices()[:device_count])
     check(ShardedLogits(mesh, route, tile_rows), 37, 45)
 
 
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
-@pytest.mark.parametrize("tile_rows", [1, 2, 4, 5, 6, 7, 100])
-def test_the_size_of_a_tile_changes_nothing(route, tile_rows):
+# Of seven queries a device: one at a time, with a remainder of three and of one, as many, and more.
+@pytest.mark.parametrize(
+    ("tile_rows", "route"),
+    cases((1, "all_gather"), (4, "ring"), (6, "ring"), (7, "all_gather"), (100, "ring"),
+          thorough=[(2, "ring"), (5, "all_gather"), (1, "ring"), (4, "all_gather"), (100, "all_gather")]),
+)  # fmt: skip
+def test_the_size_of_a_tile_changes_nothing(tile_rows, route):
     check(ShardedLogits(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
 
 
@@ -102,38 +117,20 @@ def test_arrays_on_one_device_need_no_mesh():
     check(ShardedLogits(), 37, 45)
 
 
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
-@pytest.mark.parametrize("counts", [(40, 48), (37, 45)])
+@pytest.mark.parametrize(
+    ("route", "counts"),
+    cases(("all_gather", (40, 48)), ("ring", (37, 45)), thorough=[("ring", (40, 48)), ("all_gather", (37, 45))]),
+)
 def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(AxisType.Explicit,) * 2)
     (queries, *_), (keys, *_) = example(*counts)
     spec = PartitionSpec(("data", "fsdp")) if counts == (40, 48) else PartitionSpec()
     with jax.set_mesh(mesh):
         sharded = [jax.device_put(array, NamedSharding(mesh, spec)) for array in (queries, keys)]
-        (_, (rows, columns)), gradients = jax.jit(explicit_total(ShardedLogits(mesh, route), *counts))(
-            *sharded, SCALE, BIAS
-        )
-    wanted_rows, wanted_columns, wanted_gradients = wanted(*counts)
-    assert dense.relative_error(np.asarray(rows)[example(*counts)[0][2]], wanted_rows) < TOLERANCE
-    assert dense.relative_error(np.asarray(columns)[example(*counts)[1][2]], wanted_columns) < TOLERANCE
-    for found, right in zip(gradients, wanted_gradients, strict=True):
-        assert dense.relative_error(found, right) < TOLERANCE
+        # Results are replicated before they meet constants.
+        replicate = functools.partial(jax.reshard, out_shardings=PartitionSpec())
+        gradients = check(ShardedLogits(mesh, route), *counts, sharded, replicate=replicate)
     assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 2)
-
-
-def explicit_total(similarities, query_count, key_count):
-    """`weighted_total` with results replicated on every device before they meet constants."""
-    (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
-
-    def total(queries, keys, scale, bias):
-        results = similarities.log_sum_exp_both_ways(
-            Items(queries, query_ids, query_mask), Items(keys, key_ids, key_mask), logit_scale=scale, logit_bias=bias
-        )
-        rows, columns = (jax.reshard(array, PartitionSpec()) for array in results)
-        counted_rows, counted_columns = jnp.where(query_mask, rows, 0.0), jnp.where(key_mask, columns, 0.0)
-        return (counted_rows * row_weights).sum() + (counted_columns * column_weights).sum(), (rows, columns)
-
-    return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
 
 
 def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
@@ -142,7 +139,7 @@ def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
     sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     sharded = [jax.device_put(array, sharding) for array in (queries, keys)]
     for run in (jax.jit, lambda function: function):
-        check(ShardedLogits(mesh, "ring"), 40, 48, (*sharded, jnp.asarray(SCALE), jnp.asarray(BIAS)), run)
+        check(ShardedLogits(mesh, "ring"), 40, 48, sharded, run)
 
 
 @pytest.mark.parametrize("route", ["all_gather", "ring"])

@@ -5,7 +5,9 @@ import os
 import jax
 
 # No test of these promises bits to users, who compile otherwise.
-QUICK_ROOMS = ("cli", "data", "docs", "faults", "launch", "report", "sweep", "training")
+QUICK_ROOMS = (
+    *("benchmarks", "cli", "data", "docs", "evaluation", "faults", "launch", "metrics", "report", "sweep", "training"),
+)
 
 
 def compile_quickly(quick: bool) -> None:

@@ -120,7 +120,7 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
     Raises:
         InputError: a folder is missing or has no image.
     """
-    clean_tasks = [task for task in benchmark.tasks if isinstance(task, ClassifyTask) and task.variant == CLEAN]
+    clean_tasks = [task for task in benchmark.tasks if task.has_classes and task.variant == CLEAN]
     if not out_images or not clean_tasks:
         return benchmark
     sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
-from rococo_jax.benchmarks.tasks.task import Compared, TaskDefaults
+from rococo_jax.benchmarks.tasks.task import Compared, Task
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
@@ -26,12 +26,11 @@ MOST_DIFFERENCES = 10**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChoiceTask(TaskDefaults):
+class ChoiceTask(Task):
     """Items of M images by N texts; every comparison is strict, so a constant scorer has 0 in all metrics.
 
     Attributes:
-        name: the benchmark's.
-        variant: its part.
+        variant: the benchmark's part.
         ids: of the items, unique within the part.
         images: the images that occur.
         image_names: the row of the benchmark's `images` that each of them is, or was cut from.
@@ -40,13 +39,11 @@ class ChoiceTask(TaskDefaults):
         match: which texts are right for which images; without images, the first row says which texts are right.
         group: the row of the benchmark's `images` that the item belongs to; items of one group are resampled together.
         leads: metrics to put first.
-        seed, baseline, pooled: see `Outcome`; all parts are pooled into their macro mean.
+        pooled: all parts, into their macro mean.
         whole: of how many items this is a share; 0 for all.
         bundles: items that are counted together, by the way of counting.
     """
 
-    name: str
-    variant: str
     ids: Sequence[str]
     images: Rows
     image_names: Int[np.ndarray, " pictures"]
@@ -55,9 +52,7 @@ class ChoiceTask(TaskDefaults):
     match: Bool[np.ndarray, "items images texts"]
     group: Int[np.ndarray, " items"]
     leads: tuple[str, ...] = ()
-    seed: int | None = None
-    baseline: str = ""
-    pooled: str | None = MEAN
+    pooled: str | None = dataclasses.field(default=MEAN, kw_only=True)
     whole: int = 0
     bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
 
@@ -154,12 +149,8 @@ class ChoiceTask(TaskDefaults):
         scale = embeddings.logit_scale or DEFAULT_SCALE
         return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None, scale), differences)
 
-    def split(self, count: int) -> list["ChoiceTask"]:
-        """The task with a share of the items each; shapes stay those of the whole."""
-        return [self.share(items) for items in np.array_split(np.arange(len(self.ids)), count)]
-
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
-        """The task with some of its items."""
+        """The task with some of its items; shapes stay those of the whole."""
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         ids = [self.ids[item] for item in items.tolist()]
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
@@ -182,8 +173,7 @@ class ChoiceTask(TaskDefaults):
         return ChoiceOutcome(self, scores, differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
-        """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images."""
-        del pooled  # kinds of corruption are pooled for tasks without parts
+        """The part on other images, as `PART/IMAGES`, not pooled; None for texts alone and for parts of images."""
         if self.images.tables != (ORIGINALS,):
             return None
         changed = self.images.with_table(ORIGINALS, images)

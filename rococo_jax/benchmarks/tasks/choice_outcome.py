@@ -12,6 +12,7 @@ from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.similarity import DifferenceStatistics
+from rococo_jax.similarity.columns import Columns
 
 # The kind of a task by what it asks; the report chooses its section by it.
 KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}
@@ -20,7 +21,7 @@ _ITEMS_AT_ONCE = 2**17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Closest:
+class Closest(Columns):
     """Of each item, the comparison with the smallest lead of the right answer; places within the item, -1 for none.
 
     Attributes:
@@ -103,9 +104,7 @@ class ChoiceOutcome(Outcome):
     def closest(self) -> Closest:
         """The comparison that decides each item; for one image its first right text and the best wrong one."""
         runs = range(0, len(self.scores), _ITEMS_AT_ONCE) or [0]
-        parts = [self._closest_of(slice(start, start + _ITEMS_AT_ONCE)) for start in runs]
-        names = [field.name for field in dataclasses.fields(Closest)]
-        return Closest(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return Closest.concatenate([self._closest_of(slice(start, start + _ITEMS_AT_ONCE)) for start in runs])
 
     def _closest_of(self, run: slice) -> Closest:
         scores, match = self.scores.scores[run], self.of.match[run]
@@ -128,11 +127,7 @@ class ChoiceOutcome(Outcome):
             places = (each.astype(np.int16) for each in places)
             closest.append(Closest(*places, right_score, wrong_score))
             leads.append(lead[every, query])
-        if len(closest) == 1:
-            return closest[0]
-        by_image = leads[1] < leads[0]
-        names = [field.name for field in dataclasses.fields(Closest)]
-        return Closest(*(np.where(by_image, getattr(closest[1], n), getattr(closest[0], n)) for n in names))
+        return Closest.chosen(closest, np.argmin(leads, axis=0))
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " items"]:
         """The items of which some image is among these rows of the benchmark's `images`."""
@@ -143,14 +138,12 @@ class ChoiceOutcome(Outcome):
 
     def only(self, items: Bool[np.ndarray, " items"], suffix: str) -> "ChoiceOutcome":
         """The outcome over some of the items, as a variant with a suffix."""
-        alike = None if self.scores.alike is None else self.scores.alike[items]
         task = self.of.share(np.flatnonzero(items))
-        task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        scores = ItemScores(self.scores.scores[items], self.scores.match[items], alike, self.scores.scale)
+        task, scores = dataclasses.replace(task, **suffixed(self.of, suffix)), self.scores[items]
         if self.differences is None:
             return ChoiceOutcome(task, scores)
         is_kept = items[self.of.compared_items()[0]]
-        differences = self.differences.select(is_kept[self.differences.pair])
+        differences = self.differences[is_kept[self.differences.pair]]
         number = np.cumsum(is_kept) - 1
         return ChoiceOutcome(
             task, scores, dataclasses.replace(differences, pair=number[differences.pair], pairs=int(is_kept.sum()))
@@ -158,16 +151,11 @@ class ChoiceOutcome(Outcome):
 
     def chosen_from(self, others: Sequence["ChoiceOutcome"], fold: Int[np.ndarray, " names"]) -> "ChoiceOutcome":
         """Each item as the outcome has it that the fold of its group names."""
-        which, every = fold[self.of.group], np.arange(len(self.of.ids))
-        scores = np.stack([each.scores.scores for each in others])[which, every]
-        alike = None
-        if self.scores.alike is not None:
-            alike = np.stack([each.scores.alike for each in others])[which, every]
-        scores = ItemScores(scores, self.scores.match, alike, self.scores.scale)
+        scores = ItemScores.chosen([each.scores for each in others], fold[self.of.group])
         if self.differences is None:
             return ChoiceOutcome(self.of, scores)
         of_entry = fold[self.of.pairs(0).group[self.differences.pair]]
-        differences = self.differences.chosen_from([each.differences for each in others], of_entry)
+        differences = DifferenceStatistics.chosen([each.differences for each in others], of_entry)
         return ChoiceOutcome(self.of, scores, differences)
 
     def rows(self, tables: Tables):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
-from rococo_jax.benchmarks.tasks.task import TaskDefaults
+from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 
@@ -18,14 +19,13 @@ CLEAN = "clean"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassifyTask(TaskDefaults):
+class ClassifyTask(Task):
     """Images and their classes; a tie for the first place counts against the model.
 
     A class's vector is the mean of the unit vectors of its prompts, brought to length 1. Classes stand in the order of
     their names, so that no result depends on the order in which they were given.
 
     Attributes:
-        name: the benchmark's, or of a part of it with images of its own.
         variant: `clean`, or the templates or images it is asked with.
         classes: names, sorted.
         prompts: for each class its texts, rows of the table of texts.
@@ -34,11 +34,8 @@ class ClassifyTask(TaskDefaults):
         names: what decides the half that each image is of, for temperatures.
         label: its class.
         texture: its class by texture, where that is another question than its shape; see `metrics.classify`.
-        seed, baseline, pooled: see `Outcome`.
     """
 
-    name: str
-    variant: str
     classes: tuple[str, ...]
     prompts: Int[np.ndarray, "classes templates"]
     images: Rows
@@ -46,9 +43,10 @@ class ClassifyTask(TaskDefaults):
     names: Sequence[str]
     label: Int[np.ndarray, " images"]
     texture: Int[np.ndarray, " images"] | None = None
-    seed: int | None = None
-    baseline: str = ""
-    pooled: str | None = None
+
+    has_classes: ClassVar[bool] = True
+    # Temperatures need all images at once, and scoring is cheap.
+    is_whole: ClassVar[bool] = True
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -68,18 +66,12 @@ class ClassifyTask(TaskDefaults):
         Raises:
             InputError: a vector is NaN or infinite.
         """
-        del mesh
         vectors = class_vectors(embeddings, self.prompts)
         table, rows = embeddings.select(self.images)
         scale = embeddings.logit_scale or DEFAULT_SCALE
         block = functools.partial(cosines, table, rows, vectors, embeddings.source)
         statistics = class_statistics(block, self.label, self.half, len(self.classes), scale)
         return ClassOutcome(self, statistics)
-
-    def split(self, count: int) -> list["ClassifyTask"]:
-        """The whole task and empty ones: temperatures need all images at once, and scoring is cheap."""
-        none = np.arange(0)
-        return [self, *[self.share(none)] * (count - 1)]
 
     def share(self, which: Int[np.ndarray, " some"]) -> "ClassifyTask":
         """The task with some of its images."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Outcome, Tables, TaskDefaults, row_head
+from rococo_jax.benchmarks.tasks.task import Outcome, Tables, Task, row_head
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import judged
 from rococo_jax.metrics.intervals import Counted
@@ -20,26 +20,21 @@ _NUMBERS_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class JudgedTask(TaskDefaults):
+class JudgedTask(Task):
     """Each query ranks a gallery that holds several positives of it.
 
     Attributes:
-        name, variant: as in `Outcome`; `image_to_text` or `text_to_image` is the variant.
+        variant: `image_to_text` or `text_to_image`.
         queries, gallery: rows; one side is images, the other texts.
         positives: of each query, places in the gallery.
         query_image, gallery_image: the image that each is, or was written of.
     """
 
-    name: str
-    variant: str
     queries: Rows
     gallery: Rows
     positives: Sequence[Sequence[int]]
     query_image: Int[np.ndarray, " queries"]
     gallery_image: Int[np.ndarray, " gallery"]
-    seed: int | None = None
-    baseline: str = ""
-    pooled: str | None = None
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -52,7 +47,6 @@ class JudgedTask(TaskDefaults):
         Raises:
             InputError: a vector is NaN or infinite.
         """
-        del mesh
         (queries, rows), (gallery, columns) = map(embeddings.select, (self.queries, self.gallery))
         items, counts = np.asarray(gallery, np.float64)[columns].T, []
         size = max(1, _NUMBERS_AT_ONCE // max(1, len(columns)))
@@ -67,13 +61,11 @@ class JudgedTask(TaskDefaults):
             counts.append(judge_rows(scores, positive, self.query_image[some, None] == self.gallery_image))
         return JudgedOutcome(self, np.concatenate(counts) if counts else np.empty((0, len(judged.METRICS))))
 
-    def split(self, count: int) -> list["JudgedTask"]:
-        """The task with a share of the queries each."""
-        return [
-            dataclasses.replace(self, queries=self.queries[some], query_image=self.query_image[some],
-                                positives=[self.positives[row] for row in some.tolist()])
-            for some in np.array_split(np.arange(len(self.queries)), count)
-        ]  # fmt: skip
+    def share(self, which: Int[np.ndarray, " some"]) -> "JudgedTask":
+        """The task with some of its queries."""
+        positives = [self.positives[row] for row in which.tolist()]
+        sides = {"queries": self.queries[which], "query_image": self.query_image[which]}
+        return dataclasses.replace(self, positives=positives, **sides)
 
     def joined(self, results: Sequence[np.ndarray]) -> "JudgedOutcome":
         """The outcome from the counts of the shares."""
@@ -81,7 +73,6 @@ class JudgedTask(TaskDefaults):
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "JudgedTask":
         """The same with every original replaced, as `VARIANT/IMAGES`."""
-        del pooled
         sides = {side: getattr(self, side).with_table(ORIGINALS, images) for side in ("queries", "gallery")}
         return dataclasses.replace(
             self, variant=f"{self.variant}/{images}", baseline=f"{self.variant}/{baseline}", **sides
@@ -121,7 +112,7 @@ class JudgedOutcome(Outcome):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorrelationTask(TaskDefaults):
+class CorrelationTask(Task):
     """Similarity of pairs against people's ratings.
 
     Attributes:
@@ -131,16 +122,11 @@ class CorrelationTask(TaskDefaults):
         image: the image of each pair, by which intervals resample.
     """
 
-    name: str
-    variant: str
     one: Rows
     other: Rows
     rating: Float[np.ndarray, " pairs"]
     query: Int[np.ndarray, " pairs"]
     image: Int[np.ndarray, " pairs"]
-    seed: int | None = None
-    baseline: str = ""
-    pooled: str | None = None
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -153,26 +139,20 @@ class CorrelationTask(TaskDefaults):
         Raises:
             InputError: a vector is NaN or infinite.
         """
-        del mesh
         sides = [np.asarray(table[rows], np.float64) for table, rows in map(embeddings.select, (self.one, self.other))]
         similarity = np.einsum("ij,ij->i", *sides)
         if not np.isfinite(similarity).all():
             raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
         return CorrelationOutcome(self, similarity)
 
-    def split(self, count: int) -> list["CorrelationTask"]:
-        """The task with a share of the pairs each."""
-        parts = np.array_split(np.arange(len(self.rating)), count)
+    def share(self, which: Int[np.ndarray, " some"]) -> "CorrelationTask":
+        """The task with some of its pairs."""
         sides = ("one", "other", "rating", "query", "image")
-        return [dataclasses.replace(self, **{side: getattr(self, side)[some] for side in sides}) for some in parts]
+        return dataclasses.replace(self, **{side: getattr(self, side)[which] for side in sides})
 
     def joined(self, results: Sequence[Any]) -> "CorrelationOutcome":
         """The outcome from the cosines of the shares."""
         return CorrelationOutcome(self, np.concatenate(results))
-
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> None:
-        """Not asked of altered images."""
-        del images, baseline, pooled
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -11,30 +11,27 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
-from rococo_jax.benchmarks.tasks.task import Outcome, Tables, TaskDefaults, row_head
+from rococo_jax.benchmarks.tasks.task import Outcome, Tables, Task, row_head
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OutOfDistributionTask(TaskDefaults):
+class OutOfDistributionTask(Task):
     """Images of classes, and images that show none of them.
 
     Attributes:
-        name, variant: of the task; the variant is the name of the other images.
+        variant: the name of the other images.
         within: the classes and their images.
         outside: the other images, rows of an image set of their own.
         names: of the other images.
     """
 
-    name: str
-    variant: str
     within: ClassifyTask
     outside: Rows
     names: Sequence[str]
-    seed: int | None = None
-    baseline: str = ""
-    pooled: str | None = None
+
+    is_whole: ClassVar[bool] = True
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -48,7 +45,6 @@ class OutOfDistributionTask(TaskDefaults):
         Raises:
             InputError: as `ClassifyTask.score`.
         """
-        del mesh
         vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
         statistics = []
         for rows in (self.within.images, self.outside):
@@ -59,20 +55,18 @@ class OutOfDistributionTask(TaskDefaults):
             )
         return OutOfDistributionOutcome(self, *statistics)
 
-    def split(self, count: int) -> list["OutOfDistributionTask"]:
-        """The whole task and empty ones."""
-        none = np.arange(0)
-        empty = dataclasses.replace(self, within=self.within.share(none), outside=self.outside[none], names=[])
-        return [self, *[empty] * (count - 1)]
+    def share(self, which: Int[np.ndarray, " some"]) -> "OutOfDistributionTask":
+        """The task with some of its images, first those of the classes, then the others."""
+        inside = len(self.within.label)
+        others = which[which >= inside] - inside
+        names = [self.names[row] for row in others.tolist()]
+        within = self.within.share(which[which < inside])
+        return dataclasses.replace(self, within=within, outside=self.outside[others], names=names)
 
     def joined(self, results: Sequence[tuple[ClassStatistics, ClassStatistics]]) -> "OutOfDistributionOutcome":
         """The outcome from the one share that is not empty."""
         (both,) = results
         return OutOfDistributionOutcome(self, *both)
-
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> None:
-        """Not asked of altered images."""
-        del images, baseline, pooled
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,9 +101,7 @@ class OutOfDistributionOutcome(Outcome):
     def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "OutOfDistributionOutcome":
         """The outcome over some of the images, as a variant with a suffix."""
         ins, outs = rows[: len(self.within)], rows[len(self.within) :]
-        names = [name for name, each in zip(self.of.names, outs.tolist(), strict=True) if each]
-        task = dataclasses.replace(self.of, variant=f"{self.variant}/{suffix}", outside=self.of.outside[outs],
-                                   within=self.of.within.share(np.flatnonzero(ins)), names=names)  # fmt: skip
+        task = dataclasses.replace(self.of.share(np.flatnonzero(rows)), variant=f"{self.variant}/{suffix}")
         return OutOfDistributionOutcome(task, self.within[ins], self.outside[outs])
 
     def chosen_from(

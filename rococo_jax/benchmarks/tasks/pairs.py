@@ -4,6 +4,7 @@ Kinds of tasks that have such pairs count them beside their own metrics, from th
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from rococo_jax.benchmarks.tables import TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
 from rococo_jax.metrics.grounding import count_differences
 from rococo_jax.metrics.intervals import Counted
+from rococo_jax.similarity.columns import Columns
 from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
 
 # Examples of each role that a task offers, and the share of wrong queries above which a pair is won blind.
@@ -20,7 +22,7 @@ _MOST, _BLIND = 24, 0.9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AlteredPairs:
+class AlteredPairs(Columns):
     """Right and wrong items of pairs, and the queries of the whole benchmark.
 
     Attributes:
@@ -40,15 +42,7 @@ class AlteredPairs:
     also_shown_in: Int[np.ndarray, " pairs"] | None = None
     own_query: Int[np.ndarray, " pairs"] | None = None
 
-    def __len__(self) -> int:
-        return len(self.group)
-
-    def __getitem__(self, which: slice | np.ndarray) -> "AlteredPairs":
-        """Some of the pairs, with all queries."""
-        parts = {name: getattr(self, name) for name in ("right", "wrong", "group", "also_shown_in", "own_query")}
-        return dataclasses.replace(
-            self, **{name: None if part is None else part[which] for name, part in parts.items()}
-        )
+    of_all: ClassVar[tuple[str, ...]] = ("queries", "query_group")
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> DifferenceStatistics:
         """Counts all queries for each pair.
@@ -73,7 +67,7 @@ class AlteredPairs:
         )
         if self.own_query is None:
             return statistics
-        return statistics.select(statistics.query == self.own_query[statistics.pair])
+        return statistics[statistics.query == self.own_query[statistics.pair]]
 
     def counted(self, statistics: DifferenceStatistics) -> Counted | None:
         """Counts for `metrics.grounding`, by image; None where no pair has a wrong query."""

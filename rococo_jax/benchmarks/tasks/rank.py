@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
-from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, TaskDefaults, suffixed
+from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, Task, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
@@ -25,7 +25,7 @@ _NUMBERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RankTask(TaskDefaults):
+class RankTask(Task):
     """Each query ranks its best right answer among all that is not a right answer.
 
     `image_to_text` asks with images among texts, `text_to_image` the other way round. Rows may repeat, so that a string
@@ -39,7 +39,6 @@ class RankTask(TaskDefaults):
         gallery_group: the same for gallery items; altered items have the group of the image they were made from.
         gallery_altered: True for altered captions and mixed images.
         ties: `published`, the nearest defined equivalent of the published sort, or `pessimistic`.
-        seed, baseline, pooled: see `Outcome`.
         gallery_origin: the place in the gallery of the item that an altered one was made from, -1 for the others.
         shows_errors: whether an altered item in the first place is an error worth showing.
         gallery_mixed_in: the image that was mixed into an altered item, -1 for the others.
@@ -47,17 +46,13 @@ class RankTask(TaskDefaults):
         measures_sureness: whether probabilities over the gallery are looked at, to tell what corruption changes.
     """
 
-    name: str
-    variant: str
     queries: Rows
     gallery: Rows
     query_group: Int[np.ndarray, " queries"]
     gallery_group: Int[np.ndarray, " gallery"]
     gallery_altered: Bool[np.ndarray, " gallery"]
     ties: Ties = "published"
-    seed: int | None = None
-    baseline: str = CLEAN
-    pooled: str | None = None
+    baseline: str = dataclasses.field(default=CLEAN, kw_only=True)
     gallery_origin: Int[np.ndarray, " gallery"] | None = None
     shows_errors: bool = True
     gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
@@ -238,19 +233,17 @@ class RankOutcome(Outcome):
         task = self.of.share(np.flatnonzero(queries))
         task = dataclasses.replace(task, **suffixed(self.of, suffix))
         differences = self.differences
-        some = None if differences is None else differences.select(queries[differences.query])
+        some = None if differences is None else differences[queries[differences.query]]
         return RankOutcome(task, self.statistics[queries], some)
 
     def chosen_from(self, others: Sequence["RankOutcome"], fold: Int[np.ndarray, " names"]) -> "RankOutcome":
         """Each query as the outcome has it that the fold of its image names."""
-        which, every = fold[self.of.query_group], np.arange(len(self.of.queries))
-        names = [field.name for field in dataclasses.fields(RankStatistics)]
-        columns = ([getattr(each.statistics, name) for each in others] for name in names)
-        statistics = RankStatistics(*(np.stack(column)[which, every] for column in columns))
+        statistics = RankStatistics.chosen([each.statistics for each in others], fold[self.of.query_group])
         if self.differences is None:
             return RankOutcome(self.of, statistics)
         of_entry = fold[self.of.pairs.group[self.differences.pair]]
-        return RankOutcome(self.of, statistics, self.differences.chosen_from([o.differences for o in others], of_entry))
+        differences = DifferenceStatistics.chosen([each.differences for each in others], of_entry)
+        return RankOutcome(self.of, statistics, differences)
 
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.

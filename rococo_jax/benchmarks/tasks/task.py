@@ -3,7 +3,7 @@
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -156,41 +156,58 @@ def suffixed(task: "Task", suffix: str) -> dict[str, str | None]:
     return names | {"baseline": f"{baseline}/{suffix}" if baseline else ""}
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A question to an embedding model.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A question to an embedding model: the base of every kind.
 
     Attributes:
-        name, variant, seed, baseline, pooled: as in `Outcome`.
-        queries_and_pairs: how many queries or items there are, and how many similarities they need.
+        name: the benchmark's, or that of a part with results of its own.
+        variant: what is altered, or which part of the benchmark is asked.
+        seed: of the alteration, where there are several.
+        baseline: the variant that drops are measured against; empty for none.
+        pooled: a further variant that is the mean over this one and others.
+        is_ranking: whether it ranks a gallery.
+        has_classes: whether it asks for the class of each image.
+        is_whole: whether one process has to score all of it.
     """
 
     name: str
     variant: str
-    seed: int | None
-    baseline: str
-    pooled: str | None
+    seed: int | None = dataclasses.field(default=None, kw_only=True)
+    baseline: str = dataclasses.field(default="", kw_only=True)
+    pooled: str | None = dataclasses.field(default=None, kw_only=True)
+
+    is_ranking: ClassVar[bool] = False
+    has_classes: ClassVar[bool] = False
+    is_whole: ClassVar[bool] = False
 
     @property
-    def queries_and_pairs(self) -> tuple[int, int]: ...
+    def queries_and_pairs(self) -> tuple[int, int]:
+        """How many queries or items there are, and how many similarities they need."""
+        raise NotImplementedError
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> Outcome:
         """The outcome for one model."""
+        raise NotImplementedError
+
+    def share(self, which: Int[np.ndarray, " some"]) -> "Task":
+        """The task with some of its queries or items."""
+        raise NotImplementedError
 
     def split(self, count: int) -> list["Task"]:
         """The task as `count` tasks with a share of the queries each; shares may be empty."""
+        every = np.arange(self.queries_and_pairs[0])
+        if self.is_whole:
+            return [self, *[self.share(every[:0])] * (count - 1)]
+        return [self.share(some) for some in np.array_split(every, count)]
 
     def joined(self, results: Sequence[Any]) -> Outcome:
         """The outcome of the whole task from the results of its shares that are not empty, in their order."""
+        raise NotImplementedError
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":
         """The same question with another image set in place of the originals; None where it makes no sense."""
-
-
-class TaskDefaults:
-    """The parts of a task that a kind need not have; for the tasks of this package to inherit."""
-
-    is_ranking = False
+        return None
 
     def compared_texts(self) -> Compared | None:
         """Right and wrong texts and the image of each pair, for baselines without images; None without any."""

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -31,7 +31,7 @@ class LogitsFile:
         path: the file that is read; another one where the source is compressed.
         offset: of the first number, in bytes.
         shape: images, classes.
-        by_columns: whether the table is stored column by column.
+        layout: F for a table that is stored column by column, as NumPy does where columns were reordered.
         classes, names: of columns and rows, where the file says.
     """
 
@@ -40,7 +40,7 @@ class LogitsFile:
     offset: int
     dtype: np.dtype
     shape: tuple[int, int]
-    by_columns: bool
+    layout: Literal["C", "F"]
     classes: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
 
@@ -50,13 +50,9 @@ class LogitsFile:
         Raises:
             InputError: a number is NaN or infinite.
         """
-        rows, columns = run.stop - run.start, self.shape[1]
-        at = self.offset + run.start * columns * self.dtype.itemsize
-        if self.by_columns:  # as NumPy stores an array whose columns were reordered
-            read = np.array(np.memmap(self.path, self.dtype, "r", self.offset, self.shape, "F")[run])
-        else:  # read and not mapped: mapped pages would count as memory of this process
-            read = np.fromfile(self.path, self.dtype, rows * columns, offset=at).reshape(rows, columns)
-        block = read.astype(np.float64)[:, order]
+        # Mapped anew for each block: pages that stay mapped count as memory of this process.
+        table = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.layout)
+        block = table[run].astype(np.float64)[:, order]
         if not np.isfinite(block).all():
             row = run.start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
             raise InputError(self.source, f"logits of row {row}", "NaN or infinite values", "numbers")
@@ -124,4 +120,4 @@ def _table(source: Path, path: Path, begin: int, **labels: Any) -> LogitsFile:
     for axis, name in enumerate(("names", "classes")):
         if name in labels and len(labels[name]) != shape[axis]:
             raise InputError(source, name, f"{len(labels[name])} names", f"{shape[axis]}, as the logits have")
-    return LogitsFile(source, path, offset, dtype, (int(shape[0]), int(shape[1])), bool(by_columns), **labels)
+    return LogitsFile(source, path, offset, dtype, (int(shape[0]), int(shape[1])), "F" if by_columns else "C", **labels)
