@@ -15,7 +15,8 @@ from rococo_jax.similarity import (
     difference_statistics_of_matrix,
 )
 
-WIDTH = 12
+# Two tiles of queries and at most six own ones of a pair, or one, in most tests: each shape is a program to compile.
+WIDTH, GROUPS, MOST_OWN, PAIRS = 16, 220, 6, 1100
 
 
 def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown_in=None):
@@ -51,36 +52,39 @@ def whole_numbers(generator, rows):
     return generator.integers(-2, 3, (rows, WIDTH)).astype(np.float32)
 
 
+def make_groups(generator):
+    """Groups of queries in no order, and of more pairs than a tile has; some pairs are shown in a second group."""
+    query_group = generator.permutation(np.repeat(np.arange(GROUPS), generator.integers(1, MOST_OWN + 1, GROUPS)) * 7)
+    groups = {"query_group": query_group, "pair_group": generator.integers(0, GROUPS + 3, PAIRS) * 7}
+    second = generator.integers(0, GROUPS, PAIRS) * 7
+    return groups | {"also_shown_in": np.where(generator.random(PAIRS) < 0.5, second, -1)}
+
+
 @pytest.fixture(scope="module")
 def counted():
-    """Queries of 300 groups with one to six queries each, more than a tile of pairs, and their statistics."""
+    """Vectors, their groups, and their statistics."""
     generator = np.random.default_rng(0)
-    query_group = generator.permutation(np.repeat(np.arange(300), generator.integers(1, 7, 300)) * 7)
-    pair_group = generator.integers(0, 300, 1100) * 7
-    queries = generator.standard_normal((len(query_group), WIDTH)).astype(np.float32)
-    right, wrong = (generator.standard_normal((1100, WIDTH)).astype(np.float32) for _ in range(2))
-    groups = {"query_group": query_group, "pair_group": pair_group}
-    groups["also_shown_in"] = np.where(generator.random(1100) < 0.5, generator.integers(0, 300, 1100) * 7, -1)
+    groups = make_groups(generator)
+    rows = (len(groups["query_group"]), PAIRS, PAIRS)
+    queries, right, wrong = (generator.standard_normal((count, WIDTH)).astype(np.float32) for count in rows)
     return (queries, right, wrong), groups, difference_statistics(queries, right, wrong, **groups)
 
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
     generator = np.random.default_rng(1)
-    query_group = generator.integers(0, 90, 600)
-    pair_group = generator.integers(0, 95, 1500)
-    second = generator.integers(0, 90, 1500) if twice else None
-    queries, right, wrong = (whole_numbers(generator, rows) for rows in (600, 1500, 1500))
+    groups = make_groups(generator) | ({} if twice else {"also_shown_in": None})
+    count = len(groups["query_group"])
+    queries, right, wrong = (whole_numbers(generator, rows) for rows in (count, PAIRS, PAIRS))
     wrong[:50] = right[:50]
-    groups = {"query_group": query_group, "pair_group": pair_group, "also_shown_in": second}
     found = difference_statistics(queries, right, wrong, **groups)
     wanted = by_all_pairs(queries @ right.T, queries @ wrong.T, **groups)
     assert (wanted[:, 3] == 0.5).sum() > 100
     np.testing.assert_array_equal(as_rows(found), wanted)
-    columns = np.arange(1500)
+    columns = np.arange(PAIRS)
     matrix = np.concatenate([queries @ right.T, queries @ wrong.T], axis=1)
     for scores in (matrix, np.asfortranarray(matrix.astype(float)), matrix.astype(np.float16)):
-        given = {"query_rows": np.arange(600), "right_columns": columns, "wrong_columns": columns + 1500}
+        given = {"query_rows": np.arange(count), "right_columns": columns, "wrong_columns": columns + PAIRS}
         np.testing.assert_array_equal(as_rows(difference_statistics_of_matrix(scores, **given, **groups)), wanted)
 
 
@@ -142,15 +146,15 @@ def made(images, right, wrong):
 
 
 def test_a_constant_scorer_has_one_half_and_no_first_rank():
-    found = made(np.ones((700, 8), np.float32), *(np.ones((1400, 8), np.float32) for _ in range(2)))
+    found = made(np.ones((700, WIDTH), np.float32), *(np.ones((1400, WIDTH), np.float32) for _ in range(2)))
     assert {0.5} == {*found.preference, *found.blind, *found.grounding}
     assert (found.rank > 1).all()
 
 
 def test_a_scorer_of_texts_alone_has_a_grounding_of_one_half():
     generator = np.random.default_rng(3)
-    right, wrong = (generator.standard_normal((1400, 48)).astype(np.float32) for _ in range(2))
-    found = made(np.repeat(generator.standard_normal((1, 48)).astype(np.float32), 700, axis=0), right, wrong)
+    right, wrong = (generator.standard_normal((1400, WIDTH)).astype(np.float32) for _ in range(2))
+    found = made(np.repeat(generator.standard_normal((1, WIDTH)).astype(np.float32), 700, axis=0), right, wrong)
     assert 0 < found.preference.mean() < 1
     np.testing.assert_array_equal(found.preference, found.blind)
     assert (found.grounding == 0.5).all() and (found.rank == 350.5).all()
@@ -158,13 +162,13 @@ def test_a_scorer_of_texts_alone_has_a_grounding_of_one_half():
 
 def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
     generator = np.random.default_rng(4)
-    images, right, wrong = (whole_numbers(generator, rows) for rows in (200, 600, 600))
-    # A further coordinate, 1 for all images, adds any function of the text to its scores: whole numbers, so exactly.
-    with_bias = [
-        np.column_stack([side, generator.integers(-1000, 1000, len(side))]).astype(np.float32)
-        for side in (right, wrong)
-    ]
-    plain, biased = made(images, right, wrong), made(np.column_stack([images, np.ones(200, np.float32)]), *with_bias)
+    images, right, wrong = (whole_numbers(generator, rows) for rows in (700, 1400, 1400))
+    # A coordinate that is 1 for all images adds any function of the text to its scores: whole numbers, so exactly.
+    images[:, -1], right[:, -1], wrong[:, -1] = 1, 0, 0
+    plain = made(images, right, wrong)
+    for side in (right, wrong):
+        side[:, -1] = generator.integers(-1000, 1000, len(side))
+    biased = made(images, right, wrong)
     np.testing.assert_array_equal(plain.below, biased.below)
     assert (plain.preferring != biased.preferring).any()
 
@@ -189,5 +193,5 @@ def test_embeddings_that_are_no_numbers_and_unequal_widths_are_refused(counted):
     broken[-1, 0] = np.nan
     with pytest.raises(InputError, match=r"given\.npy: embeddings: found NaN or infinite values"):
         difference_statistics(queries, right, broken, **groups, source="given.npy")
-    with pytest.raises(InputError, match="width: found 12 and 11 and 12"):
+    with pytest.raises(InputError, match="width: found 16 and 15 and 16"):
         difference_statistics(queries, right[:, 1:], wrong, **groups)

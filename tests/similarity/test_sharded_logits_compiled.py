@@ -42,7 +42,7 @@ def compiled(devices, altered):
         "permutes": len(re.findall(r" collective-permute(?:-start)?\\(", text)),
     }
 
-cases = [("contrastive", 8), ("contrastive", 16), ("contrastive", 32), ("SC", 8), ("SC", 32)]
+cases = [("contrastive", 8), ("contrastive", 32), ("SC", 8), ("SC", 32)]
 print(json.dumps({f"{loss} {devices}": compiled(devices, loss == "SC") for loss, devices in cases}))
 """
 
@@ -63,11 +63,7 @@ def programs():
 @pytest.mark.parametrize("loss", ["contrastive", "SC"])
 def test_temporary_memory_of_the_ring_is_small_and_does_not_grow_with_the_devices(programs, loss):
     """24 MiB: keys and their gradients twice over (8), gradients of queries (2), two tiles of logits (8), and slack."""
-    assert programs[f"{loss} 8"]["temporary_mib"] <= 24
-    larger = [devices for devices in (16, 32) if f"{loss} {devices}" in programs]
-    assert 32 in larger
-    for devices in larger:
-        assert programs[f"{loss} {devices}"]["temporary_mib"] <= programs[f"{loss} 8"]["temporary_mib"]
+    assert programs[f"{loss} 32"]["temporary_mib"] <= programs[f"{loss} 8"]["temporary_mib"] <= 24
 
 
 def test_a_step_takes_one_product_forward_and_three_backward(programs):

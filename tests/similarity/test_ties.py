@@ -10,7 +10,13 @@ import pytest
 from rococo_jax.similarity import rank_statistics
 from rococo_jax.similarity.ranks import tile_shape
 
-STRIP = 64
+STRIP, WIDTH = 64, 16  # one width for all, since each shape is a program to compile
+
+
+def ranked(queries, gallery, **groups):
+    """The statistics of vectors filled up with zeros."""
+    widened = (np.pad(each, ((0, 0), (0, WIDTH - each.shape[1]))).astype(np.float32) for each in (queries, gallery))
+    return rank_statistics(*widened, **groups)
 
 
 def first_among_equals(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -28,15 +34,13 @@ def test_the_best_of_each_kind_has_the_highest_index_among_equals(levels):
     queries = np.concatenate([rng.integers(-levels, levels + 1, (count, 6)), np.ones((count, 1))], 1)
     own = np.concatenate([np.zeros((count, 6)), 0.5 + rng.random((count, 1)) / 4], 1)
     distractors = np.concatenate([rng.integers(-levels, levels + 1, (2 * others, 6)), np.zeros((2 * others, 1))], 1)
-    gallery = np.concatenate([own, distractors]).astype(np.float32)
+    gallery = np.concatenate([own, distractors])
     group = np.concatenate([np.arange(count), count + np.arange(2 * others)])
     altered = np.arange(len(gallery)) >= count + others
     order = rng.permutation(len(gallery))
     gallery, group, altered = gallery[order], group[order], altered[order]
-    found = rank_statistics(
-        queries.astype(np.float32), gallery, query_group=np.arange(count), gallery_group=group, gallery_altered=altered
-    )
-    scores = queries @ gallery.T.astype(np.float64)
+    found = ranked(queries, gallery, query_group=np.arange(count), gallery_group=group, gallery_altered=altered)
+    scores = queries @ gallery.astype(np.float32).T.astype(np.float64)
     distractor = group[None] != np.arange(count)[:, None]
     np.testing.assert_array_equal(found.best_indices[:, 3], first_among_equals(scores, distractor & ~altered))
     np.testing.assert_array_equal(found.best_indices[:, 2], first_among_equals(scores, distractor & altered))
@@ -54,17 +58,15 @@ def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path(pairs
     """Planted pairs of equal best items in a tile where nothing else ties."""
     gallery_in_tile = tile_shape("cpu")[1]
     rng = np.random.default_rng(0)
-    queries, own = np.eye(4, dtype=np.float32), 0.3 * np.eye(4)
+    queries, own = np.eye(4), 0.3 * np.eye(4)
     distractors = -rng.random((gallery_in_tile, 4)) - 0.1
     for query, pair in enumerate(pairs):
         distractors[list(pair), query] = 2.0
     # Groups that start above the queries', so that no item of the tile can be a query's own.
     group = np.concatenate([np.arange(4), 4 + np.arange(gallery_in_tile)])
     altered = np.arange(len(group)) >= 4
-    found = rank_statistics(
-        queries, np.concatenate([own, distractors]).astype(np.float32), query_group=np.arange(4),
-        gallery_group=group, gallery_altered=altered,
-    )  # fmt: skip
+    groups = {"query_group": np.arange(4), "gallery_group": group, "gallery_altered": altered}
+    found = ranked(queries, np.concatenate([own, distractors]), **groups)
     assert found.best_indices[:, 2].tolist() == [4 + later for _, later in pairs]
     assert found.higher.tolist() == [2] * 4 and found.rank_published.tolist() == [3] * 4
 
@@ -73,13 +75,12 @@ def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path(pairs
 @pytest.mark.parametrize("planted", [[5], [5, 900]])
 def test_a_distractor_that_ties_with_the_positive_in_the_cheap_path_is_counted(planted):
     gallery_in_tile = tile_shape("cpu")[1]
-    queries = np.eye(2, 3, dtype=np.float32)
-    distractors = np.zeros((gallery_in_tile, 3), np.float32) - np.arange(gallery_in_tile)[:, None] - 1
+    queries = np.eye(2, 3)
+    distractors = np.zeros((gallery_in_tile, 3)) - np.arange(gallery_in_tile)[:, None] - 1
     distractors[planted, 0] = 1.0
-    gallery = np.concatenate([np.eye(2, 3, dtype=np.float32), distractors])
+    gallery = np.concatenate([np.eye(2, 3), distractors])
     group = np.concatenate([np.arange(2), 2 + np.arange(gallery_in_tile)])
-    found = rank_statistics(
-        queries, gallery, query_group=np.arange(2), gallery_group=group, gallery_altered=np.arange(len(group)) >= 2
-    )
+    altered = np.arange(len(group)) >= 2
+    found = ranked(queries, gallery, query_group=np.arange(2), gallery_group=group, gallery_altered=altered)
     ties = [len(planted), 0]
     assert (found.higher.tolist(), found.ties.tolist(), found.ties_after.tolist()) == ([0, 0], ties, ties)
