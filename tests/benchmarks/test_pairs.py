@@ -145,6 +145,7 @@ def test_items_of_a_choice_are_asked_with_all_images_of_the_benchmark(tables):
     assert found.grounding.values() == pytest.approx(figures(of_pairs), abs=1e-9)
     joined = task.joined([share.score(tables).result for share in task.split(3)])
     assert joined.grounding.values() == found.grounding.values()
+    np.testing.assert_array_equal(joined.scores.scores, found.scores.scores)
     right, wrong, group = task.compared_texts()
     assert (right.index.tolist(), wrong.index[0], group[0]) == (sorted([*items, *items[1::2]]), CAPTIONS, image[0])
 

@@ -42,15 +42,13 @@ def test_the_published_form_becomes_items(name, tmp_path):
     benchmark = open_form(name, tmp_path)
     assert {task.variant: task.match.shape[1:] for task in benchmark.tasks} == FORMS[name].shapes
     assert all(task.name == name for task in benchmark.tasks) and set(benchmark.images) == set(FORMS[name].images)
-    rng = np.random.default_rng(0)
-    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
-    embeddings = Embeddings({key: rng.normal(size=(rows, 8)) for key, rows in tables.items()})
+    embeddings = Embeddings(vectors_of(benchmark, np.random.default_rng(0).standard_normal))
+    same = Embeddings(vectors_of(benchmark, lambda shape: np.full(shape, 0.5)))
     for task in benchmark.tasks:
         outcome = task.score(embeddings)
         assert outcome.rows(benchmark).num_rows == len(task.ids) == outcome.sizes["items"]
         assert all(0 <= value <= 100 for value in outcome.counted.values().values())
-        constant = task.score(Embeddings({key: np.ones((rows, 4)) / 2 for key, rows in tables.items()}))
-        assert all(value == (100 if key == "ties" else 0) for key, value in constant.counted.values().items())
+        assert all(value == 100 * (key == "ties") for key, value in task.score(same).counted.values().items())
     for images in benchmark.image_sets.values():
         assert [image.mode for image in images.read(range(len(images)))] == ["RGB"] * len(images)
 
@@ -172,11 +170,15 @@ def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
     assert [list(task.ids) for task in open_form("valse", tmp_path).tasks] == [["0", "1"]]
 
 
+def vectors_of(benchmark, make):
+    """Vectors of every row of every table, by `make(shape)`."""
+    sizes = {TEXTS: len(benchmark.texts)} | {key: len(images) for key, images in benchmark.image_sets.items()}
+    return {key: make((rows, 4)) for key, rows in sizes.items()}
+
+
 def of_random_vectors(benchmark, seed=0):
     """The outcome of each part, and whether each item is right, by plain products."""
-    rng, found = np.random.default_rng(seed), {}
-    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
-    vectors = {key: rng.normal(size=(rows, 4)) for key, rows in tables.items()}
+    found, vectors = {}, vectors_of(benchmark, np.random.default_rng(seed).standard_normal)
     for task in benchmark.tasks:
         (table,) = task.images.tables
         images = vectors[table][task.images.index][task.item_images[:, 0]]

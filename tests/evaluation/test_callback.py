@@ -83,10 +83,11 @@ def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data
     assert [line["step"] for line in lines] == [1, 2]
     asked = ["--data", str(data), "--benchmarks", BENCHMARKS, "--out-images", f"noise={data / 'noise'}"]
     asked += ["--templates", "5", "--mixed-galleries", "mix_0.9", "--seeds", "1,10", "--no-cache", "--no-report"]
-    for line, model in zip(lines, (run / "checkpoints" / "1", run / "model"), strict=True):
-        assert main(["evaluate", str(model), *asked, "--out", str(tmp_path / model.name), "--quiet"]) == 0
+    models = (f"first={run / 'checkpoints' / '1'}", f"last={run / 'model'}")
+    assert main(["evaluate", *models, *asked, "--out", str(tmp_path), "--quiet"]) == 0
+    for line, name in zip(lines, ("first", "last"), strict=True):
         # The model tells its training images, whose absence makes further variants; the run does not ask.
-        results = json.loads((tmp_path / model.name / "results.json").read_text())
+        results = json.loads((tmp_path / name / "results.json").read_text())
         found = {key: value for key, value in line.items() if key not in ("step", "score")}
         assert found == figures_of(results)
     assert "text_to_image/mix_0.9/r1_std" in found and "image_to_text/danger/fr1" in found
@@ -97,7 +98,7 @@ def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_paramete
     keys = default_config().eval
     keys.data, keys.benchmarks, keys.templates = str(data), BENCHMARKS, "1"
     evaluate = make_evaluation(keys, keep=False)
-    meshes = [(1, 1), (2, 1), (4, 1), (8, 4)]
+    meshes = [(1, 1), (2, 1), (8, 4)]
     figures = [
         evaluate(load_model(data / "start", mesh=make_mesh(jax.devices()[:count], fsdp=fsdp))) for count, fsdp in meshes
     ]

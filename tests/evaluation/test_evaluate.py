@@ -19,7 +19,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
-IMAGES = 12
+IMAGES, SEEDS = 12, 2
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,15 @@ def model(tmp_path_factory) -> Path:
     return path
 
 
+def words(model, benchmark, out, *more) -> list[str]:
+    """The command line of an evaluation; `more` may say otherwise."""
+    models = [model] if isinstance(model, Path) else model
+    folders = ["--images", benchmark / "images", "--annotations", benchmark / "annotations", "--out", out]
+    return [*map(str, ["evaluate", *models, *folders, "--seeds", "1,10", *more])]
+
+
 def evaluate(model, benchmark, out, *more) -> int:
-    images, annotations = benchmark / "images", benchmark / "annotations"
-    command = ["evaluate", *map(str, [model] if isinstance(model, Path) else model)]
-    return main([*command, "--images", str(images), "--annotations", str(annotations), "--out", str(out), *more])
+    return main(words(model, benchmark, out, *more))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +100,7 @@ def test_every_query_is_in_the_parquet_file(evaluated):
     captions = 5 * IMAGES + 1
     rows = pq.read_table(evaluated / "per_query.parquet").to_pylist()
     counts = Counter((row["task"], row["variant"]) for row in rows)
-    mixed = {("text_to_image", variant): 3 * captions for variant in ("mix_0.9", "patch_0.9")}
+    mixed = {("text_to_image", variant): SEEDS * captions for variant in ("mix_0.9", "patch_0.9")}
     assert counts == mixed | {
         ("image_to_text", "clean"): IMAGES,
         ("image_to_text", "same_concept"): IMAGES,
@@ -117,8 +122,8 @@ def test_every_pair_is_in_a_parquet_file_that_gives_the_figures(evaluated):
     assert counts == {
         ("image_to_text", "same_concept"): 5 * IMAGES,
         ("image_to_text", "danger"): 5 * IMAGES,
-        ("text_to_image", "mix_0.9"): 3 * captions,
-        ("text_to_image", "patch_0.9"): 3 * captions,
+        ("text_to_image", "mix_0.9"): SEEDS * captions,
+        ("text_to_image", "patch_0.9"): SEEDS * captions,
         ("text_to_image", "control"): captions,
     }
     for (task, variant), _ in counts.items():
@@ -166,7 +171,7 @@ def test_models_on_one_tower_share_its_work(model, benchmark, evaluated, tmp_pat
 
     monkeypatch.setattr(Encoder, "image_batches", no_tower)
     monkeypatch.setattr(Encoder, "text_batches", no_tower)
-    assert evaluate(tmp_path / "sibling", benchmark, tmp_path / "out") == 0
+    assert evaluate(tmp_path / "sibling", benchmark, tmp_path / "out", "--no-report") == 0
     assert files_of(tmp_path / "out") != files_of(evaluated)
 
 
@@ -184,7 +189,7 @@ def test_several_models_have_a_folder_each_and_a_broken_one_does_not_stop_the_re
     save_model(other, tiny_encoder(seed=1, name="other"))
     save_model(broken, tiny_encoder(seed=2, name="broken"))
     (broken / "model.json").write_text("{}")
-    assert evaluate([model, broken, other], benchmark, tmp_path / "out") == 1
+    assert evaluate([model, broken, other], benchmark, tmp_path / "out", "--tasks", "image_to_text") == 1
     assert {path.parent.name for path in (tmp_path / "out").rglob("results.json")} == {"tiny", "other"}
     captured = capsys.readouterr()
     assert "broken left out" in captured.err and "1 of 3 models failed" in captured.err
@@ -195,8 +200,7 @@ def test_strict_takes_no_ops_out_and_says_so(model, benchmark, tmp_path):
     own = {"val/000.jpg": ["A dog .", "a cat", "a man", "a tree", "a ball"]}
     items = [{"image": n, "caption": [*c, "a dog", "a cat on", "a woman", "a house", "a boat"]} for n, c in own.items()]
     (tmp_path / "same_concept.json").write_text(json.dumps(items))
-    command = ["evaluate", str(model), "--images", str(benchmark / "images"), "--annotations", str(tmp_path)]
-    assert main([*command, "--out", str(tmp_path / "out"), "--protocol", "strict"]) == 0
+    assert evaluate(model, benchmark, tmp_path / "out", "--annotations", str(tmp_path), "--protocol", "strict") == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["sizes"]["image_to_text"]["same_concept"]["gallery"] == 9
     assert any("(strict): 1" in note for note in results["notes"])
@@ -207,8 +211,8 @@ def test_missing_images_are_refused_or_left_out_and_counted(model, benchmark, tm
     some.mkdir(parents=True)
     for number in range(5):
         os.link(benchmark / "images" / "val" / f"{number:03}.jpg", some / f"{number:03}.jpg")
-    command = ["evaluate", str(model), "--images", str(tmp_path / "images"), "--annotations"]
-    command += [str(benchmark / "annotations"), "--out", str(tmp_path / "out"), "--no-report"]
+    some_images = ["--images", str(tmp_path / "images"), "--no-report", "--tasks", "image_to_text"]
+    command = words(model, benchmark, tmp_path / "out", *some_images)
     assert main(command) == 2
     assert "7 of 12 missing, the first is 'val/005.jpg'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -225,9 +229,8 @@ def test_a_truncated_image_is_named_and_nothing_is_written(model, benchmark, tmp
     for path in (benchmark / "images" / "val").iterdir():
         content = path.read_bytes()
         (images / path.name).write_bytes(content[:-400] if path.name == "007.jpg" else content)
-    annotations, out = str(benchmark / "annotations"), tmp_path / "out"
-    command = ["evaluate", str(model), "--images", str(tmp_path / "images"), "--annotations", annotations]
-    assert main([*command, "--out", str(out)]) == 2
+    out = tmp_path / "out"
+    assert evaluate(model, benchmark, out, "--images", str(tmp_path / "images")) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "007.jpg" in error and "wanted" in error
     assert not list(out.rglob("*"))
@@ -246,9 +249,7 @@ def test_broken_annotations_are_refused_in_one_line(name, content, named, model,
     folder.mkdir()
     for path in (benchmark / "annotations").iterdir():
         (folder / path.name).write_text(content if path.name == name else path.read_text())
-    images = str(benchmark / "images")
-    command = ["evaluate", str(model), "--images", images, "--annotations", str(folder), "--out", str(tmp_path / "o")]
-    assert main(command) == 2
+    assert evaluate(model, benchmark, tmp_path / "o", "--annotations", str(folder)) == 2
     error = capsys.readouterr().err.strip().splitlines()
     assert named in error[-1] and name in error[-1]
     assert not (tmp_path / "o").exists()
@@ -316,15 +317,13 @@ def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path
 
 @pytest.mark.slow
 def test_killed_in_the_middle_evaluate_goes_on_and_gives_the_same_bytes(model, benchmark, evaluated, tmp_path):
-    images, annotations = benchmark / "images", benchmark / "annotations"
-    command = [sys.executable, "-m", "rococo_jax", "evaluate", str(model), "--images", str(images)]
-    command += ["--annotations", str(annotations), "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    for parts in (1, 4):  # killed as soon as so many parts of the embeddings are kept, of nine
-        process = subprocess.Popen([*command, "--no-report"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(list((tmp_path / "cache").rglob("*.npy"))) < parts:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+    command = words(model, benchmark, tmp_path / "out", "--cache", str(tmp_path / "cache"), "--no-report")
+    process = subprocess.Popen([sys.executable, "-m", "rococo_jax", *command], stderr=subprocess.DEVNULL)
+    # Killed as soon as some parts of the embeddings are kept, of seven.
+    while process.poll() is None and len(list((tmp_path / "cache").rglob("*.npy"))) < 3:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "out" / "results.json").exists()
-    assert subprocess.run([*command, "--no-report"], capture_output=True).returncode == 0
+    assert main(command) == 0
     assert files_of(tmp_path / "out") == files_of(evaluated)

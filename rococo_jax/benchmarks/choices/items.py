@@ -88,15 +88,40 @@ def choose_pairs(id: str, images: Sequence[Picture], texts: Sequence[str], part:
     return Item(id, tuple(images), tuple(texts), tuple((place, place) for place in range(len(texts))), part)
 
 
+class Lists:
+    """Lists of whole numbers, one an item, in flat arrays."""
+
+    def __init__(self) -> None:
+        self.flat, self.ends = array("q"), array("q", [0])
+
+    def append(self, numbers: Iterable[int]) -> None:
+        """Add the list of one more item."""
+        self.flat.extend(numbers)
+        self.ends.append(len(self.flat))
+
+    def __getitem__(self, item: int) -> array:
+        return self.flat[self.ends[item] : self.ends[item + 1]]
+
+    def joined(self) -> tuple[Int[np.ndarray, " numbers"], Int[np.ndarray, " items"]]:
+        """The numbers of all items, and how many each has."""
+        return _numbers(self.flat), np.diff(_numbers(self.ends))
+
+    def padded(self) -> Int[np.ndarray, "items most"]:
+        """One row an item, -1 where it has fewer than the largest."""
+        flat, counts = self.joined()
+        filled = np.arange(counts.max(initial=0)) < counts[:, None]
+        rows = np.full(filled.shape, -1)
+        rows[filled] = flat
+        return rows
+
+
 class Part:
-    """The items of one part, in flat arrays of places: 1,000,000 of them take some 100 MB with their ids."""
+    """The items of one part, as places in tables: 1,000,000 of them take some 100 MB with their ids."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.seen: set[str] = set()
-        self.pictures, self.picture_ends = array("q"), array("q")
-        self.texts, self.text_ends = array("q"), array("q")
-        self.match, self.match_ends = array("q"), array("q")
+        self.pictures, self.texts, self.match = Lists(), Lists(), Lists()
         self.shape = ""
         # By way of counting: numbers of labels, and the label of each item, -1 for none.
         self.labels: dict[str, dict[Bundle, int]] = {}
@@ -114,21 +139,12 @@ class Part:
         bundled = {}
         for how, numbers in self.labels.items():
             of_item = np.full(len(self.ids), -1)
-            of_item[: len(self.label_of[how])] = _whole(self.label_of[how])
+            of_item[: len(self.label_of[how])] = _numbers(self.label_of[how])
             sizes = np.bincount(of_item[of_item >= 0], minlength=len(numbers))
             counted = sizes >= np.array([bundle.least for bundle in numbers])
             number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)  # the last for -1
             bundled[how] = Bundled(number[of_item], sizes[counted])
         return bundled
-
-    def columns(self, places: array, ends: array, kept: Bool[np.ndarray, " items"]) -> Int[np.ndarray, "kept most"]:
-        """One row an item, -1 where it has fewer than the largest."""
-        flat, ends = _whole(places), _whole(ends)
-        counts = np.diff(ends, prepend=0)
-        most = int(counts.max(initial=0))
-        padded = np.full((len(counts), most), -1)
-        padded[np.repeat(np.arange(len(counts)), counts), _places_within(counts)] = flat
-        return padded[kept]
 
 
 class ItemTables:
@@ -170,30 +186,23 @@ class ItemTables:
         part.ids.append(item.id)
         for picture in item.images:
             self.names.setdefault(picture.file, len(self.names))
-            part.pictures.append(self.pictures.setdefault(picture, len(self.pictures)))
-        part.texts.extend(self.texts.setdefault(text, len(self.texts)) for text in item.texts)
-        part.match.extend(image * texts + text for image, text in item.match)
-        part.picture_ends.append(len(part.pictures))
-        part.text_ends.append(len(part.texts))
-        part.match_ends.append(len(part.match))
+        part.pictures.append(self.pictures.setdefault(picture, len(self.pictures)) for picture in item.images)
+        part.texts.append(self.texts.setdefault(text, len(self.texts)) for text in item.texts)
+        part.match.append(image * texts + text for image, text in item.match)
         part.add_bundles(item.bundles)
 
     def items(self) -> Iterator[Item]:
         """The items that were added, part by part."""
         pictures, texts = list(self.pictures), list(self.texts)
         for name, part in self.parts.items():
-            starts, number = [0, 0, 0], 0
             counted = {how: each.number for how, each in part.bundles().items()}
             of_part = [(list(part.labels[how]), part.label_of[how], number) for how, number in counted.items()]
-            for id, *ends in zip(part.ids, part.picture_ends, part.text_ends, part.match_ends, strict=True):
-                flat = zip((part.pictures, part.texts, part.match), starts, ends, strict=True)
-                of_item, words, pairs = (column[start:end] for column, start, end in flat)
-                match = tuple(divmod(pair, len(words)) for pair in pairs)
-                bundles = tuple(labels[column[number]] for labels, column, kept in of_part if kept[number] >= 0)
-                yield Item(
-                    id, tuple(pictures[i] for i in of_item), tuple(texts[t] for t in words), match, name, bundles
-                )
-                starts, number = ends, number + 1
+            for place, id in enumerate(part.ids):
+                images = tuple(pictures[number] for number in part.pictures[place])
+                words = tuple(texts[number] for number in part.texts[place])
+                match = tuple(divmod(pair, len(words)) for pair in part.match[place])
+                bundles = tuple(labels[column[place]] for labels, column, kept in of_part if kept[place] >= 0)
+                yield Item(id, images, words, match, name, bundles)
 
 
 def shape_of(item: Item) -> str:
@@ -231,12 +240,11 @@ def tasks_of(
     used = np.full(len(tables.texts), -1)
     tasks, kept_texts = [], []
     for part_name, part in tables.parts.items():
-        every = np.ones(len(part.ids), bool)
-        item_pictures = part.columns(part.pictures, part.picture_ends, every)
+        item_pictures = part.pictures.padded()
         is_kept = (there[item_pictures] | (item_pictures < 0)).all(axis=1)
         if not is_kept.any():
             continue
-        item_pictures, item_texts = item_pictures[is_kept], part.columns(part.texts, part.text_ends, is_kept)
+        item_pictures, item_texts = item_pictures[is_kept], part.texts.padded()[is_kept]
         match = _match(part, is_kept, item_pictures.shape[1], item_texts.shape[1])
         new = np.unique(item_texts[item_texts >= 0])
         new = new[used[new] < 0]
@@ -270,23 +278,16 @@ def tasks_of(
 
 
 def _match(part: Part, kept: Bool[np.ndarray, " items"], images: int, texts: int) -> Bool[np.ndarray, "kept i t"]:
-    ends, flat = _whole(part.match_ends), _whole(part.match)
-    counts = np.diff(ends, prepend=0)
+    (flat, counts), (_, own_texts) = part.match.joined(), part.texts.joined()
     of_item = np.repeat(np.arange(len(counts)), counts)
-    own_texts = np.diff(_whole(part.text_ends), prepend=0)[of_item]
     match = np.zeros((len(counts), images, texts), bool)
-    match[of_item, flat // own_texts, flat % own_texts] = True
+    match[of_item, flat // own_texts[of_item], flat % own_texts[of_item]] = True
     return match[kept]
 
 
-def _whole(values: array) -> Int[np.ndarray, " values"]:
+def _numbers(values: array) -> Int[np.ndarray, " values"]:
     # The buffer of an array is of C's `long long`, which NumPy tells from its own 64-bit integers.
     return np.fromiter(values, np.int64, len(values))
-
-
-def _places_within(counts: Int[np.ndarray, " items"]) -> Int[np.ndarray, " places"]:
-    """0, 1, ... within each item, item after item."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _rows(places: Iterable[tuple[str, int]]) -> Rows:
