@@ -35,10 +35,10 @@ def data(tmp_path_factory) -> Path:
     clean = []
     for number, name in enumerate(names):
         Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(images / f"COCO_val2014_{name}")
-        clean.append({"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number)})
+        clean.append({"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number, longest=6)})
     (annotations / "coco_karpathy_test.json").write_text(json.dumps(clean))
     for part, seed in (("replace_rel", 1), ("swap_att", 2)):
-        right, wrong = (random_captions(2 * IMAGES, seed=10 * seed + side) for side in (0, 1))
+        right, wrong = (random_captions(2 * IMAGES, 10 * seed + side, longest=6) for side in (0, 1))
         items = {
             str(item): {"filename": names[item % IMAGES], "caption": right[item], "negative_caption": wrong[item]}
             for item in range(2 * IMAGES)

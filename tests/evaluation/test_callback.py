@@ -37,7 +37,7 @@ def data(tmp_path_factory) -> Path:
         draw(folder / "choices" / "images" / name)
         draw(folder / "cifar10" / "images" / ("cat", "dog", "boat")[number % 3] / name)
         draw(folder / "noise" / name)
-        texts = random_captions(10, seed=number, longest=8)
+        texts = random_captions(10, seed=number, longest=6)
         clean.append({"image": name, "caption": texts[:5]})
         altered.append({"image": name, "caption": texts})
         picture, pair = [{"file": name}], {"texts": [texts[0], texts[5]], "match": [[0, 0]]}
@@ -56,7 +56,7 @@ def data(tmp_path_factory) -> Path:
         f"    config.data.images, config.data.captions = {str(folder / 'coco/images')!r}, "
         f"{str(folder / 'captions.json')!r}\n"
         f"    config.eval.data, config.eval.benchmarks, config.eval.every = {str(folder)!r}, {BENCHMARKS!r}, 1\n"
-        f"    config.eval.out_images, config.eval.templates = {'noise=' + str(folder / 'noise')!r}, '5'\n"
+        f"    config.eval.out_images, config.eval.templates = {'noise=' + str(folder / 'noise')!r}, '1'\n"
         "    config.eval.mixed_galleries, config.eval.seeds, config.checkpoint.keep = 'mix_0.9', '1,10', 9\n"
         "    return config\n"
     )
@@ -82,7 +82,7 @@ def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     asked = ["--data", str(data), "--benchmarks", BENCHMARKS, "--out-images", f"noise={data / 'noise'}"]
-    asked += ["--templates", "5", "--mixed-galleries", "mix_0.9", "--seeds", "1,10", "--no-cache", "--no-report"]
+    asked += ["--templates", "1", "--mixed-galleries", "mix_0.9", "--seeds", "1,10", "--no-cache", "--no-report"]
     models = (f"first={run / 'checkpoints' / '1'}", f"last={run / 'model'}")
     assert main(["evaluate", *models, *asked, "--out", str(tmp_path), "--quiet"]) == 0
     for line, name in zip(lines, ("first", "last"), strict=True):

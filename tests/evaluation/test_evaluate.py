@@ -17,7 +17,7 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
-from tests.support.tiny import WORDS, random_captions, tiny_encoder
+from tests.support.tiny import WORDS, tiny_encoder
 
 IMAGES, SEEDS = 12, 2
 
@@ -33,8 +33,9 @@ def benchmark(tmp_path_factory) -> Path:
     for number in range(IMAGES):
         name = f"val/{number:03}.jpg"
         Image.fromarray(rng.integers(0, 256, (40, 56, 3), np.uint8)).save(folder / "images" / name)
-        originals = random_captions(6 if number == 4 else 5, seed=number, longest=7)
-        changed = [f"{text.rsplit(' ', 1)[0]} {rng.choice(WORDS)}ish" for text in originals[:5]]
+        # All of one length, since each is a program to compile.
+        originals = [" ".join(rng.choice(WORDS, 4)) for _ in range(6 if number == 4 else 5)]
+        changed = [f"{text}q" for text in originals[:5]]
         clean.append({"image": name, "caption": originals})
         altered.append({"image": name, "caption": originals + changed})
     (folder / "annotations" / "coco_karpathy_test.json").write_text(json.dumps(clean))

@@ -167,7 +167,7 @@ def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
     pictures = pictures_in(tmp_path / "pictures")
     names = list(files_of(pictures))[:20]
     items = tuple(
-        AlteredCaptions(name, tuple(random_captions(5, seed)), tuple(random_captions(5, 100 + seed)))
+        AlteredCaptions(name, tuple(random_captions(5, seed, 6)), tuple(random_captions(5, 100 + seed, 6)))
         for seed, name in enumerate(names)
     )
     origins: dict[str, set[str]] = {}

@@ -36,7 +36,7 @@ def data(tmp_path_factory):
     items = []
     for number in range(6):
         Image.fromarray(rng.integers(0, 256, (36, 48, 3), np.uint8)).save(folder / "images" / f"{number}.png")
-        texts = random_captions(5, seed=number, longest=6)
+        texts = random_captions(5, seed=number, longest=5)
         items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} q" for text in texts)]})
     (folder / "annotations").mkdir()
     (folder / "annotations" / "danger.json").write_text(json.dumps(items))

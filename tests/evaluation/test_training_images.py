@@ -40,7 +40,7 @@ def make_data(folder, images, items):
     names = [f"{number:012}.jpg" for number in range(images)]
     for name in names:
         Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "coco" / "images" / name)
-    right, wrong = random_captions(items, seed=1), random_captions(items, seed=2)
+    right, wrong = (random_captions(items, seed, longest=6) for seed in (1, 2))
     made = {
         str(item): {"filename": names[item % images], "caption": right[item], "negative_caption": wrong[item]}
         for item in range(items)
@@ -137,7 +137,7 @@ def crossed(tmp_path_factory):
         fitted = [name for name, own in zip(names, folds, strict=True) if own != fold]
         make_model(folder / "start" / f"fold_{fold}", fold, images_of(data, fitted))
     write_folds(folder / "start", ("fold_0", "fold_1"))
-    items = [{"image": name, "caption": random_captions(2, seed=place)} for place, name in enumerate(names)]
+    items = [{"image": name, "caption": random_captions(2, seed=place, longest=6)} for place, name in enumerate(names)]
     (folder / "captions.json").write_text(json.dumps(items))
     (folder / "config.py").write_text(
         "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
@@ -172,7 +172,7 @@ def test_cross_fitted_training_leaves_out_a_fold_each_and_is_evaluated_by_the_ot
     halves = [load_model(folder / "run" / f"fold_{fold}" / "model") for fold in (0, 1)]
     images = [Image.open(data / "coco" / "images" / name) for name in names]
     of_images = [half.encode_image(images) for half in halves]
-    right = random_captions(len(rows), seed=1)
+    right = random_captions(len(rows), seed=1, longest=6)
     of_texts = [half.encode_text(right) for half in halves]
     assert len(rows) == len(names)
     for row in rows:
