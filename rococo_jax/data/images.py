@@ -206,6 +206,11 @@ class FileImages:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def originals(self) -> "FileImages":
+        """Itself; of the sets that are made of files, the files."""
+        return self
+
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """SHA-256 of every file."""
@@ -250,6 +255,11 @@ class FileImages:
         """Nothing."""
         del row
         return ""
+
+
+def files_of(images: ImageSet) -> FileImages | None:
+    """The files that a set is made of; None where there are none."""
+    return getattr(images, "originals", None)
 
 
 def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Prepare) -> Iterator[Any]:

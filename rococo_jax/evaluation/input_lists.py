@@ -17,7 +17,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.data.images import FileImages, ImageSet, as_rgb
+from rococo_jax.data.images import ImageSet, as_rgb, files_of
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write
@@ -28,8 +28,7 @@ _AT_ONCE = 64
 
 def keys_of(images: ImageSet) -> list[str]:
     """The key of every row of an image set."""
-    originals: FileImages = getattr(images, "originals", images)
-    names = originals.names
+    names = files_of(images).names
     if images.name == ORIGINALS:
         return list(names)
     boxes = getattr(images, "boxes", None)
@@ -42,8 +41,8 @@ def keys_of(images: ImageSet) -> list[str]:
 def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:
     """Name and hash of each of the benchmark's images; None where it has no files."""
     for images in benchmark.image_sets.values():
-        files = getattr(images, "originals", images)
-        if tuple(getattr(files, "names", ())) == benchmark.images:
+        files = files_of(images)
+        if files is not None and files.names == benchmark.images:
             return files.names, files.hashes
     return None
 

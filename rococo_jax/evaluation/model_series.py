@@ -15,6 +15,7 @@ import jax
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.data.images import files_of
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.loading import LoadOptions
@@ -103,8 +104,8 @@ def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> boo
     if jax.process_count() > 1 and not getattr(error, "is_on_all_processes", bad_input):
         # An error of one process alone, as when another is lost.
         return True
-    image_sets = [images for benchmark in benchmarks for images in benchmark.image_sets.values()]
-    image_files = {str(path) for images in image_sets for path in getattr(images, "paths", ())}
+    files = [files_of(images) for benchmark in benchmarks for images in benchmark.image_sets.values()]
+    image_files = {str(path) for each in files if each is not None for path in each.paths}
     return is_disk_full(error) or (bad_input and error.source in image_files)
 
 
