@@ -22,9 +22,8 @@ from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
 
 MODULES = (
-    *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "coco_order", "crepe", "two_by_two", "mmvp"),
-    *("svo_probes", "negbench", "whatsup", "imagecode", "plain_choices", "plain_classes", "cue_conflict", "imagenet16"),
-    *("eccv_caption", "cxc"),
+    *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "coco_order", "crepe", "two_by_two"),
+    *("which_image", "negbench", "whatsup", "plain_choices", "plain_classes", "cue_conflict", "eccv_caption", "cxc"),
 )
 # The benchmarks of these modules, in the order in which tables print them.
 NAMES = (

@@ -6,6 +6,7 @@ annotations or where the package is installed. In ascending order they are its c
 """
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def karpathy_test(to: str) -> Download:
     name = "coco_karpathy_test.json"
     digest = "5b202a235ee2a4e13f82b984ef9293b8e2d34f9b1f92147bf8340580f20faf15"
     return Download(f"{_KARPATHY}/{name}", f"{to}/{name}", "annotations", digest, 1_735_468)
+
+
+def part_files(source: str, folder: str, hashes: Mapping[str, str], size: int) -> tuple[Download, ...]:
+    """Annotation files `NAME.json` of a public repository, by the hash of each; about `size` bytes each."""
+    files = ((f"{name}.json", digest) for name, digest in hashes.items())
+    return tuple(
+        Download(f"{source}/{file}", f"{folder}/{file}", "annotations", digest, size) for file, digest in files
+    )
 
 
 IDS = "original_image_to_caption.json"

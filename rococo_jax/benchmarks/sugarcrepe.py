@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, holds_list, holds_object
-from rococo_jax.benchmarks.coco import VAL2017
-from rococo_jax.data.downloads import Download
+from rococo_jax.benchmarks.coco import VAL2017, part_files
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -51,13 +50,7 @@ INFO = choice_benchmark(
     files=tuple(f"{part}.json" for part in PARTS),
     source="annotations: the benchmark's public repository; images: MS-COCO val2017, cocodataset.org",
     holds=holds_object,
-    downloads=(
-        *(
-            Download(f"{_PUBLISHED}/{name}.json", f"sugar_crepe/{name}.json", "annotations", digest, 240_000)
-            for name, digest in _HASHES.items()
-        ),
-        VAL2017,
-    ),
+    downloads=(*part_files(_PUBLISHED, "sugar_crepe", _HASHES, 240_000), VAL2017),
 )
 
 _PUBLISHED_PP = "https://raw.githubusercontent.com/Sri-Harsha/scpp/main/data"
@@ -80,11 +73,5 @@ choice_benchmark(
     files=tuple(f"{part}.json" for part in _HASHES_PP),
     source="annotations: the benchmark's public repository; images: MS-COCO val2017, cocodataset.org",
     holds=holds_list,
-    downloads=(
-        *(
-            Download(f"{_PUBLISHED_PP}/{name}.json", f"sugarcrepe_pp/{name}.json", "annotations", digest, 270_000)
-            for name, digest in _HASHES_PP.items()
-        ),
-        VAL2017,
-    ),
+    downloads=(*part_files(_PUBLISHED_PP, "sugarcrepe_pp", _HASHES_PP, 270_000), VAL2017),
 )

@@ -1,4 +1,4 @@
-"""Two images and two captions, which belong together in one way: five benchmarks that differ in names of fields alone.
+"""Two images and two captions, which belong together in one way: six benchmarks that differ in names of fields alone.
 
 Winoground (arXiv 2204.03162): captions of the same words. `examples.jsonl`: `{"id", "image_0", "caption_0", "image_1",
 "caption_1", "collapsed_tag", ...}`, images `NAME.png`, as in the published archive. A part is the collapsed tag.
@@ -14,13 +14,19 @@ EqBen (arXiv 2303.14465): the smallest visual change. `private_info_global.json`
 
 COLA (arXiv 2305.03689): several objects exchange their attributes. `COLA_multiobjects_matching_benchmark.json`:
 `[[link 1, caption 1, link 2, caption 2]]`; images by the last part of the link. Its figure is the image score.
+
+MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a statement each, in nine visual patterns.
+`Questions.csv`: `Question ID, Type, Statement`, two lines in a row a pair; images `TYPE/ID.jpg`, as in the published
+archive. Its figure is the image score.
 """
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 from rococo_jax.benchmarks.choices.items import Item, choose_pairs
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
-from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.choices.records import Record, read_records
 
 
 def _pairs(record: Record, id: str, part: str, fields: tuple[str, str], name: str = "{}") -> Iterator[Item]:
@@ -55,6 +61,25 @@ def cola_items(record: Record) -> Iterator[Item]:
     """Two images and their captions."""
     images = [record.link(place) for place in (0, 2)]
     yield choose_pairs(record.id, images, [record.text(place) for place in (1, 3)], "multi_objects")
+
+
+def mmvp_records(path: Path) -> tuple[str, Iterator[Record]]:
+    """Two lines as one record of a list."""
+    content, lines = read_records(path)
+    pairs = itertools.zip_longest(lines, lines)
+    return content, (Record(path, one.id, [one, other]) for one, other in pairs)
+
+
+def mmvp_items(record: Record) -> Iterator[Item]:
+    """Two images and their statements."""
+    one, other = record.value
+    if other is None or one.word("Type") != other.word("Type"):
+        raise one.refuse("Type", "no second line of its type", "two lines in a row a pair")
+    kind = one.word("Type")
+    folder = kind.replace("{", "{{").replace("}", "}}")
+    images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
+    part = "_".join(kind.lower().replace("&", "and").split())
+    yield choose_pairs(one.word("Question ID"), images, [one.text("Statement"), other.text("Statement")], part)
 
 
 choice_benchmark(
@@ -111,4 +136,15 @@ choice_benchmark(
     folders={"images": "cola/images", "annotations": "cola"},
     files=("COLA_multiobjects_matching_benchmark.json",),
     source="annotations: the benchmark's public repository; images: the links in it",
+)
+choice_benchmark(
+    ChoiceReader(mmvp_items, mmvp_records, leads=("image_score",)),
+    name="mmvp",
+    question="Does each statement prefer its own of two images that CLIP finds alike?",
+    paper="Eyes Wide Shut? Exploring the Visual Shortcomings of Multimodal LLMs, arXiv 2401.06209",
+    licence="MIT",
+    size="135 items in 9 parts",
+    folders={"images": "mmvp/MLLM_VLM Images", "annotations": "mmvp"},
+    files=("Questions.csv",),
+    source="huggingface.co/datasets/MMVP/MMVP_VLM",
 )

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from PIL import Image
 
-from rococo_jax.benchmarks import mmvp
+from rococo_jax.benchmarks import two_by_two
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
@@ -283,8 +283,8 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
 
 def test_braces_in_a_folder_of_images_are_its_name(tmp_path):
     (tmp_path / "Questions.csv").write_text("Question ID,Type,Statement\n1,{a} b},one\n2,{a} b},two\n")
-    _, (record,) = mmvp.records(tmp_path / "Questions.csv")
-    (item,) = mmvp.items(record)
+    _, (record,) = two_by_two.mmvp_records(tmp_path / "Questions.csv")
+    (item,) = two_by_two.mmvp_items(record)
     assert [image.file for image in item.images] == ["{a} b}/1.jpg", "{a} b}/2.jpg"]
 
 

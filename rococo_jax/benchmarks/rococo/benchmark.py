@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
-from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
+from rococo_jax.benchmarks.coco import VAL2014, karpathy_test, part_files
 from rococo_jax.benchmarks.rococo.annotations import (
     CLEAN_FILE,
     AlteredCaptions,
@@ -31,7 +31,6 @@ from rococo_jax.benchmarks.settings import CONTROL, Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.downloads import Download
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_json
 
@@ -264,12 +263,7 @@ INFO = register(
         open=open_rococo,
         downloads=(
             karpathy_test("rococo/annotations"),
-            *(
-                Download(
-                    f"{_PUBLISHED}/{name}.json", f"rococo/annotations/{name}.json", "annotations", digest, 3_200_000
-                )
-                for name, digest in _HASHES.items()
-            ),
+            *part_files(_PUBLISHED, "rococo/annotations", _HASHES, 3_200_000),
             VAL2014,
         ),
     )

@@ -1,0 +1,68 @@
+"""Which of a few images does a text mean?
+
+SVO-Probes (arXiv 2106.09141): which of two images shows a sentence's subject, verb and object?
+
+`svo_probes.csv`: `sentence, pos_image_id, neg_image_id, subj_neg, verb_neg, obj_neg, ...`; images `ID.jpg`. A part is
+what is wrong in the other image. Links of the published list die; items without both images are left out with
+`allow_missing_images`.
+
+ImageCoDe (arXiv 2203.15867): which of ten similar images does the description mean?
+
+`test_data.json`, `valid_data.json`: `{set: {place: description}}`; images `SET/img0.jpg` to `img9.jpg`, the published
+form. Sets of photographs (`open-images-...`) are a part beside those of video frames, as in the paper.
+"""
+
+from collections.abc import Iterator
+
+from rococo_jax.benchmarks.choices.items import Item, Picture, choose_image
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.records import Record
+
+_PARTS = {"subj_neg": "subject", "verb_neg": "verb", "obj_neg": "object"}
+_IMAGES = 10
+
+
+def svo_items(record: Record) -> Iterator[Item]:
+    """A sentence, its image, and one with another subject, verb or object."""
+    wrong = [name for field, name in _PARTS.items() if record.word(field).lower() in ("true", "1")]
+    if len(wrong) != 1:
+        raise record.refuse(", ".join(_PARTS), f"{len(wrong)} that are true", "one of them true")
+    right, other = (record.image(f"{side}_image_id", "{}.jpg") for side in ("pos", "neg"))
+    yield choose_image(record.id, record.text("sentence"), right, [other], wrong[0])
+
+
+def imagecode_items(record: Record) -> Iterator[Item]:
+    """The descriptions of one set of images."""
+    folder = Record(record.source, record.id, {"set": record.id}).image("set")
+    images = [Picture(f"{folder.file}/img{place}.jpg") for place in range(_IMAGES)]
+    kind = "static" if "open-images" in record.id else "video"
+    for place in record.value if isinstance(record.value, dict) else [None]:
+        right = Record(record.source, record.id, {"place": place}).number("place")
+        if not 0 <= right < _IMAGES:
+            raise record.refuse("place", right, f"0 to {_IMAGES - 1}")
+        others = [image for image in images if image != images[right]]
+        yield choose_image(f"{record.id}/{right}", record.text(place), images[right], others, kind)
+
+
+choice_benchmark(
+    ChoiceReader(svo_items),
+    name="svo_probes",
+    question="Which of two images shows a sentence's subject, verb and object?",
+    paper="Probing Image-Language Transformers for Verb Understanding, arXiv 2106.09141",
+    licence="annotations CC BY 4.0; images under their owners' licences",
+    size="36,841 items in 3 parts, as far as the links live",
+    folders={"images": "svo_probes/images", "annotations": "svo_probes"},
+    files=("svo_probes.csv",),
+    source="annotations: the benchmark's public repository; images: the links in it, saved as ID.jpg",
+)
+choice_benchmark(
+    ChoiceReader(imagecode_items),
+    name="imagecode",
+    question="Which of ten similar images does the description mean?",
+    paper="Image Retrieval from Contextual Descriptions, arXiv 2203.15867",
+    licence="annotations MIT; images under the licences of their data sets",
+    size="2,302 descriptions in each of validation and test, with ten images each",
+    folders={"images": "imagecode/image-sets", "annotations": "imagecode"},
+    files=("valid_data.json",),
+    source="the links in the benchmark's public repository; the test split has no public answers",
+)
