@@ -1,18 +1,17 @@
 """A new kind of model and a new companion are one file each: found where they lie, used by the runner as they are."""
 
-import json
 import sys
 
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import rococo_jax
 from rococo_jax.evaluation import companions, models
 from rococo_jax.evaluation.models import model as contract
+from tests.support.pictures import retrieval_in
 
 KIND = '''
-"""Models that read the end of a caption: `ending:1` likes the image's own number, `ending:-1` any other."""
+"""Models that read a caption's number: `ending:1` likes the image's own, `ending:-1` any other."""
 import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
@@ -30,8 +29,8 @@ class Ending(Model):
         return {"sign": self.sign}
 
     def outcomes(self, benchmark, settings, cache) -> list[Outcome]:
-        own = np.array([[text[-1] == name[0] for text in benchmark.texts] for name in benchmark.images], float)
-        original = np.array([text.startswith("caption") for text in benchmark.texts], float)
+        own = np.array([[text[13] == name[0] for text in benchmark.texts] for name in benchmark.images], float)
+        original = np.array([text[-1].isdigit() for text in benchmark.texts], float)
         return [rank_by_similarities(task, self.sign * own + original / 2) for task in benchmark.tasks]
 
 
@@ -67,20 +66,7 @@ def with_own_files(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / f"{name}.py").write_text(text)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    (tmp_path / "images").mkdir()
-    (tmp_path / "annotations").mkdir()
-    items = []
-    for number in range(2):
-        Image.new("RGB", (8, 8), (number * 200, 0, 0)).save(tmp_path / "images" / f"{number}.png")
-        items.append(
-            {
-                "image": f"{number}.png",
-                "caption": [f"caption {k} of {number}" for k in range(5)]
-                + [f"altered {k} of {number}" for k in range(5)],
-            }
-        )
-    (tmp_path / "annotations" / "danger.json").write_text(json.dumps(items))
-    yield tmp_path
+    yield retrieval_in(tmp_path, 2, lambda number: [f"caption {k} of {number}" for k in range(5)], " altered")
     contract.OPENERS[:] = [opener for opener in contract.OPENERS if opener.__name__ != "open_ending"]
     for name in ("models.ending", "companions.counting"):
         sys.modules.pop(f"rococo_jax.evaluation.{name}", None)

@@ -5,9 +5,7 @@ import json
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
@@ -22,6 +20,7 @@ from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.model_series import evaluate_all
 from rococo_jax.models.flops import image_flops, text_flops
+from tests.support.pictures import retrieval_in
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
 SETTINGS = Settings(mixed_galleries=())
@@ -30,17 +29,7 @@ SETTINGS = Settings(mixed_galleries=())
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Six images with five captions each, and one variant."""
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    (folder / "images").mkdir()
-    items = []
-    for number in range(6):
-        Image.fromarray(rng.integers(0, 256, (36, 48, 3), np.uint8)).save(folder / "images" / f"{number}.png")
-        texts = random_captions(5, seed=number, longest=5)
-        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} q" for text in texts)]})
-    (folder / "annotations").mkdir()
-    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
-    return folder
+    return retrieval_in(tmp_path_factory.mktemp("data"), 6, lambda number: random_captions(5, number, longest=5))
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.models import DualEncoder, MatchingSpec, ModelSpec
 from rococo_jax.models.flops import matching_flops
 from rococo_jax.runtime import make_mesh
+from tests.support.pictures import retrieval_in
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import TEXT, VISION, perturbed, saved, torch, torch_ids, torch_pixels, transformers
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
@@ -75,19 +76,13 @@ def encoder(model):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Six images with five captions each, and one variant."""
-    folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
-    (folder / "images").mkdir()
-    items = []
-    for number in range(IMAGES):
-        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8).repeat(6, 0).repeat(6, 1)
-        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+
+    def captions(_: int) -> list[str]:
         # Of few lengths, since each is a program to compile.
-        texts = [" ".join(rng.choice(WORDS, words)) for words in rng.choice([3, 4, 5, 16], 5)]
-        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} q" for text in texts)]})
-    (folder / "annotations").mkdir()
-    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
-    return folder
+        return [" ".join(rng.choice(WORDS, words)) for words in rng.choice([3, 4, 5, 16], 5)]
+
+    return retrieval_in(tmp_path_factory.mktemp("data"), IMAGES, captions)
 
 
 @pytest.fixture(scope="module")

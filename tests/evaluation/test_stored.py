@@ -11,6 +11,7 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.metrics.change import METRICS as CHANGES
+from tests.support.pictures import retrieval_in
 from tests.support.tiny import random_captions
 
 IMAGES = 6
@@ -34,17 +35,10 @@ class Colours:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Data, the model's own results, the exported inputs, and the model's vectors of them, made by plain code."""
-    folder = tmp_path_factory.mktemp("world")
-    rng = np.random.default_rng(0)
-    for name in ("images", "annotations", "vectors", "scores"):
+    folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
+    retrieval_in(folder, IMAGES, lambda n: [f"{text} {n}" for text in random_captions(5, seed=n, longest=6)], " car")
+    for name in ("vectors", "scores"):
         (folder / name).mkdir()
-    items = []
-    for number in range(IMAGES):
-        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
-        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
-        texts = [f"{text} {number}" for text in random_captions(5, seed=number, longest=6)]
-        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} car" for text in texts)]})
-    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
     (folder / "model.py").write_text(MODEL)
     data = ["--images", str(folder / "images"), "--annotations", str(folder / "annotations"), *ASKED]
     assert main(["evaluate", f"{folder / 'model.py'}:Colours", *data, "--out", str(folder / "out" / "live")]) == 0
