@@ -98,11 +98,11 @@ def rank_and_difference_statistics(
                 which, start = np.array([tile]), tile * columns
                 if start < len(order) and needs is distractors:
                     which = np.array([tile, unaltered + tile])
-                    block = gallery_block(tiles, gallery_table, gallery_group, which, 2)
+                    block = gallery_block(tiles, gallery_table, gallery_group, which)
                     query_table.check_scores_with(gallery_table)
                     counting.count(block, order[start : start + columns], needs[:, which])
                 elif needs[:, tile].any():
-                    block = gallery_block(tiles, gallery_table, gallery_group, which, 1)
+                    block = gallery_block(tiles, gallery_table, gallery_group, which)
                     query_table.check_scores_with(gallery_table)
                     ranking.count(block, needs[:, which])
                 advance(int(np.count_nonzero(needs[:, which])))

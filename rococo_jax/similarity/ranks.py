@@ -15,7 +15,7 @@ Items are sorted by group first, so that the few pairs of tiles in which a query
 diagonal, and altered items have tiles of their own; all other pairs take a cheaper path.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,13 +60,12 @@ def rank_statistics(
     query_rows: Int[np.ndarray, "queries"] | None = None,
     gallery_rows: Int[np.ndarray, "gallery"] | None = None,
     mesh: jax.sharding.Mesh | None = None,
-    tiles_per_step: int = 1,
     source: str = "embeddings",
 ) -> RankStatistics:
     """Ranks each query's best own original among all gallery items but its own originals.
 
     The result has the same bits for any order of queries and gallery (indices, and what `published` makes of ties,
-    follow the gallery's order), any `tiles_per_step`, and any number of devices of one kind.
+    follow the gallery's order), and any number of devices of one kind.
 
     Args:
         queries: embeddings, in memory or a memory map. Scores are their dot products; give unit vectors for cosines.
@@ -77,7 +76,6 @@ def rank_statistics(
         query_rows: the row in `queries` of each query; all rows in order by default.
         gallery_rows: the row in `gallery` of each gallery item; all rows in order by default.
         mesh: queries are sharded over all its devices, the gallery is replicated; the first device alone by default.
-        tiles_per_step: how many gallery tiles go to the devices at once.
         source: their name in an error.
 
     Raises:
@@ -99,12 +97,12 @@ def rank_statistics(
     total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
         for needs in (positives, distractors):
-            wanted = np.flatnonzero(needs.any(axis=0))
-            for tiles in _in_steps(wanted, tiles_per_step):
-                block = gallery_block(gallery_tiles, gallery_table, gallery_group, tiles, tiles_per_step)
+            for tile in np.flatnonzero(needs.any(axis=0)).tolist():
+                which = np.array([tile])
+                block = gallery_block(gallery_tiles, gallery_table, gallery_group, which)
                 query_table.check_scores_with(gallery_table)
-                ranking.count(block, needs[:, tiles])
-                advance(int(np.count_nonzero(needs[:, tiles])))
+                ranking.count(block, needs[:, which])
+                advance(int(np.count_nonzero(needs[:, which])))
     return ranking.statistics()
 
 
@@ -228,14 +226,8 @@ def tile_needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
     return positives.astype(np.int32), distractors.astype(np.int32)
 
 
-def _in_steps(tiles: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(tiles), at_once):
-        yield tiles[start : start + at_once]
-
-
-def gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray, at_once: int) -> GalleryTiles:
-    """Reads some tiles of the gallery; the last block is padded with tiles that are skipped."""
-    which = np.pad(which, (0, at_once - len(which)), mode="edge")
+def gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray) -> GalleryTiles:
+    """Reads some tiles of the gallery."""
     items, filled = tiles.items[which], tiles.filled[which]
     return GalleryTiles(
         embeddings=table.take(items),
@@ -303,7 +295,6 @@ class Ranking:
 
     def count(self, block: GalleryTiles, needs: Int[np.ndarray, "tiles step"]) -> None:
         """Counts a block. The host reads the next meanwhile; the devices hold one at a time, to keep memory small."""
-        needs = np.pad(needs, ((0, 0), (0, len(block.altered) - needs.shape[1])))
         block = self.queries.replicate(block)
         jax.block_until_ready(self.counts)
         self.counts = self.step(self.counts, self.queries.tiles_of_queries, block, self.queries.of_tiles(needs))

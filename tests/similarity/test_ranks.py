@@ -118,12 +118,6 @@ def test_both_axes_of_a_mesh_share_the_queries(ranked):
     assert_same_bits(rank_statistics(queries, gallery, **groups, mesh=mesh), expected)
 
 
-@pytest.mark.parametrize("tiles_per_step", [2, 5])
-def test_rank_does_not_depend_on_how_much_is_taken_at_once(ranked, tiles_per_step):
-    queries, gallery, groups, expected = ranked
-    assert_same_bits(rank_statistics(queries, gallery, **groups, tiles_per_step=tiles_per_step), expected)
-
-
 def test_a_few_queries_rank_as_they_do_among_many(ranked):
     queries, gallery, groups, expected = ranked
     few = np.array([3, 699, 41])
