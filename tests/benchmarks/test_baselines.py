@@ -105,14 +105,20 @@ def test_published_texts_can_be_told_apart_without_images(real_data):
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
     training = tuple(caption for item in captions for caption in item["caption"])
 
-    def preferences(part: str) -> dict[str, np.ndarray]:
-        pairs = read_text_pairs(real_data / part)
-        return {
-            name: prefer(pairs.right, pairs.wrong) for name, prefer in text_baselines(pairs.texts, training).items()
-        }
+    def preferences(*parts: str) -> list[dict[str, np.ndarray]]:
+        """Of each part, by n-gram models that are fitted once for all."""
+        files = [read_text_pairs(real_data / part) for part in parts]
+        row = {text: number for number, text in enumerate(dict.fromkeys(text for each in files for text in each.texts))}
+        scorers = text_baselines(tuple(row), training)
+        rows = [(np.array([row[text] for text in pairs.texts]), pairs) for pairs in files]
+        return [
+            {name: prefer(place[pairs.right], place[pairs.wrong]) for name, prefer in scorers.items()}
+            for place, pairs in rows
+        ]
 
-    assert 100 * preferences("rococo/annotations/same_concept.json")["bigram"].mean() == pytest.approx(89.5, abs=2)
-    crepe = [preferences(f"compositionality/sugar_crepe/{part}.json") for part in PARTS]
+    (rococo,) = preferences("rococo/annotations/same_concept.json")
+    assert 100 * rococo["bigram"].mean() == pytest.approx(89.5, abs=2)
+    crepe = preferences(*(f"compositionality/sugar_crepe/{part}.json" for part in PARTS))
     mean = {name: 100 * np.concatenate([of_part[name] for of_part in crepe]).mean() for name in crepe[0]}
     assert mean["bigram"] == pytest.approx(79.7, abs=2)
     # 7.6 % have equal bags, of which each counts one half.

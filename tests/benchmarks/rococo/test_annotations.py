@@ -254,8 +254,8 @@ def test_normalising_removes_case_and_final_punctuation_alone(text, normalised):
 
 
 @pytest.mark.real_data
-def test_the_published_files_are_read_whole(real_data):
-    found = read_annotation_folder(real_data / "rococo/annotations")
+def test_the_published_files_are_read_whole(published):
+    found = published
     assert list(found.variants) == ["same_concept", "diff_concept", "rand_voca", "danger"]
     assert len(found.clean) == 5000 and sum(len(item.captions) for item in found.clean) == 25_010
     assert [path.name for path in found.ignored] == ["coco_karpathy_val.json"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet, read_annotation_folder
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet
 from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file, tasks_of_set
 from rococo_jax.data.captions import CaptionedImage
 
@@ -97,11 +97,6 @@ def test_strict_leaves_columns_of_no_ops_out_of_the_gallery():
 def test_plain_captions_give_the_clean_tasks_alone():
     benchmark = tasks_of_file(list(CLEAN))
     assert list(tasks_of(benchmark)) == [("image_to_text", "clean"), ("text_to_image", "clean")]
-
-
-@pytest.fixture(scope="module")
-def published(real_data):
-    return read_annotation_folder(real_data / "rococo" / "annotations")
 
 
 @pytest.mark.real_data
