@@ -13,12 +13,15 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+
+# Before the package, whose modules it checks as they are imported.
+from tests.support import types
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from pathlib import Path
 
 import jax
-import jaxtyping
 import pytest
 
 from rococo_jax.cores import usable_cores
@@ -88,18 +91,16 @@ def usage() -> tuple[float, float]:
     return own.ru_maxrss / 2**20, own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
+@pytest.fixture(autouse=True)
+def types_are_checked():
+    """Types and shapes, at the first calls of every function."""
+    types.begin_test()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real images, captions and towers; a test that asks for it is marked `real_data`."""
     return require_real_data()
-
-
-@pytest.fixture
-def without_type_checks():
-    """For tests over whole published files, where checking types at every call (as small inputs do) takes most time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session", params=[1, 2, pytest.param(4, marks=pytest.mark.thorough), 8])
@@ -120,6 +121,7 @@ def compiled_programs_are_kept(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
     """Compiles by the file's room or mark; drops the file's programs at its end, which would take gigabytes."""
+    types.begin_file()
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()

@@ -99,7 +99,6 @@ def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, capsys, val
 
 
 @pytest.mark.real_data
-@pytest.mark.usefixtures("without_type_checks")
 def test_published_texts_can_be_told_apart_without_images(real_data):
     """Figures of another bigram model, with other captions and smoothing: 89.5 (same_concept), 79.7 (SugarCrepe)."""
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())

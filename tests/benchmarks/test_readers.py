@@ -414,7 +414,7 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys):
     ("name", "items", "images"),
     [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041), ("coco_order", 1405, 281)],
 )
-def test_the_published_files_are_read_whole(name, items, images, real_data, without_type_checks):
+def test_the_published_files_are_read_whole(name, items, images, real_data):
     texts_alone = name == "hard_positives"
     folders = {"images": real_data / "coco" / ("none" if texts_alone else "images")}
     folders["annotations"] = real_data / ("coco" if name == "coco_order" else f"compositionality/{name}")
@@ -445,7 +445,7 @@ def test_verify_reports_what_is_odd_about_items(tmp_path, capsys):
 
 
 @pytest.mark.real_data
-def test_verify_finds_the_published_quirks(real_data, without_type_checks):
+def test_verify_finds_the_published_quirks(real_data):
     info = find_benchmark("sugarcrepe")
     report = audit_choices(info, real_data / "compositionality" / "sugar_crepe")
     assert report["items"] == 7511 and report["images"]["named"] == 1560

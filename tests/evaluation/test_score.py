@@ -88,7 +88,7 @@ def text_to_image_by_sorting(scores, owner, altered):
 
 
 @pytest.mark.parametrize("images", [500, pytest.param(5000, marks=pytest.mark.thorough)])
-def test_score_equals_the_published_definitions(images, tmp_path, without_type_checks):
+def test_score_equals_the_published_definitions(images, tmp_path):
     items = write_annotation(tmp_path / "same_concept.json", images, with_six=10)
     owner, altered = columns_of(items)
     scores = tie_free_scores(owner, altered, images)

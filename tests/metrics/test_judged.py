@@ -98,7 +98,7 @@ def test_sampled_correlation_takes_one_pair_of_half_the_queries():
 
 
 @pytest.mark.real_data
-def test_the_real_judgements_are_read(real_data, without_type_checks):
+def test_the_real_judgements_are_read(real_data):
     pytest.importorskip("eccv_caption")
     folders = {"images": real_data / "coco" / "images", "captions": real_data / "rococo" / "annotations"}
     asked = Settings(allow_missing_images=True)

@@ -21,13 +21,10 @@ from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state
 from rococo_jax.training.step import make_step
 from tests.support import step_oracle
+from tests.support.programs import QUICK
 from tests.support.step_oracle import After
 from tests.support.tiny import drawn_parameters
 
-# A fifth of the time of a compilation. XLA's fusion emitters take more of it than LLVM does; a JAX from 0.11 on has no
-# switch for them.
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-QUICK |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 PAIRS, TOKENS, SIDE, WIDTH, LAYERS, END = 8, 8, 16, 16, 2, 2
 PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.3, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 

@@ -24,7 +24,7 @@ from rococo_jax.training.text_padding import (
 )
 from tests.support.input_world import make_world
 from tests.support.paths import CHECKOUT
-from tests.support.step_cases import QUICK
+from tests.support.programs import QUICK
 from tests.support.tiny import drawn_parameters, tiny_spec
 
 ALTERED = {"losses__sc__weight": 1.0, "losses__sc__count": 2, "batch_size": 8}

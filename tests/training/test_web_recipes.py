@@ -28,8 +28,9 @@ from rococo_jax.training.step import lower_step
 from rococo_jax.training.throughput import step_flops
 from tests.support.input_world import IMAGES, make_world, pixels_of
 from tests.support.paths import CHECKOUT
+from tests.support.programs import QUICK
 from tests.support.step_cases import PREPROCESSING as OF_CASES
-from tests.support.step_cases import QUICK, TOKENS, Case, run, spec_of
+from tests.support.step_cases import TOKENS, Case, run, spec_of
 from tests.support.tiny import tiny_spec
 from tests.support.training_pairs import PREPROCESSING
 

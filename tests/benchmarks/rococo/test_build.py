@@ -100,7 +100,7 @@ def test_plain_captions_give_the_clean_tasks_alone():
 
 
 @pytest.mark.real_data
-def test_the_published_files_give_the_published_sizes(published, without_type_checks):
+def test_the_published_files_give_the_published_sizes(published):
     tasks = tasks_of(tasks_of_set(published))
     for variant in ("same_concept", "diff_concept", "rand_voca", "danger"):
         task = tasks["image_to_text", variant]
@@ -111,7 +111,7 @@ def test_the_published_files_give_the_published_sizes(published, without_type_ch
 
 
 @pytest.mark.real_data
-def test_strict_leaves_out_the_no_ops_of_danger(published, without_type_checks):
+def test_strict_leaves_out_the_no_ops_of_danger(published):
     tasks = tasks_of(tasks_of_set(published, "strict"))
     # 3 equal their original word for word, which is the published count; case and final punctuation hide no other.
     assert len(tasks["image_to_text", "danger"].gallery) == 50_010 - 3

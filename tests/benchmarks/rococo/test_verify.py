@@ -100,7 +100,7 @@ def test_clean_captions_alone_can_be_verified(tmp_path, capsys):
 
 
 @pytest.mark.real_data
-def test_the_published_files_have_the_quirks_that_are_known(published, real_data, without_type_checks):
+def test_the_published_files_have_the_quirks_that_are_known(published, real_data):
     report = inspect_annotations(published, real_data / "coco/images")
     clean, variants = report["clean"], report["variants"]
     assert (clean["images"], clean["captions"], clean["captions_per_image"]) == (5000, 25_010, {"5": 4990, "6": 10})
