@@ -35,6 +35,8 @@ from rococo_jax.models.spec import RotarySpec
 
 # True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
 AttentionMask = Bool[Array, "#b #h #q k"]
+# What JAX calls the platform of NVIDIA's and AMD's; a described one is "cuda".
+GPUS = ("gpu", "cuda")
 # Tokens from which the kernel is used on TPUs. Shorter weights stay on the chip between XLA's two products, and the
 # kernel's padding (lengths to multiples of 128, heads to 128) costs more than it saves.
 _SHORTEST_FOR_SPLASH = 512
@@ -147,7 +149,7 @@ class FusedAttention:
 def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
     """The implementation of attention on the devices of `mesh` in `dtype`; None for the einsum."""
     device = mesh.devices.flat[0]
-    kind = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(device.platform)
+    kind = {**dict.fromkeys(GPUS, "cudnn"), "tpu": "splash"}.get(device.platform)
     if kind is None or jnp.dtype(dtype) != jnp.bfloat16:
         return None
     # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").

@@ -13,6 +13,7 @@ what a block computes is held for one part at a time, and nothing is embedded ag
 """
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -41,6 +42,7 @@ def loss_and_gradients(
     parts: int = 1,
     kept: int = 1,
     mesh: Mesh | None = None,
+    unrolled: bool = False,
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     """The loss, its parts, and the gradient with respect to `parameters`.
 
@@ -52,6 +54,8 @@ def loss_and_gradients(
         parts: micro-batches that go through the towers one after the other; each has rows of every device.
         kept: K above, 1 to `parts`.
         mesh: the devices that the rows are split over.
+        unrolled: whether the kept parts are lines of the program instead of turns of a loop: what a part keeps of its
+            blocks is then not copied from the loop over blocks into that over parts. The program is longer.
     """
     if parts == 1:
 
@@ -68,11 +72,17 @@ def loss_and_gradients(
     def embed_each(parameters: Parameters, chunks: Rows) -> Embedded:
         return jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
 
+    def embed_held(parameters: Parameters) -> Embedded:
+        if not unrolled:
+            return embed_each(parameters, held)
+        embedded = [embed(parameters, jax.tree.map(itemgetter(part), held)) for part in range(kept)]
+        return jax.tree.map(lambda *each: jnp.stack(each), *embedded)
+
     held, others = split(rows)
     of_others = embed_each(parameters, others) if kept < parts else None
     # Activations are not held while the others are embedded, nor while they are embedded again.
     held, of_others = jax.lax.optimization_barrier((held, of_others))
-    embedded, pull_held = jax.vjp(lambda parameters: embed_each(parameters, held), parameters)
+    embedded, pull_held = jax.vjp(embed_held, parameters)
     if kept < parts:
         embedded = jax.tree.map(lambda *both: jnp.concatenate(both), embedded, of_others)
     embedded = jax.tree.map(lambda array: _from_parts(array, mesh), embedded)

@@ -22,7 +22,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field, active_fields, active_terms
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.attention import GPUS, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
@@ -65,6 +65,8 @@ def make_step(
     schedule = make_schedule(config.optimizer, config.steps)
     fields, inputs = active_fields(config.losses), active_inputs(config.losses)
     embed_all = make_embed(config, spec, preprocessing, mesh)
+    # On CPUs the kept parts of an unrolled program take twice the memory; for TPUs it was not compiled.
+    unrolled = mesh.devices.flat[0].platform in GPUS
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
         frozen, start = without_teacher(frozen)
@@ -84,7 +86,7 @@ def make_step(
 
         value, parts, gradients = loss_and_gradients(
             embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
-            kept=config.kept_micro_batches, mesh=mesh,
+            kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))

@@ -10,7 +10,8 @@ import pytest
 from rococo_jax.training.grad_cache import check_parts, loss_and_gradients
 
 ROWS, WIDTH, LAYERS = 64, 32, 3
-PLANS = [(1, 1), (2, 1), (4, 1), (4, 3), (4, 4)]
+# Parts, how many are kept, and whether these are unrolled.
+PLANS = [(1, 1, False), (2, 1, False), (4, 1, False), (4, 3, False), (4, 4, False), (4, 3, True), (4, 4, True)]
 # Two products of a layer and row in the forward pass, and twice as many in the backward pass.
 FORWARD = 2 * ROWS * WIDTH * WIDTH * 2 * LAYERS
 
@@ -41,18 +42,18 @@ def tower(width: int = WIDTH, rows: int = ROWS):
     }
 
 
-def program(parts, kept, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
+def program(parts, kept, unrolled=False, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
     parameters, read = tower(width, rows)
 
     def compute(parameters, read):
-        return loss_and_gradients(embed, loss, parameters, read, parts=parts, kept=kept)
+        return loss_and_gradients(embed, loss, parameters, read, parts=parts, kept=kept, unrolled=unrolled)
 
     return jax.jit(compute), parameters, read
 
 
-@pytest.mark.parametrize(("parts", "kept"), PLANS)
-def test_gradients_are_those_of_the_whole_batch(parts, kept):
-    compute, parameters, read = program(parts, kept)
+@pytest.mark.parametrize(("parts", "kept", "unrolled"), PLANS)
+def test_gradients_are_those_of_the_whole_batch(parts, kept, unrolled):
+    compute, parameters, read = program(parts, kept, unrolled)
     value, pieces, gradients = compute(parameters, read)
     whole = jax.value_and_grad(lambda parameters: loss(embed(parameters, read), parameters)[0])
     wanted_value, wanted = whole(parameters)
@@ -62,10 +63,10 @@ def test_gradients_are_those_of_the_whole_batch(parts, kept):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("parts", "kept"), PLANS)
-def test_what_is_not_kept_is_embedded_again(parts, kept):
+@pytest.mark.parametrize(("parts", "kept", "unrolled"), PLANS)
+def test_what_is_not_kept_is_embedded_again(parts, kept, unrolled):
     """Blocks computed again are one forward pass less the last product, which no gradient needs."""
-    compute, parameters, read = program(parts, kept)
+    compute, parameters, read = program(parts, kept, unrolled)
     jaxpr = jax.make_jaxpr(compute)(parameters, read)
     rematerialised = FORWARD / 2
     again = (1 - kept / parts) * FORWARD if parts > 1 else 0
