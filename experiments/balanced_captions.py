@@ -1,7 +1,7 @@
 """What scorers without the image get on balanced captions: n-gram models, length, and a trained classifier.
 
     python experiments/balanced_captions.py --reference coco/captions_train.json --captions coco/captions_test.json \
-        --out out/balanced [--operations replace,add] [--variants rand_voca] [--trained-on 1000] [--apart]
+        --out out/balanced [--operations replace] [--variants rand_voca] [--trained-on 1000] [--apart]
 
 For each operation and variant the captions of --captions are altered and balanced against --reference. The n-gram
 models and the length are those of `rococo baselines`. The classifier is a logistic regression on words and word pairs,
@@ -30,7 +30,7 @@ from rococo_jax.perturb.text.ngrams import words_of
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.storage import read_json, write_json
 
-OPERATIONS, VARIANTS = ("replace", "add", "negate", "swap"), ("same_concept", "diff_concept", "rand_voca")
+OPERATIONS, VARIANTS = ("replace", "swap"), ("same_concept", "diff_concept", "rand_voca")
 _CHOSEN_BY = (0.03, 0.1, 0.3, 1.0)
 
 

@@ -55,7 +55,7 @@ class Options:
     any_number: bool = False
     any_article: bool = False
     balance: bool = False
-    operation: Literal["replace", "swap", "add", "negate"] | None = None
+    operation: Literal["replace", "swap"] | None = None
     reference: Annotated[str | None, Option("FILE")] = None
     method: Literal["remove", "mask"] = "remove"
     dtype: Literal["float32", "bfloat16"] = "float32"

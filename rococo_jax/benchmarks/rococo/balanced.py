@@ -1,8 +1,4 @@
-"""Balanced sets of altered captions as annotations: with every caption's alteration a true rewording of it.
-
-In `add` and `negate` the originals of the annotation are captions with a true detail more, since the altered ones have
-a wrong detail more. Such a file stands in a folder of its own: the variants of a folder share their originals.
-"""
+"""Balanced sets of altered captions as annotations: with every caption's alteration a true rewording of it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -51,20 +47,17 @@ def balance_captions(
         unaltered[NOT_BALANCED] += all_made[-1].count(None)
         if on_progress is not None:
             on_progress(len(all_made[-1]))
-    unaltered[SURPLUS] = _halve(all_made)
+    unaltered[SURPLUS] = _halve(images, all_made)
     for image, made in zip(images, all_made, strict=True):
-        originals = tuple(
-            caption if each is None else each.original for each, caption in zip(made, image.captions, strict=True)
-        )
         altered = tuple(None if each is None else each.caption for each in made)
-        items.append(AlteredCaptions(image.image, originals, altered))
+        items.append(AlteredCaptions(image.image, image.captions, altered))
         alterations.append(tuple(made))
-        reworded = (reword(original, alterer.reference.lexicon, alterer.seed) for original in originals)
+        reworded = (reword(caption, alterer.reference.lexicon, alterer.seed) for caption in image.captions)
         positives.append(tuple(each[0].caption if each else None for each in reworded))
     return BalancedSet(alterer.variant, tuple(items), tuple(alterations), dict(+unaltered), tuple(positives))
 
 
-def _halve(made: list[list[BalancedAlteration | None]]) -> int:
+def _halve(images: Sequence[CaptionedImage], made: list[list[BalancedAlteration | None]]) -> int:
     """Takes out, in an order by hash, alterations whose gain has the sign of the most, until one is left over or none.
 
     Coins fall so by chance in a small set; in a half each, n-gram models of the reference are at 50 %.
@@ -72,10 +65,10 @@ def _halve(made: list[list[BalancedAlteration | None]]) -> int:
     Returns how many are taken out.
     """
     by_sign: dict[bool, list[tuple[str, int, int]]] = {True: [], False: []}
-    for row, alterations in enumerate(made):
-        for place, each in enumerate(alterations):
+    for row, (image, alterations) in enumerate(zip(images, made, strict=True)):
+        for place, (caption, each) in enumerate(zip(image.captions, alterations, strict=True)):
             if each is not None:
-                by_sign[each.gain[0] > 0].append((hash_json([each.original, each.caption]), row, place))
+                by_sign[each.gain[0] > 0].append((hash_json([caption, each.caption]), row, place))
     few, many = sorted(by_sign.values(), key=len)
     surplus = max(0, len(many) - len(few) - 1)
     for _, row, place in sorted(many)[:surplus]:

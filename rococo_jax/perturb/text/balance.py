@@ -2,11 +2,6 @@
 
     replace   another word in place of a noun or an attribute
     swap      two words of the caption change places
-    add       a detail more: "a man riding a horse" -> "... near a fence"; the original gets a true detail
-    negate    "... with no horse", where the image's captions name a horse; the original gets a true negation
-
-In `add` and `negate` both texts grow: where only altered captions had another detail or a "no", length and the word
-would give them away. True details come from the other captions of the image.
 
 How it is balanced: each caption has many proposals, each with the gains g = log P(altered) - log P(original) of the
 2-gram and 3-gram models of reference captions. Two proposals with opposite gains are chosen, those nearest to g and -g,
@@ -24,12 +19,11 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import regex
 
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import OPERATIONS, VARIANTS
@@ -56,27 +50,20 @@ from rococo_jax.perturb.text.word_exchange import (
 from rococo_jax.perturb.text.words import replace_word, split_words
 
 BALANCED_VARIANTS = tuple(variant for variant in VARIANTS if variant != "danger")
-_DETAIL = regex.compile(
-    r"\b((?:with|near|beside|behind|by|in front of|next to|under|above|in|on|at|over|against|inside)"
-    r" (?:an?|the|some|two|three) (?:[a-z]+ )?)([a-z]+)"
-    r"(?=[.,]?\s*$|[.,]? (?:and|with|near|in|on|at|while|by|next|that|is|are|as|to)\b)",
-    regex.IGNORECASE,
-)
-_FINAL_STOP = regex.compile(r"\s*[.!]?\s*$")
+# Exchanged words by their index, and the concept of the first.
+_Way = tuple[dict[int, str], str]
 
 
 @dataclass(frozen=True)
 class BalancedAlteration(Alteration):
-    """An altered caption and the text that it is compared with.
+    """An altered caption.
 
     Attributes:
-        original: the caption, in `add` and `negate` with a true detail more.
         operation: which one.
         gain: by how much the altered text is more probable, order 2 and order 3.
         comes, goes: the words and word pairs that come in and go out.
     """
 
-    original: str
     operation: str
     gain: tuple[float, float]
     comes: tuple[Words, ...] = field(repr=False)
@@ -87,14 +74,6 @@ class BalancedAlteration(Alteration):
         return {**super().record(), "operation": self.operation, "gain": [round(value, 4) for value in self.gain]}
 
 
-class _Exchanges(NamedTuple):
-    """Ways to alter one text: each exchanges words at some indices, with the concept of the first."""
-
-    original: str
-    words: Words
-    ways: list[tuple[dict[int, str], str]]
-
-
 @dataclass(frozen=True)
 class BalancedAlterer:
     """Alters captions by one operation; stands where a `CaptionAlterer` does.
@@ -102,7 +81,7 @@ class BalancedAlterer:
     Attributes:
         variant: same_concept, diff_concept or rand_voca: which words may stand in place of which.
         reference: captions of other images, as those of a training set.
-        operation: replace, swap, add or negate.
+        operation: replace or swap.
         seed: of all choices.
         balance: what was fitted to the reference (`fit_balance`).
         proposals: drawn words a caption; with more, fewer captions are left unaltered.
@@ -161,16 +140,14 @@ class BalancedAlterer:
 
     def propose(self, caption: str, originals: Iterable[str], draw: int) -> list[BalancedAlteration]:
         """All proposals that an alteration is chosen from; arguments as those of `alter`."""
-        random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
-        originals = tuple(originals)
-        present, left_out = self._of_image(originals)
+        words, (present, left_out) = words_of(caption), self._of_image(tuple(originals))
         if self.operation == "replace":
-            exchanges = self._replace(caption, present, random)
-        elif self.operation == "swap":
-            exchanges = self._swap(caption)
+            random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
+            ways = self._replacements(words, present, random)
         else:
-            exchanges = self._extend(caption, originals, present, random)
-        return list(dict.fromkeys(each for some in exchanges for each in self._altered(some, left_out)))
+            ways = self._swaps(caption, words)
+        gains = self.reference.ngrams.gains(words, (exchange for exchange, _ in ways), left_out)
+        return list(dict.fromkeys(self._altered(caption, words, *each) for each in zip(ways, gains, strict=True)))
 
     def swap_of(self, proposals: Sequence[BalancedAlteration]) -> BalancedAlteration | None:
         """The swap of a caption: one that makes it more probable, where there is one."""
@@ -178,17 +155,14 @@ class BalancedAlterer:
         chosen = rises or [each for each in proposals if max(each.gain) < 0]
         return min(chosen, key=lambda each: _hash([self.seed, "swap", each.caption]), default=None)
 
-    def _altered(self, exchanges: _Exchanges, left_out: Mapping) -> Iterator[BalancedAlteration]:
-        original, words, ways = exchanges
-        spans = split_words(original) if ways else ()
-        gains = self.reference.ngrams.gains(words, (exchange for exchange, _ in ways), left_out)
-        for (exchange, concept), gain in zip(ways, gains, strict=True):
-            text, place = original, next(iter(exchange))
-            for index, new in sorted(exchange.items(), reverse=True):
-                text = replace_word(text, spans[index], new)
-            rounded = round(gain[0], DECIMALS), round(gain[1], DECIMALS)
-            yield BalancedAlteration(text, place, words[place], exchange[place], concept, None, original,
-                                     self.operation, rounded, *changed(words, exchange))  # fmt: skip
+    def _altered(self, caption: str, words: Words, way: _Way, gain: tuple[float, float]) -> BalancedAlteration:
+        (exchange, concept), spans, text = way, split_words(caption), caption
+        place = next(iter(exchange))
+        for index, new in sorted(exchange.items(), reverse=True):
+            text = replace_word(text, spans[index], new)
+        rounded = round(gain[0], DECIMALS), round(gain[1], DECIMALS)
+        return BalancedAlteration(text, place, words[place], exchange[place], concept, None, self.operation, rounded,
+                                  *changed(words, exchange))  # fmt: skip
 
     def _of_image(self, originals: tuple[str, ...]) -> tuple[frozenset[str], Mapping]:
         """The words of an image's captions, and their n-grams among the reference's."""
@@ -202,25 +176,22 @@ class BalancedAlterer:
     def _slots(self, words: Words) -> tuple[Slot, ...]:
         return find_slots(words, self.reference.lexicon, attributes=self.variant != "diff_concept")
 
-    def _may_stand(self, words: Sequence[str], slot: Slot, new: str, present: frozenset[str]) -> bool:
-        lexicon = self.reference.lexicon
-        is_change = alters(words[slot.index], new, lexicon) and is_new(new, present, lexicon)
-        return is_change and fits_article(words, slot.index, new)
-
-    def _replace(self, caption: str, present: frozenset[str], random: np.random.Generator) -> Iterator[_Exchanges]:
-        words = words_of(caption)
-        if not (slots := self._slots(words)):
-            return
+    def _replacements(self, words: Words, present: frozenset[str], random: np.random.Generator) -> list[_Way]:
+        lexicon, slots = self.reference.lexicon, self._slots(words)
+        if not slots:
+            return []
         chosen, draws = random.integers(len(slots), size=self.proposals), random.random(self.proposals)
-        yield _Exchanges(caption, words, [
+        return [
             ({slot.index: new}, slot.concept)
             for number, slot in enumerate(slots)
             for new in dict.fromkeys(self.words.draw(slot, draws[chosen == number]))
-            if self._may_stand(words, slot, new, present)
-        ])  # fmt: skip
+            if alters(words[slot.index], new, lexicon)
+            and is_new(new, present, lexicon)
+            and fits_article(words, slot.index, new)
+        ]
 
-    def _swap(self, caption: str) -> Iterator[_Exchanges]:
-        words, spans, ways = words_of(caption), split_words(caption), []
+    def _swaps(self, caption: str, words: Words) -> list[_Way]:
+        spans, ways = split_words(caption), []
         for one, other in itertools.combinations(self._slots(words), 2):
             first, second = words[one.index], words[other.index]
             same = one.concept == other.concept
@@ -235,33 +206,7 @@ class BalancedAlterer:
             fits = fits_article(words, one.index, second) and fits_article(words, other.index, first)
             if one.plural == other.plural and fits and alters(first, second, self.reference.lexicon):
                 ways.append(({one.index: second, other.index: first}, one.concept))
-        yield _Exchanges(caption, words, ways)
-
-    def _extend(
-        self, caption: str, originals: tuple[str, ...], present: frozenset[str], random: np.random.Generator
-    ) -> Iterator[_Exchanges]:
-        """`add` and `negate`: the caption with a true and with a wrong ending."""
-        lexicon, own = self.reference.lexicon, frozenset(words_of(caption))
-        stop = "." if caption.rstrip().endswith(".") else ""
-        for opening, noun in self._details([text for text in originals if text != caption]):
-            if not is_new(noun, own, lexicon):
-                continue
-            opening = "with no " if self.operation == "negate" else opening
-            text = _FINAL_STOP.sub("", caption, count=1) + " " + opening
-            words = (*words_of(text), noun)
-            slot = find_slots(words, lexicon)[-1]
-            for other in dict.fromkeys(self.words.draw(slot, random.random(self.proposals // 4))):
-                if self._may_stand(words, slot, other, present):
-                    true, wrong = (other, noun) if self.operation == "negate" else (noun, other)
-                    way = {len(words) - 1: wrong}, slot.concept
-                    yield _Exchanges(text + true + stop, (*words[:-1], true), [way])
-
-    def _details(self, captions: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(opening, noun) of details that captions end a phrase with: ("near a ", "fence")."""
-        for caption in captions:
-            for match in _DETAIL.finditer(caption):
-                if self.reference.lexicon.find(match[2]) is not None:
-                    yield match[1].lower(), match[2].lower()
+        return ways
 
 
 def balanced_alterer(

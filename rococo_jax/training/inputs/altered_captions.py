@@ -18,6 +18,7 @@ from rococo_jax.data.tar_pairs import TarPairs
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
+from rococo_jax.perturb.text import OPERATIONS
 from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.lexicon import open_lexicon
@@ -90,9 +91,10 @@ def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
     seed = POOL_SEED if "text" in cached_sides(config) else config.seed
     if config.losses.sc.balance:
         operations = config.losses.sc.operations.split(",")
-        if not set(operations) <= {"replace", "swap"}:
-            wanted = "'replace', 'swap' or both: the others alter the caption beside the altered one"
-            raise InputError("config", "losses.sc.operations", repr(config.losses.sc.operations), wanted)
+        if not set(operations) <= set(OPERATIONS):
+            raise InputError(
+                "config", "losses.sc.operations", repr(config.losses.sc.operations), "replace, swap or both"
+            )
         reference = ReferenceCaptions(list(CaptionsOfSource(making.source)), lexicon)
         kinds = [(variant, operation) for operation in operations for variant in variants]
         return [balanced_alterer(variant, reference, operation, seed) for variant, operation in kinds]
