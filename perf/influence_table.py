@@ -47,7 +47,7 @@ def write(path: str, count: int, port: int, number: int, stop_after: int | None)
     os.environ["JAX_PLATFORMS"] = "cpu"
     from rococo_jax.encoders import Encoder
     from rococo_jax.perturb.text import influence_table
-    from rococo_jax.runtime import distributed_run
+    from rococo_jax.processes import distributed_run
 
     def word_influence(encoder, captions, **choices):
         drawn = np.random.default_rng(0).random((64, 11)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Setup of JAX for every command: the persistent compilation cache, the processes (`processes.py`), the device mesh."""
+"""Setup of JAX for every command: the persistent compilation cache, options of GPUs, the device mesh."""
 
 import importlib.util
 import os
@@ -13,20 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.processes import barrier, coordination, distributed_run, initialize_distributed, on_any_process
-
-__all__ = [
-    "AXES",
-    "barrier",
-    "cache_folder",
-    "distributed_run",
-    "enable_compilation_cache",
-    "initialize_distributed",
-    "make_mesh",
-    "on_any_process",
-    "rows_of",
-    "set_gpu_options",
-]
+from rococo_jax.processes import coordination
 
 AXES = ("data", "fsdp")
 

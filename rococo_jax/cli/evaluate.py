@@ -62,7 +62,8 @@ class Options:
 
 def run(options: Options) -> int:
     """Evaluates every model, prints the table, writes the report. Returns 1 where a model failed."""
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
+    from rococo_jax.processes import distributed_run
+    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
 
     set_gpu_options()
     with distributed_run():

@@ -33,7 +33,8 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache
+    from rococo_jax.processes import distributed_run
+    from rococo_jax.runtime import enable_compilation_cache
 
     with distributed_run():
         enable_compilation_cache()

@@ -78,7 +78,8 @@ def run(options: Options, overrides: Sequence[str]) -> int:
     import os
 
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
+    from rococo_jax.processes import distributed_run
+    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
     from rococo_jax.sweep.plan import make_plan
 
     plan = make_plan(

@@ -50,7 +50,8 @@ class Options:
 def run(options: Options, overrides: Sequence[str]) -> int:
     """Trains, or goes on with the run in the workdir."""
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
-    from rococo_jax.runtime import distributed_run, enable_compilation_cache, set_gpu_options
+    from rococo_jax.processes import distributed_run
+    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
     from rococo_jax.training.config import flat, read_config
 
     config = read_config(options.config, overrides)

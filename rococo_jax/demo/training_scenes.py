@@ -17,8 +17,9 @@ from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.processes import barrier
 from rococo_jax.progress import progress
-from rococo_jax.runtime import barrier, cache_folder
+from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_directory, hash_json
 
 IMAGE_SIZE, DIM, CONTEXT_LENGTH = 96, 96, 48

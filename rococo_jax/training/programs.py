@@ -15,8 +15,8 @@ import jax
 from jax.sharding import Mesh
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.processes import barrier
 from rococo_jax.progress import say
-from rococo_jax.runtime import barrier
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import Step

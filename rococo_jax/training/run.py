@@ -32,8 +32,8 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.run_checkpoints import CHECKPOINTS, ORIGIN
 from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import place_parameters
-from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.runtime import barrier, make_mesh, on_any_process, rows_of
+from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
+from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config

@@ -4,11 +4,11 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import pytest
 
-from rococo_jax.processes import Coordination
 from rococo_jax.training.hooks import stop as requests
 from rococo_jax.training.hooks.stop import SAVE, STOPS, TERMINATE, Requests
 
@@ -64,7 +64,9 @@ class Steps:
 def test_all_processes_act_after_the_same_step_and_soon(seed, monkeypatch):
     service, numbers, steps = Service(), threading.local(), Steps()
     monkeypatch.setattr(jax, "process_count", lambda: PROCESSES)
-    monkeypatch.setattr(requests, "coordination", lambda: Coordination(service, numbers.value, PROCESSES))
+    monkeypatch.setattr(
+        requests, "coordination", lambda: SimpleNamespace(client=service, number=numbers.value, count=PROCESSES)
+    )
     monkeypatch.setattr(requests, "_runs", [0] * PROCESSES)
     monkeypatch.setattr(requests, "next", lambda runs: runs[0], raising=False)
     # Two ask at once, and a stop follows a save closely.

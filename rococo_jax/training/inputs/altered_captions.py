@@ -24,9 +24,8 @@ from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influe
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
-from rococo_jax.processes import broadcast_from_process_0
+from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
-from rococo_jax.runtime import barrier
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
 
