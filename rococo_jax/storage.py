@@ -189,6 +189,19 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+@contextlib.contextmanager
+def text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
+    """Raises InputError where the block reads a file that is missing, a folder, or not UTF-8."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", wanted) from None
+    except IsADirectoryError:
+        raise InputError(path, "file", "a folder", wanted) from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
+
+
 def read_json(path: str | os.PathLike, wanted: str) -> Any:
     """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
@@ -205,15 +218,10 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
         return value
 
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+        with text_file(path, wanted):
+            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
     except RecursionError:
         raise InputError(path, "JSON", "values nested too deeply", wanted) from None
-    except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
-    except IsADirectoryError:
-        raise InputError(path, "file", "a folder", wanted) from None
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None

@@ -16,7 +16,7 @@ from typing import Any
 
 from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, kind_of, read_jsonl
 from rococo_jax.errors import InputError
-from rococo_jax.storage import is_url
+from rococo_jax.storage import is_url, text_file
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -186,17 +186,15 @@ def _json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if not Path(path).is_file():
-        raise InputError(path, "file", "a folder" if Path(path).is_dir() else "nothing there", _WANTED)
     number = 0
-    try:
-        # `newline=""` leaves line breaks inside quotes to the reader.
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            delimiter = _delimiter_of(path, first, columns)
-            file.seek(0)
-            # Spaces after delimiters belong to no cell where the header has them, too.
-            reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=f"{delimiter} " in first)
+    # `newline=""` leaves line breaks inside quotes to the reader.
+    with text_file(path, _WANTED), Path(path).open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        delimiter = _delimiter_of(path, first, columns)
+        file.seek(0)
+        # Spaces after delimiters belong to no cell where the header has them, too.
+        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=f"{delimiter} " in first)
+        try:
             header = [name.strip() for name in next(reader)]
             for role in ("image", "caption"):
                 choose_column(role, header, columns, path)
@@ -206,12 +204,9 @@ def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[
                 elif any(cell.strip() for cell in cells):
                     wanted = f"{len(header)} between {_DELIMITERS[delimiter]}, as in the header"
                     raise InputError(path, f"row {number} (to line {reader.line_num})", f"{len(cells)} cells", wanted)
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", _WANTED) from None
-    except csv.Error as error:
-        raise InputError(
-            path, f"row {number + 1}", str(error), "cells whose quotes are closed, and doubled inside"
-        ) from None
+        except csv.Error as error:
+            wanted = "cells whose quotes are closed, and doubled inside"
+            raise InputError(path, f"row {number + 1}", str(error), wanted) from None
 
 
 def _delimiter_of(path: str, line: str, columns: Columns) -> str:

@@ -24,7 +24,7 @@ from rococo_jax.data.captions import CaptionedImage, captions_from_json, kind_of
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
-from rococo_jax.storage import read_json
+from rococo_jax.storage import read_json, text_file
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
 _TABLES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".ndjson")
@@ -143,10 +143,8 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> Capti
 
 
 def _lines_of(path: Path) -> tuple[str, ...]:
-    try:
+    with text_file(path, "captions"):
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "captions") from None
     captions = tuple(line for line in lines if line.strip())
     if not captions:
         raise InputError(path, "captions", "none", "at least one, a line each")

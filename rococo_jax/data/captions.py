@@ -13,6 +13,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.errors import InputError
+from rococo_jax.storage import text_file
 
 JSON_LINES = (".jsonl", ".ndjson")
 
@@ -54,19 +55,14 @@ def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]
 
     Raises InputError where the file is missing or not UTF-8, or a line is no JSON.
     """
-    try:
-        with Path(path).open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
+    with text_file(path, wanted), Path(path).open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            try:
                 if line.strip():
                     yield number, json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(path, f"line {number}", f"{error.msg} at column {error.colno}", f"{wanted}, whole") from None
-    except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
-    except IsADirectoryError:
-        raise InputError(path, "file", "a folder", wanted) from None
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
+            except json.JSONDecodeError as error:
+                found = f"{error.msg} at column {error.colno}"
+                raise InputError(path, f"line {number}", found, f"{wanted}, whole") from None
 
 
 def kind_of(value: Any) -> str:

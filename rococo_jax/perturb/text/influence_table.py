@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.captions import CaptionedImage, read_jsonl
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import word_influence
@@ -144,7 +144,7 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.ndarray]]:
     """Yields caption and influence of its words, line by line; raises InputError as `read_influence_table`."""
-    for number, entry in enumerate(_read_lines(Path(path)), 1):
+    for number, entry in read_jsonl(path, "an influence table (rococo influence)"):
         if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
             raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
         words = [word.text for word in split_words(str(entry["caption"]))]
@@ -179,20 +179,6 @@ def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
     values = [None if np.isnan(value) else round(float(value), _DECIMALS) for value in influence]
     entry = {"image": image, "caption": caption, "words": words, "influence": values}
     return (json.dumps(entry, ensure_ascii=False) + "\n").encode()
-
-
-def _read_lines(path: Path) -> Iterator[object]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(path, f"line {number}", error.msg, "JSON, one caption a line") from None
-    except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", "an influence table (rococo influence)") from None
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", "JSON lines") from None
 
 
 def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Iterable[tuple[str, str]], at_once: int) -> int:
