@@ -21,7 +21,7 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.data.images import FileImages, load_image
+from rococo_jax.data.images import FileImages, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.foreign import ForeignEncoder
@@ -63,7 +63,7 @@ def main() -> None:
     report = {"files": len(files), "images": arguments.count, "cores": arguments.cores}
     wall, processor = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(arguments.cores) as pool:
-        list(pool.map(lambda path: load_image(path, CLIP.resize).shape, paths))
+        list(pool.map(lambda path: CLIP.resize(open_image(path)).shape, paths))
     report["bare_pool"] = {
         "images_per_second": round(arguments.count / (time.perf_counter() - wall), 1),
         "processor_milliseconds_an_image": round(1e3 * (time.process_time() - processor) / arguments.count, 2),

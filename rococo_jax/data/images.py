@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -23,8 +23,6 @@ from rococo_jax.data.image_files import Place, hash_image
 from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
-
-T = TypeVar("T")
 
 _AHEAD = 128
 _MOST_OF_16_BITS = 65535
@@ -90,42 +88,11 @@ def _say_once(text: str) -> None:
     say(text)
 
 
-def load_image(path: Place | str, prepare: Callable[[Image.Image], T]) -> T:
-    """The result of `prepare` on one decoded image file. Raises InputError, which names the file."""
-    return _made_of(path, open_image(path), prepare)
-
-
-def _made_of(path: Place | str, image: Image.Image, prepare: Callable[[Image.Image], T]) -> T:
-    try:
-        return prepare(image)
-    except InputError as error:
-        raise InputError(path, error.field, error.found, error.wanted) from None
-
-
 class Task(NamedTuple):
     """Work on `images` images, to be done in a thread: what `make` gives for each."""
 
     images: int
     make: Callable[[], list[Any]]
-
-
-def map_images(
-    paths: Sequence[Place | str],
-    prepare: Callable[[Image.Image], T],
-    *,
-    ahead: int | None = None,
-    workers: int | None = None,
-) -> Iterator[T]:
-    """The results of `prepare` on image files, in the order of `paths`; see `run_tasks`.
-
-    Raises InputError for the first file, in the order of `paths`, that cannot be used.
-    """
-    tasks = (Task(1, partial(_loaded, path, prepare)) for path in paths)
-    return run_tasks(tasks, ahead=ahead, workers=workers)
-
-
-def _loaded(path: Place | str, prepare: Callable[[Image.Image], T]) -> list[T]:
-    return [load_image(path, prepare)]
 
 
 def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int | None = None) -> Iterator[Any]:
@@ -245,7 +212,10 @@ class FileImages:
     def _prepared(self, row: int, prepare: Prepare) -> list[Any]:
         if isinstance(prepare, View):
             return [self.views.pixels(row, prepare)]
-        return [_made_of(self.paths[row], self.views.image(row), prepare)]
+        try:
+            return [prepare(self.views.image(row))]
+        except InputError as error:
+            raise InputError(self.paths[row], error.field, error.found, error.wanted) from None
 
     def thumbnail(self, row: int) -> Image.Image:
         """The image itself."""

@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from rococo_jax.data.images import FileImages, load_image, map_images, open_image
+from rococo_jax.data.images import FileImages, open_image, run_tasks
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 
@@ -228,38 +228,33 @@ def test_a_person_can_read_the_steps():
     assert said.startswith("shortest edge to 256 (bicubic), centre crop 224 x 224, normalised by mean (0.485, 0.456")
 
 
-def write_image(path: Path, seed: int) -> Path:
-    Image.fromarray(drawing(20 + seed, 31, seed=seed)).save(path)
-    return path
-
-
-@pytest.fixture
-def paths(tmp_path):
-    return [write_image(tmp_path / f"{number:02}.png", number) for number in range(11)]
+def files_in(folder: Path, count: int) -> FileImages:
+    """Pictures of different sizes."""
+    names = tuple(f"{number:02}.png" for number in range(count))
+    for number, name in enumerate(names):
+        Image.fromarray(drawing(20 + number, 31, seed=number)).save(folder / name)
+    return FileImages(names, tuple(folder / name for name in names))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("ahead", [1, 3, 11, 64])
-def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(paths, workers, ahead):
-    preprocessing = Preprocessing(shortest_edge=16, crop_size=(16, 16))
-    found = list(map_images(paths, preprocessing.resize, ahead=ahead, workers=workers))
-    assert all(image.dtype == np.uint8 for image in found)
-    np.testing.assert_array_equal(found, [load_image(path, preprocessing.resize) for path in paths])
-
-
-def test_no_images_give_nothing():
-    assert list(map_images([], Image.Image.copy)) == []
+def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp_path, workers, ahead):
+    resize, files = Preprocessing(shortest_edge=16, crop_size=(16, 16)).resize, files_in(tmp_path, 11)
+    loaded = list(run_tasks(files.tasks(range(11), resize), ahead=ahead, workers=workers))
+    assert all(image.dtype == np.uint8 for image in loaded)
+    np.testing.assert_array_equal(loaded, [resize(open_image(path)) for path in files.paths])
+    assert list(files.read([])) == []
 
 
 def test_loading_runs_ahead_by_no_more_than_asked(tmp_path):
-    path, opened, lock = write_image(tmp_path / "a.png", 0), [], threading.Lock()
+    files, opened, lock = files_in(tmp_path, 1), [], threading.Lock()
 
     def counted(image):
         with lock:
             opened.append(image)
         return image
 
-    images = map_images([path] * 1000, counted, ahead=20, workers=4)
+    images = run_tasks(files.tasks([0] * 1000, counted), ahead=20, workers=4)
     next(images)
     assert len(opened) <= 20
     for _ in range(10):
@@ -269,10 +264,11 @@ def test_loading_runs_ahead_by_no_more_than_asked(tmp_path):
     assert len(opened) <= 31
 
 
-def test_the_first_bad_file_in_order_is_named(paths):
+def test_the_first_bad_file_in_order_is_named(tmp_path):
+    files = files_in(tmp_path, 11)
     for number in (9, 6):
-        paths[number].write_bytes(paths[number].read_bytes()[:60])
-    images = map_images(paths, Preprocessing(exact_size=(4, 4)).resize, workers=4)
+        files.paths[number].write_bytes(files.paths[number].read_bytes()[:60])
+    images = files.read(range(11), Preprocessing(exact_size=(4, 4)).resize)
     assert len([next(images) for _ in range(6)]) == 6
     with pytest.raises(InputError, match=r"06\.png"):
         next(images)
@@ -308,7 +304,7 @@ def test_every_file_that_is_no_whole_image_is_named(tmp_path):
 def test_an_image_of_zero_size_is_refused(tmp_path):
     (tmp_path / "empty.ppm").write_bytes(b"P6 0 5 255 ")
     with pytest.raises(InputError, match=r"empty\.ppm"):
-        load_image(tmp_path / "empty.ppm", Preprocessing(exact_size=(4, 4)).resize)
+        list(FileImages(("a",), (tmp_path / "empty.ppm",)).read([0], Preprocessing(exact_size=(4, 4)).resize))
     with pytest.raises(InputError, match="0 x 5"):
         Preprocessing(exact_size=(4, 4)).resize(Image.new("RGB", (0, 5)))
 
@@ -316,7 +312,8 @@ def test_an_image_of_zero_size_is_refused(tmp_path):
 def test_a_ribbon_that_would_not_fit_in_memory_is_refused_by_name(tmp_path):
     Image.new("L", (1, 60000)).save(tmp_path / "ribbon.png")
     with pytest.raises(InputError, match=r"ribbon\.png: aspect ratio"):
-        load_image(tmp_path / "ribbon.png", Preprocessing(shortest_edge=224, crop_size=(224, 224)).resize)
+        whole = Preprocessing(shortest_edge=224, crop_size=(224, 224)).resize
+        list(FileImages(("a",), (tmp_path / "ribbon.png",)).read([0], whole))
 
 
 def test_an_image_too_large_to_decode_safely_is_refused(tmp_path, monkeypatch):
