@@ -18,9 +18,8 @@ import dataclasses
 import io
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import grain.python as grain
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
-from rococo_jax.cores import usable_cores
+from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSample, PairSource, content_hash
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError, first_line
@@ -174,10 +173,9 @@ def pack_pairs(
         raise InputError("packing", "shards", shards, f"1 to {len(source)}, the number of images")
     if image_size is not None and image_size < 1:
         raise InputError("packing", "image_size", image_size, "pixels, 1 or more")
-    early = {"data": source.hash(), "image_size": image_size, "shards": shards, "leave_out_broken": leave_out_broken}
-    plan = {**early, "images": content_hash(source)}
-    # Folders of early releases know nothing of the images' bytes.
-    done = _shards_left(folder, (hash_json(plan), hash_json(early)))
+    plan = {"data": source.hash(), "image_size": image_size, "shards": shards, "leave_out_broken": leave_out_broken,
+            "images": content_hash(source)}  # fmt: skip
+    done = _shards_left(folder, hash_json(plan))
     written, state = 0, folder / _UNFINISHED
     if not done:  # before the first shard: a run killed just after it must know it as its own
         write_json(state, {"plan": hash_json(plan), "shards": {}})
@@ -202,7 +200,7 @@ def pack_pairs(
     return _finish(folder, plan, done, written)
 
 
-def _shards_left(folder: Path, plans: tuple[str, str]) -> dict[str, dict[str, Any]]:
+def _shards_left(folder: Path, plan: str) -> dict[str, dict[str, Any]]:
     """The shards that an earlier run of the same plan has written: file name -> manifest entry."""
     unfinished, manifest = folder / _UNFINISHED, folder / MANIFEST
     state = {}
@@ -210,7 +208,7 @@ def _shards_left(folder: Path, plans: tuple[str, str]) -> dict[str, dict[str, An
         state = read_json(unfinished, "the state of a packing")
     elif manifest.is_file():
         state = read_json(manifest, "a manifest of packed pairs")
-    if not isinstance(state, dict) or (state and state.get("plan") not in plans):
+    if not isinstance(state, dict) or (state and state.get("plan") != plan):
         raise InputError(folder, "output folder", "shards of other pairs or settings", "a new or empty folder")
     if not state and folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir()):
         raise InputError(folder, "output folder", "something already there", "a new or empty folder")
@@ -246,57 +244,32 @@ def _write_shard(
     on_progress: Callable[[int], None],
 ) -> dict[str, Any]:
     images, captions, left_out = 0, 0, []
-    with _named_errors(path), contextlib.closing(ArrayRecordWriter(str(path), _WRITER_OPTIONS)) as writer:
-        for sample, data in _in_order(source, numbers, image_size):
-            if isinstance(data, InputError):
-                if not leave_out_broken:
-                    raise data
-                left_out.append(sample.name)
-            else:
-                writer.write(encode_record(sample, data))
-                images, captions = images + 1, captions + len(sample.captions)
-            on_progress(1)
+    tasks = (Task(1, partial(_prepared, source[number], image_size)) for number in numbers)
+    try:
+        with contextlib.closing(ArrayRecordWriter(str(path), _WRITER_OPTIONS)) as writer:
+            for sample, data in run_tasks(tasks, ahead=_AHEAD):
+                if isinstance(data, InputError):
+                    if not leave_out_broken:
+                        raise data
+                    left_out.append(sample.name)
+                else:
+                    writer.write(encode_record(sample, data))
+                    images, captions = images + 1, captions + len(sample.captions)
+                on_progress(1)
+    except RuntimeError as error:  # for a full disk, and whatever else the system refuses
+        raise InputError(path.parent, "shard", first_line(error), "a disk with room for it") from None
     return {"images": images, "captions": captions, "sha256": hash_file(path), "left_out": left_out}
 
 
-@contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """The library raises RuntimeError for a full disk and whatever else the system refuses."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise InputError(path.parent, "shard", first_line(error), "a disk with room for it") from None
-
-
-def _in_order(
-    source: PairSource, numbers: range, image_size: int | None
-) -> Iterator[tuple[PairSample, bytes | InputError]]:
-    """Yields samples with their checked, perhaps resized image files, prepared by threads a bounded number ahead."""
-    with ThreadPoolExecutor(usable_cores(), thread_name_prefix="packing") as pool:
-        waiting: deque = deque()
-        try:
-            for number in numbers:
-                sample = source[number]
-                waiting.append((sample, pool.submit(_image_file, sample, image_size)))
-                if len(waiting) == _AHEAD:
-                    sample, future = waiting.popleft()
-                    yield sample, future.result()
-            while waiting:
-                sample, future = waiting.popleft()
-                yield sample, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
-
-
-def _image_file(sample: PairSample, image_size: int | None) -> bytes | InputError:
-    """The bytes of the image file that goes into the shard, or the error of an image that cannot be decoded."""
+def _prepared(sample: PairSample, image_size: int | None) -> list[tuple[PairSample, bytes | InputError]]:
+    """A sample with the image file that goes into the shard, or with the error of an image that cannot be decoded."""
     try:
         image = sample.open()
         data = sample.image if isinstance(sample.image, bytes) else sample.image.read_bytes()
     except InputError as error:
-        return error
-    return data if image_size is None or min(image.size) <= image_size else _resized(image, image_size)
+        return [(sample, error)]
+    keeps_size = image_size is None or min(image.size) <= image_size
+    return [(sample, data if keeps_size else _resized(image, image_size))]
 
 
 def _resized(image: Image.Image, shorter_side: int) -> bytes:

@@ -47,7 +47,7 @@ class ResumableFolder:
     """
 
     def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, Place]):
-        self.out, self.done, self.has_hashes = Path(out), {}, True
+        self.out, self.done = Path(out), {}
         if self.out.exists() and not self.out.is_dir():
             raise InputError(out, "output folder", "a file", "a folder")
         with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
@@ -61,16 +61,12 @@ class ResumableFolder:
             return
         kept = read_json_object(found, "a manifest of altered images")
         _check_same_run(found, kept, self.manifest)
-        # Folders of early releases lack the hashes; their files are taken as they are.
-        self.has_hashes = "inputs_sha256" in kept
         self.done = kept.get("files_sha256", {}) if found.name == MANIFEST else _hashes_written(self.out / _WRITTEN)
 
     def missing(self, names: Iterable[str]) -> set[str]:
         """Those files that are not there, or are not as they were written."""
-        return {name for name in names if not self._is_whole(self.out / name, self.done.get(name))}
-
-    def _is_whole(self, path: Path, digest: str | None) -> bool:
-        return path.is_file() and (not self.has_hashes or hash_file(path) == digest)
+        paths = {name: self.out / name for name in names}
+        return {name for name, path in paths.items() if not path.is_file() or hash_file(path) != self.done.get(name)}
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file by rename."""
@@ -82,11 +78,7 @@ class ResumableFolder:
 
     def finish(self) -> None:
         """Write the manifest, which marks the folder as complete."""
-        hashes = {"files_sha256": dict(sorted(self.done.items()))}
-        if not self.has_hashes:
-            del self.manifest["inputs_sha256"]
-            hashes = {}
-        write_json(self.out / MANIFEST, self.manifest | hashes)
+        write_json(self.out / MANIFEST, self.manifest | {"files_sha256": dict(sorted(self.done.items()))})
         for name in (_UNFINISHED, _WRITTEN):
             (self.out / name).unlink(missing_ok=True)
 
@@ -106,7 +98,7 @@ def _hashes_written(path: Path) -> dict[str, str]:
 def _check_same_run(path: Path, found: dict[str, Any], manifest: dict[str, Any]) -> None:
     for field, wanted in manifest.items():
         had = found.get(field)
-        if had == wanted or (field == "inputs_sha256" and field not in found):
+        if had == wanted:
             continue
         if field == "inputs_sha256" and isinstance(had, dict):
             changed = next(name for name in {**wanted, **had} if had.get(name) != wanted.get(name))
