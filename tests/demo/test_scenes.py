@@ -133,10 +133,7 @@ def test_training_meets_every_kind_and_place_of_the_test_scenes(scenes):
 def test_a_word_that_stays_true_of_a_thing_is_never_put_in_its_place(old, new):
     lexicon = demo_lexicon()
     assert not lexicon.alters(lexicon.find(old), lexicon.find(new))
-
-
-def test_a_narrower_word_may_be_put_in_place_of_a_wider_one():
-    lexicon = demo_lexicon()
+    # A narrower word in place of a wider one may be false.
     assert lexicon.alters(lexicon.find("bird"), lexicon.find("duck"))
 
 
@@ -288,15 +285,7 @@ def test_the_benchmark_on_disk_reads_as_a_users_would(benchmark):
             assert picture.size == (256, 256) and picture.mode == "RGB"
 
 
-def test_the_benchmark_is_the_same_bytes_twice_and_with_more_processes(benchmark, tmp_path):
-    # 70 scenes are drawn in several processes, 8 in this one; the first eight pictures agree.
-    write_benchmark(tmp_path, count=70, seed=3)
-    for name in sorted(path.name for path in (benchmark / "images").iterdir()):
-        assert (tmp_path / "images" / name).read_bytes() == (benchmark / "images" / name).read_bytes()
-    assert len(list((tmp_path / "images").iterdir())) == 70
-
-
-def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_path):
+def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(benchmark, tmp_path):
     # Without `if __name__ == "__main__":`, and with an argument, output and a failure that the workers must not touch.
     script = tmp_path / "script.py"
     script.write_text(
@@ -306,7 +295,7 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_p
         "scenes.usable_cores = lambda: 2\n"
         "sys.argv[1:] = ['--changed']\n"
         "import rococo_jax\n"
-        f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=100, seed=3)\n"
+        f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=64, seed=3)\n"
         "import functools\n"
         "print('done', list(scenes.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
         "list(scenes.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
@@ -314,11 +303,13 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(tmp_p
     ran = subprocess.run([sys.executable, str(script), "--once"], capture_output=True, text=True)
     assert ran.stdout.splitlines() == ["started ['--once']", "done True"], ran.stderr
     assert ran.returncode == 1 and ran.stderr.splitlines()[-1].startswith("ZeroDivisionError")
-    drawn = sorted((tmp_path / "100-scenes-seed-3" / "benchmark" / "images").iterdir())
-    assert len(drawn) == 100
-    for index in (0, 17, 99):
-        with Image.open(drawn[index]) as picture:
-            assert np.array_equal(picture, draw_scene(make_scene("test", 3, index), 256))
+    drawn = tmp_path / "64-scenes-seed-3" / "benchmark" / "images"
+    assert len(list(drawn.iterdir())) == 64
+    # The first eight are drawn in this process.
+    for path in (benchmark / "images").iterdir():
+        assert (drawn / path.name).read_bytes() == path.read_bytes()
+    with Image.open(drawn / "scene_000063.png") as picture:
+        assert np.array_equal(picture, draw_scene(make_scene("test", 3, 63), 256))
 
 
 def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tmp_path):
@@ -345,18 +336,18 @@ def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captio
     assert unknown not in spelled and len(spelled) == 2 + 7 + 2 + 1
 
 
-def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(tmp_path, encoder):
+def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(encoder):
     count = 100
-    write_benchmark(tmp_path, count, seed=11, split="validation")
-    annotations = read_annotation_folder(tmp_path / "annotations")
-    images = encoder.encode_image([Image.open(tmp_path / "images" / item.image) for item in annotations.clean])
-    originals = encoder.encode_text([text for item in annotations.clean for text in item.captions])
+    drawn = [make_scene("validation", 11, index) for index in range(count)]
+    items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in drawn]
+    images = encoder.encode_image([draw_scene(scene, 96) for scene in drawn])
+    originals = encoder.encode_text([text for item in items for text in item.captions])
     owner = np.repeat(np.arange(count), 5)
     similarities = images @ originals.T
     # Chance is 1 %; the bounds leave room for another machine's arithmetic and another release of Pillow.
     assert (owner[similarities.argmax(axis=1)] == np.arange(count)).mean() > 0.4
     assert (similarities.argmax(axis=0) == owner).mean() > 0.3
-    for variant in annotations.variants.values():
-        altered = encoder.encode_text([text for item in variant.items for text in item.altered])
-        fooled = (images @ altered.T).max(axis=1) > similarities.max(axis=1)
-        assert 0.05 < fooled.mean() < 0.9, variant.variant
+    for variant, (altered_items, _) in altered(items, encoder, seed=11).items():
+        texts = encoder.encode_text([text for item in altered_items for text in item.altered if text])
+        fooled = (images @ texts.T).max(axis=1) > similarities.max(axis=1)
+        assert 0.05 < fooled.mean() < 0.9, variant
