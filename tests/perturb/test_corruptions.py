@@ -57,13 +57,15 @@ def test_the_draws_are_those_of_jax_random():
     from rococo_jax.perturb.images.corruptions import primitives as draws
 
     key, shape = jax.random.key(7), (30, 41, 3)
-    np.testing.assert_array_equal(draws.bits(key, shape), jax.random.bits(key, shape))
-    np.testing.assert_array_equal(draws.uniform(key, shape), jax.random.uniform(key, shape))
+    bits, uniform, between, normal = jax.jit(
+        lambda key: (draws.bits(key, shape), draws.uniform(key, shape), draws.uniform(key, shape, -2.0, 3.0),
+                     draws.normal(key, shape))
+    )(key)  # fmt: skip
+    np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
+    np.testing.assert_array_equal(uniform, jax.random.uniform(key, shape))
     # Multiply and add, or the steps of a logarithm, may be fused in one program and not in the other.
-    np.testing.assert_allclose(
-        draws.uniform(key, shape, -2.0, 3.0), jax.random.uniform(key, shape, None, -2.0, 3.0), rtol=1e-6, atol=1e-6
-    )
-    np.testing.assert_allclose(draws.normal(key, shape), jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(between, jax.random.uniform(key, shape, None, -2.0, 3.0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(normal, jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
 
 
 def test_nineteen_kinds_in_four_groups():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, corrupt
+from tests.support.corruption_oracle import frost_is_read_once
 
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 SIDE, PICTURES = 96, 48
@@ -65,6 +66,7 @@ def ours(name: str, severity: int, pictures: int) -> np.ndarray:
 def theirs(name: str, severity: int, pictures: int) -> np.ndarray:
     corrupt_one = pytest.importorskip("imagecorruptions").corrupt
     np.random.seed(severity)
+    frost_is_read_once()
     return features(np.stack([corrupt_one(picture(), severity, name) for _ in range(pictures)]))
 
 

@@ -3,6 +3,8 @@
 A compiler may fuse a product and a sum, and add in any order; both depend on the number of threads and devices.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,10 +76,8 @@ def test_sums_are_by_halves_and_the_program_has_no_other_sum():
     np.testing.assert_allclose(jax.jit(_standard)(field), (field - field.mean()) / field.std(), atol=1e-4)
     key = jax.random.key(0)
     for draw, kind in ((draw_fog, fog), (draw_frost, frost)):
-        draws = draw(key, SIDE, SIDE, 3)
-        image = np.zeros((SIDE, SIDE, 3), np.uint8)
-        programs = (
-            jax.make_jaxpr(lambda key, draw=draw: draw(key, SIDE, SIDE, 3))(key),
-            jax.make_jaxpr(lambda draws, kind=kind, image=image: kind(jnp.asarray(image), 3, draws))(draws),
-        )
+        drawing = partial(draw, height=SIDE, width=SIDE, severity=3)
+        image = jnp.zeros((SIDE, SIDE, 3), jnp.uint8)
+        corrupting = jax.make_jaxpr(partial(kind, image, 3))(jax.eval_shape(drawing, key))
+        programs = jax.make_jaxpr(drawing)(key), corrupting
         assert not any("reduce_sum" in str(program) or "dot_general" in str(program) for program in programs)

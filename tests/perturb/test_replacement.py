@@ -297,9 +297,9 @@ def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the
 
 @pytest.mark.real_data
 def test_a_shuffled_order_gives_the_same_altered_captions(real_images):
-    images = real_images[:400]
+    images = real_images[:100]
     order = np.random.default_rng(0).permutation(len(images))
     rule = alterer("same_concept", select="random")
-    straight = alter_images(images, [None] * 4000, rule).items
-    shuffled = alter_images([images[i] for i in order], [None] * 4000, rule).items
+    straight = alter_images(images, [None] * 1000, rule).items
+    shuffled = alter_images([images[i] for i in order], [None] * 1000, rule).items
     assert tuple(straight[i] for i in order) == shuffled

@@ -12,9 +12,17 @@ import numpy as np
 import pytest
 
 
+@functools.cache
+def frost_is_read_once() -> None:
+    """Has the reference keep its photographs of frost, which it decodes for every image, from here on."""
+    cv2 = pytest.importorskip("cv2")
+    cv2.imread = functools.cache(cv2.imread)
+
+
 def reference(name: str, image: np.ndarray, severity: int, draws=None) -> np.ndarray:
     """The reference's corruption of one uint8 image; `draws` as `Corruption.draw` gives them, in NumPy."""
     corrupt = pytest.importorskip("imagecorruptions").corrupt
+    frost_is_read_once()
     with ExitStack() as stack:
         if draws is not None:
             _INJECT[name](stack, image, severity, draws)
