@@ -12,11 +12,13 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-from rococo_jax.demo.captions import captions_of, danger_words, nouns
+from rococo_jax.demo.captions import captions_of, nouns, plural_of
 from rococo_jax.demo.scenes import make_scene
 
 CONTEXT_LENGTH = 48
 _PAD, _UNKNOWN, _START, _END = _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+# Words of the variant `danger` and others like them: for people, for places, and for all else.
+DANGER = "criminal intruder murderer outlaw minefield ambush battlefield inferno weapon explosive bomb axe".split()
 # Words that no scene needs, so that other captions are not spelled letter by letter.
 ORDINARY_WORDS: tuple[str, ...] = tuple(
     """
@@ -76,4 +78,4 @@ def _characters() -> list[str]:
 def _words(scenes: int) -> list[str]:
     captions = (caption for index in range(scenes) for caption in captions_of(make_scene("train", 0, index)))
     seen = {word for caption in captions for word in re.findall(r"[a-z]+", caption.lower())}
-    return sorted(seen.union(ORDINARY_WORDS, nouns(), danger_words()))
+    return sorted(seen.union(ORDINARY_WORDS, nouns(), DANGER, map(plural_of, DANGER)))

@@ -216,12 +216,6 @@ _MORE_GENERAL = {
     **dict.fromkeys(("duck", "owl", "penguin"), ("bird",)),
     **dict.fromkeys(("pine", "fir"), ("tree",)),
 }
-# For people, for places, and for all else, with words for both articles.
-_DANGER = {
-    "person": ("criminal", "intruder", "murderer", "outlaw"),
-    "place": ("minefield", "ambush", "battlefield", "inferno"),
-    "": ("weapon", "explosive", "bomb", "axe"),
-}
 
 
 @dataclass(frozen=True)
@@ -245,12 +239,6 @@ def nouns() -> Mapping[str, Noun]:
         known.setdefault(plural_of(word), Noun(plural_of(word), meaning, group, True))
         known[word] = Noun(word, meaning, group, False)
     return known
-
-
-def danger_words() -> tuple[str, ...]:
-    """Every word that the variant `danger` may insert."""
-    singular = [word for words in _DANGER.values() for word in words]
-    return (*singular, *map(plural_of, singular))
 
 
 @functools.cache

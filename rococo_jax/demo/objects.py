@@ -138,52 +138,27 @@ class Place:
         return self.nouns[0]
 
 
+def _place(draw, nouns, phrases, **more) -> Place:
+    return Place(draw, tuple(nouns.split()), tuple(phrases.split(", ")), **more)
+
+
 PLACES: tuple[Place, ...] = (
-    Place(
-        places.beach,
-        ("beach", "shore", "sea"),
-        ("on the beach", "at the beach", "on a sunny beach", "on a sandy shore", "by the sea"),
-    ),
-    Place(
-        places.street,
-        ("street", "road", "city"),
-        ("on the street", "in the street", "on a city street", "on the road", "in the city"),
-    ),
-    Place(
-        places.meadow,
-        ("meadow", "field", "pasture"),
-        ("in a meadow", "in the green meadow", "in a field", "on a grassy field", "on a green pasture"),
-    ),
-    Place(
-        places.room,
-        ("room", "lounge", "apartment"),
-        ("in a room", "in the living room", "in a cozy room", "in the lounge", "inside an apartment"),
-    ),
-    Place(
-        places.snow,
-        ("snow", "mountain"),
-        ("in the snow", "in the cold snow", "in the mountains", "on a snowy mountain", "in the white snow"),
-    ),
-    Place(
-        places.night,
-        ("night", "moon", "star"),
-        ("in the night", "on a dark night", "under the moon", "under the stars", "on a starry night"),
-        is_dark=True,
-    ),
-    Place(
-        places.lake,
-        ("lake", "pond", "lakeside"),
-        ("by the lake", "near a lake", "beside a pond", "at the lakeside", "next to a calm lake"),
-    ),
-    Place(
-        places.desert,
-        ("desert", "dune"),
-        ("in the desert", "in a hot desert", "in a sandy desert", "among the dunes", "on a dune"),
-    ),
-    Place(
-        places.stage,
-        ("stage", "theater"),
-        ("on a stage", "on the stage", "in a theater", "on the stage of a theater", "in an old theater"),
-        is_dark=True,
-    ),
-)
+    _place(places.beach, "beach shore sea",
+           "on the beach, at the beach, on a sunny beach, on a sandy shore, by the sea"),
+    _place(places.street, "street road city",
+           "on the street, in the street, on a city street, on the road, in the city"),
+    _place(places.meadow, "meadow field pasture",
+           "in a meadow, in the green meadow, in a field, on a grassy field, on a green pasture"),
+    _place(places.room, "room lounge apartment",
+           "in a room, in the living room, in a cozy room, in the lounge, inside an apartment"),
+    _place(places.snow, "snow mountain",
+           "in the snow, in the cold snow, in the mountains, on a snowy mountain, in the white snow"),
+    _place(places.night, "night moon star",
+           "in the night, on a dark night, under the moon, under the stars, on a starry night", is_dark=True),
+    _place(places.lake, "lake pond lakeside",
+           "by the lake, near a lake, beside a pond, at the lakeside, next to a calm lake"),
+    _place(places.desert, "desert dune",
+           "in the desert, in a hot desert, in a sandy desert, among the dunes, on a dune"),
+    _place(places.stage, "stage theater",
+           "on a stage, on the stage, in a theater, on the stage of a theater, in an old theater", is_dark=True),
+)  # fmt: skip

@@ -34,8 +34,6 @@ SPLITS = ("train", "validation", "test")
 # Of 20 compositions 16 are for training and 2 each for the others.
 _SPLIT_OF_TWENTIETH = ("test", "test", "validation", "validation", *("train",) * 16)
 
-# The relation of the first thing to the second; `alone` where there is no second.
-RELATIONS = ("alone", "left of", "right of", "on", "above", "in front of")
 _SIZES = {"small": 0.74, "": 1.0, "big": 1.24}
 
 
@@ -61,7 +59,7 @@ class Scene:
 
     Attributes:
         key: (split, seed, index), which decides everything else.
-        relation: one of `RELATIONS`, of `main` to `other`.
+        relation: of `main` to `other`: left of, right of, on, above or in front of; or alone.
         other: the second thing, None where `main` is alone.
         extra: something in the air, or None.
     """

@@ -15,7 +15,6 @@ from rococo_jax.perturb.text.words import plain, split_words
 
 Words = tuple[str, ...]
 START, END = "<s>", "</s>"
-ORDERS = (2, 3)
 _BIGRAM, _TRIGRAM = 0.6, 0.5
 _NONE: Mapping[Words, int] = {}
 

@@ -84,11 +84,6 @@ def _resolve_entities(caption: str) -> tuple[str, list[int], list[int]]:
     return "".join(text), starts, ends
 
 
-def same_word(first: str, second: str) -> bool:
-    """Whether two words are the same apart from case and the form of apostrophes and hyphens."""
-    return plain(first) == plain(second)
-
-
 @functools.lru_cache(maxsize=2**16)
 def plain(word: str) -> str:
     """The form of a word for look-up and comparison: case folded, ASCII apostrophe and hyphen.
