@@ -68,7 +68,7 @@ def write(path: str, count: int, port: int, number: int, stop_after: int | None)
     with distributed_run():
         before = private_bytes()
         left = influence_table.write_influence_table(
-            encoder, Captions(count), path, on_progress=advance, together=True, captions_at_once=4096
+            encoder, Captions(count), path, on_progress=advance, captions_at_once=4096
         )
         print(json.dumps({"process": number, "resumed": left, "bytes": private_bytes() - before}), flush=True)
 

@@ -55,9 +55,7 @@ def _run(options: Options) -> None:
     encoder = run_on_all_processes("model", lambda: load_model(options.model, mesh=own_devices, dtype=options.dtype))
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
-        left = write_influence_table(
-            encoder, images, options.out, method=options.method, on_progress=advance, together=True
-        )
+        left = write_influence_table(encoder, images, options.out, method=options.method, on_progress=advance)
     if jax.process_index() == 0:
         resumed = f", {left} of them by an earlier run" if left else ""
         print(f"{options.out}: {total} captions{resumed}")

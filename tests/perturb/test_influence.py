@@ -34,6 +34,12 @@ CAPTIONS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def tiny():
+    """A causal tower that no test changes."""
+    return tiny_encoder()
+
+
 @pytest.mark.parametrize(
     ("attention", "pooling", "suffix", "expected"),
     [
@@ -50,14 +56,14 @@ def test_prefixes_are_shared_where_a_text_ends_in_the_one_token_that_is_pooled(a
     assert can_share_prefix(spec, [0], suffix) is expected
 
 
-def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit():
+def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
     """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
     places, more = ("street", "kitchen", "park", "beach", "car"), ("", "and a cat ", "and a cat and a cat ")
     captions = [f"a red dog sits on the big house {more[n % 3]}near a {place}" for n, place in enumerate(places)]
     images = [CaptionedImage(f"{number}.jpg", (caption,)) for number, caption in enumerate(captions)]
-    encoder, lexicon = tiny_encoder(), shipped_lexicon()
-    for image, among in zip(images, candidate_influence(encoder, images, lexicon), strict=True):
-        np.testing.assert_array_equal(candidate_influence(encoder, [image], lexicon)[0], among)
+    lexicon = shipped_lexicon()
+    for image, among in zip(images, candidate_influence(tiny, images, lexicon), strict=True):
+        np.testing.assert_array_equal(candidate_influence(tiny, [image], lexicon)[0], among)
 
 
 def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
@@ -71,8 +77,8 @@ def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=["causal", "masked"])
-def encoder(request):
-    return tiny_encoder(spec=tiny_spec(attention=request.param))
+def encoder(request, tiny):
+    return tiny if request.param == "causal" else tiny_encoder(spec=tiny_spec(attention=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +94,11 @@ def test_influence_is_one_minus_the_cosine_to_the_caption_without_the_word(encod
 
 
 @pytest.mark.parametrize("share_prefix", [True, False])
-def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(share_prefix):
+def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(tiny, share_prefix):
     captions = CAPTIONS[1:4]
-    one, eight = tiny_encoder(devices=1), tiny_encoder(devices=8)
-    reference = list(word_influence(one, captions, share_prefix=share_prefix))
-    backwards = list(word_influence(one, captions[::-1], share_prefix=share_prefix, captions_at_once=2))[::-1]
+    eight = tiny_encoder(devices=8)
+    reference = list(word_influence(tiny, captions, share_prefix=share_prefix))
+    backwards = list(word_influence(tiny, captions[::-1], share_prefix=share_prefix, captions_at_once=2))[::-1]
     sharded = list(word_influence(eight, captions, share_prefix=share_prefix))
     for first, second, third in zip(reference, backwards, sharded, strict=True):
         # Where prefixes are shared, attention adds the same numbers in another order: float32, as above.
@@ -137,12 +143,11 @@ def test_words_beyond_the_context_have_no_influence(encoder):
     assert (influence[22:] == 0).all()
 
 
-def test_masking_without_a_mask_token_and_towers_without_text_are_refused():
-    encoder = tiny_encoder()
+def test_masking_without_a_mask_token_and_unknown_methods_are_refused(tiny):
     with pytest.raises(InputError, match="mask token"):
-        word_influence(encoder, ["a dog"], method="mask")
+        word_influence(tiny, ["a dog"], method="mask")
     with pytest.raises(InputError, match="method"):
-        word_influence(encoder, ["a dog"], method="forget")
+        word_influence(tiny, ["a dog"], method="forget")
 
 
 def siglip_like() -> Tokenizer:
@@ -192,49 +197,46 @@ def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_
 IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption in enumerate(CAPTIONS[2:6])]
 
 
-def test_an_interrupted_table_resumes_to_the_same_file(tmp_path):
-    encoder = tiny_encoder()
-    write_influence_table(encoder, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
+def test_an_interrupted_table_resumes_to_the_same_file(tmp_path, tiny):
+    write_influence_table(tiny, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
     whole = (tmp_path / "whole.jsonl").read_bytes()
 
     def stop(done: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, on_progress=stop)
+        write_influence_table(tiny, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, on_progress=stop)
     partial = tmp_path / ".again.jsonl.partial"
     assert not (tmp_path / "again.jsonl").exists()
     lines = whole.splitlines(keepends=True)
     partial.write_bytes(b"".join(lines[:5]) + lines[5][:20])  # two parts of two lines, a line, and one cut short
-    assert write_influence_table(encoder, IMAGES, tmp_path / "again.jsonl", captions_at_once=2) == 4
+    assert write_influence_table(tiny, IMAGES, tmp_path / "again.jsonl", captions_at_once=2) == 4
     assert (tmp_path / "again.jsonl").read_bytes() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
 
 
-def test_an_unfinished_table_of_another_model_is_discarded(tmp_path):
+def test_an_unfinished_table_of_another_model_is_discarded(tmp_path, tiny):
     path = tmp_path / "table.jsonl"
     (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
     (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')
-    assert write_influence_table(tiny_encoder(), IMAGES, path) == 0
+    assert write_influence_table(tiny, IMAGES, path) == 0
     table = read_influence_table(path)
     assert table["dog"] != pytest.approx([9])
 
 
-def test_a_table_reads_back_and_a_broken_line_is_named(tmp_path):
+def test_a_table_reads_back_and_a_broken_line_is_named(tmp_path, tiny):
     path = tmp_path / "table.jsonl"
-    encoder = tiny_encoder()
-    write_influence_table(encoder, IMAGES, path)
+    write_influence_table(tiny, IMAGES, path)
     table = read_influence_table(path)
     captions = [caption for image in IMAGES for caption in image.captions]
-    for caption, values in zip(captions, word_influence(encoder, captions), strict=True):
+    for caption, values in zip(captions, word_influence(tiny, captions), strict=True):
         np.testing.assert_allclose(table[caption], values, atol=1e-7)  # seven decimals are written
     path.write_text(path.read_text().splitlines()[0] + "\n{\n")
     with pytest.raises(InputError, match="line 2"):
         read_influence_table(path)
 
 
-def test_memory_is_bounded_by_the_captions_at_once():
-    encoder = tiny_encoder()
+def test_memory_is_bounded_by_the_captions_at_once(tiny):
     asked = []
 
     def endless():
@@ -242,7 +244,7 @@ def test_memory_is_bounded_by_the_captions_at_once():
             asked.append(None)
             yield "a red dog"
 
-    influences = word_influence(encoder, endless(), captions_at_once=4)
+    influences = word_influence(tiny, endless(), captions_at_once=4)
     for _ in range(9):
         next(influences)
     assert len(asked) == 12

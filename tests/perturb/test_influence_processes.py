@@ -24,16 +24,16 @@ def test_every_caption_is_computed_by_one_process_and_written_in_order(processes
     encoder = object.__new__(Encoder)  # what it would compute is made up above
     encoder.describe = lambda: {"name": "none"}
 
-    def write(name: str, together: bool) -> int:
-        return write_influence_table(encoder, images, tmp_path / name, captions_at_once=2, together=together)
+    def write(name: str) -> int:
+        return write_influence_table(encoder, images, tmp_path / name, captions_at_once=2)
 
-    write("alone.jsonl", together=False)
+    write("alone.jsonl")
     assert computed == [f"a dog {n}" for n in range(captions)]
     computed.clear()
     threads = Threads(processes)
     monkeypatch.setattr(influence_table, "jax", threads.jax)
     monkeypatch.setattr(influence_table, "gather", threads.gather)
     monkeypatch.setattr(influence_table, "run_on_all_processes", threads.run)
-    threads.start(lambda: write("together.jsonl", together=True))
+    threads.start(lambda: write("together.jsonl"))
     assert sorted(computed) == sorted(f"a dog {n}" for n in range(captions))
     assert (tmp_path / "together.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()

@@ -239,10 +239,14 @@ def test_with_one_altered_caption_a_sample_the_alterers_still_take_turns():
         transform.random_map({"caption": "a cat"}, np.random.default_rng(0))
 
 
-def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path):
+@pytest.fixture(scope="module")
+def encoder():
+    return tiny_encoder()
+
+
+def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path, encoder):
     from rococo_jax.benchmarks.rococo.generate import write_altered
 
-    encoder = tiny_encoder()
     images = [CaptionedImage("a.jpg", ("a red dog near a boat", "the man on a house."))]
     made = alter_captions(encoder, images, ["same_concept", "danger"])
     indices = [[each.word_index for each in one.alterations[0]] for one in made.values()]
@@ -254,11 +258,11 @@ def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path
     assert [sorted(change) for change in changes] == [["concept", "influence", "new", "old", "word_index"]] * 2
 
 
-def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch):
+def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch, encoder):
     import rococo_jax.encoders
     from rococo_jax.cli import alter_captions as command
 
-    monkeypatch.setattr(rococo_jax.encoders, "load_model", lambda *_, **__: tiny_encoder())
+    monkeypatch.setattr(rococo_jax.encoders, "load_model", lambda *_, **__: encoder)
     (tmp_path / "captions.json").write_text(json.dumps([{"image": "a.jpg", "caption": ["a dog", "very nice"]}]))
     out = tmp_path / "danger.json"
     captions = tmp_path / "captions.json"

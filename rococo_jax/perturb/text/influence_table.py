@@ -57,9 +57,11 @@ def write_influence_table(
     lexicon: Lexicon | None = None,
     captions_at_once: int = _CAPTIONS_AT_ONCE,
     on_progress: Callable[[int], None] | None = None,
-    together: bool = False,
 ) -> int:
     """Write the table of all captions. Returns how many lines an earlier run had left.
+
+    All processes call this and share the captions, each on its own devices; process 0 writes. The bytes of the table do
+    not depend on their number.
 
     Args:
         encoder: the model.
@@ -69,8 +71,6 @@ def write_influence_table(
         lexicon: compute only the words that are candidates for replacement under it; a third of the work.
         captions_at_once: how many captions are computed together.
         on_progress: called with the number of captions done.
-        together: all processes call this and share the captions, each on its own devices; process 0 writes. The bytes
-            of the table are the same.
     """
     path = Path(path)
     partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
@@ -85,10 +85,7 @@ def write_influence_table(
         total += 1
     about = {"model": encoder.describe(), "method": method, "rows": content.hexdigest(), "at_once": captions_at_once}
     fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
-    number, count = (jax.process_index(), jax.process_count()) if together else (0, 1)
-    start_all, collect = (
-        (run_on_all_processes, gather) if together else (lambda _, make: make(), lambda _, make: [make()])
-    )
+    number, count = jax.process_index(), jax.process_count()
 
     def begin() -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +93,7 @@ def write_influence_table(
         write_json(head, {"fingerprint": fingerprint})
         return done
 
-    done = collect("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
+    done = gather("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
     if on_progress is not None and done:
         on_progress(done)
 
@@ -110,7 +107,7 @@ def write_influence_table(
     if lexicon is not None:
         candidates = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
     at_once = {"captions_at_once": captions_at_once}
-    influences = start_all(
+    influences = run_on_all_processes(
         "influence, its start", lambda: word_influence(encoder, mine(), method=method, wanted=candidates, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
@@ -120,7 +117,7 @@ def write_influence_table(
             ends = [min(start + (each + 1) * captions_at_once, total) for each in range(count)]
             sizes = [max(end - start - each * captions_at_once, 0) for each, end in enumerate(ends)]
             turn, size = [list(islice(lines, each)) for each in sizes], sizes[number]
-            of_processes = collect("influence", lambda size=size: list(islice(influences, size)))
+            of_processes = gather("influence", lambda size=size: list(islice(influences, size)))
             for chunk, values in zip(turn, of_processes, strict=True):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))

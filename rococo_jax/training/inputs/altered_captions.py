@@ -114,9 +114,7 @@ def influence_of_words(making: Making) -> Influence | None:
     if not sc.influence and not broadcast_from_process_0("influence", path.exists):
         images = CaptionsOfSource(making.source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
-            write_influence_table(
-                making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance, together=True
-            )
+            write_influence_table(making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
     barrier("influence")
     broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))  # one makes the map
     return InfluenceTable(path)
