@@ -56,8 +56,8 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def alterations(captioned, encoder):
-    """(altered captions, changes) of the first 60 images by variant."""
-    return altered(captioned[:60], encoder)
+    """(altered captions, changes) of the first 30 images by variant."""
+    return altered(captioned[:30], encoder)
 
 
 def altered(items, encoder, seed=1, variants=VARIANTS):
@@ -294,21 +294,22 @@ def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(bench
         "from rococo_jax.demo import scenes\n"
         "scenes.usable_cores = lambda: 2\n"
         "sys.argv[1:] = ['--changed']\n"
-        "import rococo_jax\n"
-        f"images, annotations = rococo_jax.draw_benchmark({str(tmp_path)!r}, scenes=64, seed=3)\n"
         "import functools\n"
+        "from pathlib import Path\n"
+        "from rococo_jax.demo.benchmark import _draw_to_file\n"
+        f"draw = functools.partial(_draw_to_file, Path({str(tmp_path)!r}), 'test', 3)\n"
+        "list(scenes.map_in_processes(draw, range(64)))\n"
         "print('done', list(scenes.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
         "list(scenes.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
     )
     ran = subprocess.run([sys.executable, str(script), "--once"], capture_output=True, text=True)
     assert ran.stdout.splitlines() == ["started ['--once']", "done True"], ran.stderr
     assert ran.returncode == 1 and ran.stderr.splitlines()[-1].startswith("ZeroDivisionError")
-    drawn = tmp_path / "64-scenes-seed-3" / "benchmark" / "images"
-    assert len(list(drawn.iterdir())) == 64
+    assert len(list(tmp_path.glob("*.png"))) == 64
     # The first eight are drawn in this process.
     for path in (benchmark / "images").iterdir():
-        assert (drawn / path.name).read_bytes() == path.read_bytes()
-    with Image.open(drawn / "scene_000063.png") as picture:
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    with Image.open(tmp_path / "scene_000063.png") as picture:
         assert np.array_equal(picture, draw_scene(make_scene("test", 3, 63), 256))
 
 
@@ -347,7 +348,7 @@ def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(encoder):
     # Chance is 1 %; the bounds leave room for another machine's arithmetic and another release of Pillow.
     assert (owner[similarities.argmax(axis=1)] == np.arange(count)).mean() > 0.4
     assert (similarities.argmax(axis=0) == owner).mean() > 0.3
-    for variant, (altered_items, _) in altered(items, encoder, seed=11).items():
+    for variant, (altered_items, _) in altered(items[:40], encoder, seed=11).items():
         texts = encoder.encode_text([text for item in altered_items for text in item.altered if text])
-        fooled = (images @ texts.T).max(axis=1) > similarities.max(axis=1)
+        fooled = (images[:40] @ texts.T).max(axis=1) > similarities[:40, :200].max(axis=1)
         assert 0.05 < fooled.mean() < 0.9, variant

@@ -43,7 +43,7 @@ def _many_files(world, count: int) -> FileImages:
                       tuple(world / "images" / name for name in names))  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1200, pytest.param(20_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [480, pytest.param(20_000, marks=pytest.mark.thorough)])
 def test_embedding_many_images(count, world):
     encoder, cache, levels = load_model(world / "model"), EmbeddingCache(world / "cache"), Levels()
     step = count // 10
