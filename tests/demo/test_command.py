@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.quick  # figures stand well apart
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):

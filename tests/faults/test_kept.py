@@ -3,8 +3,10 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -28,7 +30,6 @@ def _part(name: str, damage, **marks):
 
     @CACHE.row(name, code=0, after=World.assert_undisturbed, **marks)
     def _(world):
-        world.run(world.evaluate(out="first"))
         damage(_parts(world))
         return world.evaluate()
 
@@ -196,8 +197,17 @@ def _(world):
     return world.pack()
 
 
+@pytest.fixture(scope="module")
+def embeddings(pristine, tmp_path_factory) -> Path:
+    """The cache that an evaluation leaves."""
+    world = World(shutil.copytree(pristine, tmp_path_factory.mktemp("embedded") / "world", symlinks=True))
+    world.run(world.evaluate())
+    return world / "cache"
+
+
 @CACHE.each
-def test_cache(fault, world, capsys):
+def test_cache(fault, world, embeddings, capsys):
+    shutil.copytree(embeddings, world / "cache")
     fault.check(world, capsys)
 
 

@@ -24,6 +24,7 @@ from rococo_jax.perturb.images.corruptions.weather import (
 from rococo_jax.runtime import AXES, make_mesh
 
 SIDE, KEYS = 64, 24
+drawn = jax.jit(partial(draw_fractal, side=SIDE))
 
 
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -65,7 +66,7 @@ def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay
     keys = jax.random.split(jax.random.key(5), KEYS)
     fields = np.asarray(jax.jit(jax.shard_map(several, mesh=mesh, in_specs=split, out_specs=split))(keys))
     for key, field in list(zip(keys, fields, strict=True))[:: KEYS // 3]:
-        draws = [np.asarray(draw) for draw in draw_fractal(key, SIDE)]
+        draws = jax.tree.map(np.asarray, drawn(key))
         np.testing.assert_array_equal(field, plain_fractal(draws, wibble, decay))
 
 
