@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli import corrupt_images
-from rococo_jax.data.image_files import list_images
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import corrupt
 from rococo_jax.perturb.images.image_folders import image_id
@@ -95,36 +94,3 @@ def test_jpeg_and_size_are_options(folder):
     images = [path for path in out.rglob("*.jpg")]
     assert len(images) == 4
     assert {Image.open(path).size for path in images} == {(32, 32)}
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--corruption", "gausian_noise", "--severity", "1"), "did you mean gaussian_noise"),
-        (("--corruption", "fog", "--severity", "0"), "severity: found 0"),
-        (("--corruption", "fog", "--severity", "6"), "severity: found 6"),
-        (("--corruption", "fog", "--severity", "1", "--seed", "-1"), "seed: number: found -1"),
-        (("--corruption", "fog", "--severity", "1", "--size", "8"), "size: found 8"),
-    ],
-)
-def test_bad_arguments_are_refused_before_anything_is_written(folder, more, message):
-    with pytest.raises(InputError, match=message):
-        run(folder, *more)
-    assert not (folder / "out").exists()
-
-
-def test_files_that_are_no_images_are_named_and_no_manifest_appears(folder):
-    (folder / "images" / "broken.png").write_text("not an image")
-    with pytest.raises(InputError, match=r"broken\.png"):
-        run(folder, "--corruption", "contrast", "--severity", "1")
-    assert not (folder / "out" / "manifest.json").exists()
-
-
-def test_folders_that_cannot_be_used_are_refused(folder):
-    with pytest.raises(InputError, match="outside the images"):
-        run(folder, *NOISE, out="images/out")
-    (folder / "empty").mkdir()
-    with pytest.raises(InputError, match="no image files"):
-        list_images(folder / "empty")
-    with pytest.raises(InputError, match="nothing there"):
-        list_images(folder / "nowhere")
