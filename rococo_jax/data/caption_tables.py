@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, kind_of, read_jsonl
+from rococo_jax.data.captions import JSON_LINES, CaptionedImage, check_image_name, check_text, kind_of, read_jsonl
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url, text_file
 
@@ -104,25 +104,30 @@ class CaptionsFile:
         return f"{said}, columns {' and '.join(self.columns)}" if self.columns else said
 
 
-def read_table_file(path: str, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
-    """A captions file in any form with rows but Parquet.
+Rows = Iterable[tuple[str, Mapping[str, Any]]]
+
+
+def table_rows(path: str, columns: Columns) -> Rows:
+    """The rows of JSON lines, or of a table with a header: where each is, and its values by column.
+
+    Raises:
+        InputError: it names the file, and the line.
+    """
+    return _json_rows(path) if path.endswith(JSON_LINES) else _delimited_rows(path, columns)
+
+
+def collect_rows(source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
+    """The images of rows, with their captions.
 
     Args:
+        rows: where each is, and its values by column.
         columns: that the user names.
         roots: folders of images; an absolute path below one of them is taken as a name inside it.
 
     Raises:
         InputError: it names the file, and the column or the line with its field.
     """
-    lines = _json_rows(path) if path.endswith((".jsonl", ".ndjson")) else _delimited_rows(path, columns)
-    return collect_rows(path, lines, columns, roots)
-
-
-def collect_rows(
-    source: str, rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Columns, roots: Iterable[Path] = ()
-) -> CaptionsFile:
-    """The images of rows, which are (where, values by column); see `read_table_file`."""
-    captions: dict[str, list[str]] = {}
+    captions: list[tuple[str, list[str]]] = []
     used: dict[str, None] = {}
     chosen: dict[tuple[str, ...], tuple[str, str]] = {}
     for where, row in rows:
@@ -133,11 +138,18 @@ def collect_rows(
             used |= dict.fromkeys(chosen[header])
         image, caption = chosen[header]
         name = _name_below(row[image], roots, f"{image} of {where}", source)
-        captions.setdefault(name, []).extend(texts_of(row[caption], caption, f"{where} ({name!r})", source))
-    if not captions:
+        captions.append((name, texts_of(row[caption], caption, f"{where} ({name!r})", source)))
+    return CaptionsFile(source, by_image(captions, source), tuple(used))
+
+
+def by_image(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> tuple[CaptionedImage, ...]:
+    """The images in the order in which they first come, with the captions of all their rows; InputError without any."""
+    texts: dict[str, list[str]] = {}
+    for name, more in captions:
+        texts.setdefault(name, []).extend(more)
+    if not texts:
         raise InputError(source, "rows", "none", "at least one image with a caption")
-    items = tuple(CaptionedImage(name, tuple(texts)) for name, texts in captions.items())
-    return CaptionsFile(source, items, tuple(used))
+    return tuple(CaptionedImage(name, tuple(each)) for name, each in texts.items())
 
 
 def _name_below(name: Any, roots: Iterable[Path], where: str, source: object) -> str:

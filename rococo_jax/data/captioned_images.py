@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, parse_columns, read_table_file
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, parse_columns, table_rows
 from rococo_jax.data.captions import CaptionedImage, captions_from_json, kind_of
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.errors import InputError
@@ -90,7 +90,7 @@ def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> 
     if path.suffix == ".parquet":
         return _open_parquet(source, [path], columns, roots)
     if path.suffix in _TABLES:
-        return read_table_file(source, columns, roots)
+        return collect_rows(source, table_rows(source, columns), columns, roots)
     value = read_json(source, "a captions file")
     rows = _rows_of_json(value, columns, source)
     if rows is None:

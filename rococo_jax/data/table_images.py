@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, choose_column, collect_rows, texts_of
-from rococo_jax.data.captions import CaptionedImage, stays_inside
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, choose_column, collect_rows, texts_of
+from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import whole_file
 
@@ -185,14 +185,9 @@ def read_image_tables(
     names = _names_in(image, columns, source, tables, read)
     if names is None or not _are_unique(names, places):
         names = [_content_key(place) for place in places]
-    captions: dict[str, list[str]] = {}
-    for name, more in zip(names, texts, strict=True):
-        captions.setdefault(name, []).extend(more)
-    if not captions:
-        raise InputError(source, "rows", "none", "at least one image with a caption")
-    items = tuple(CaptionedImage(name, tuple(texts)) for name, texts in captions.items())
+    items = by_image(zip(names, texts, strict=True), source)
     first = dict(zip(reversed(names), reversed(places), strict=True))
-    return CaptionsFile(source, items, (image, caption), None, {name: first[name] for name in captions})
+    return CaptionsFile(source, items, (image, caption), None, {item.image: first[item.image] for item in items})
 
 
 def _names_in(

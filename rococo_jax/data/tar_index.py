@@ -67,8 +67,10 @@ def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda 
     missing = [(tar, part) for tar, part in zip(tars, named, strict=True) if not part.is_file()]
     # Processes that share the work begin at different places.
     turn = os.getpid() % len(missing) if missing else 0
-    for _ in _made(missing[turn:] + missing[:turn], sum(sizes)):
-        on_progress(1)
+    parallel = sum(sizes) >= _BYTES_WORTH_PROCESSES and len(missing) > 1
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) if parallel else contextlib.nullcontext() as pool:
+        for _ in (pool.map if parallel else map)(_make_part, missing[turn:] + missing[:turn]):
+            on_progress(1)
     with contextlib.suppress(FileNotFoundError):  # another process has joined the parts
         _join(index, named, tars, sizes)
     shutil.rmtree(parts, ignore_errors=True)
@@ -92,14 +94,6 @@ def _keep_parts(index: Path, parts: Mapping[tuple[str, int], Path]) -> None:
                 schema = _SCHEMA.with_metadata({"tar": json.dumps(tar)})
                 with atomic_write(part) as temporary:
                     _write(temporary, schema, [reader.get_batch(number)])
-
-
-def _made(missing: Sequence[tuple[str, Path]], size: int) -> Iterator[None]:
-    if size < _BYTES_WORTH_PROCESSES or len(missing) < 2:
-        yield from map(_make_part, missing)
-        return
-    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
-        yield from pool.map(_make_part, missing)
 
 
 def _make_part(of: tuple[str, Path]) -> None:
