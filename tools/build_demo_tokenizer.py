@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-from rococo_jax.demo.captions import captions_of, nouns, plural_of
+from rococo_jax.demo.captions import captions_of, demo_lexicon, plural_of
 from rococo_jax.demo.scenes import make_scene
 
 CONTEXT_LENGTH = 48
@@ -78,4 +78,5 @@ def _characters() -> list[str]:
 def _words(scenes: int) -> list[str]:
     captions = (caption for index in range(scenes) for caption in captions_of(make_scene("train", 0, index)))
     seen = {word for caption in captions for word in re.findall(r"[a-z]+", caption.lower())}
-    return sorted(seen.union(ORDINARY_WORDS, nouns(), DANGER, map(plural_of, DANGER)))
+    nouns = [form for noun in demo_lexicon().nouns for form in (noun.singular, noun.plural)]
+    return sorted(seen.union(ORDINARY_WORDS, nouns, DANGER, map(plural_of, DANGER)))

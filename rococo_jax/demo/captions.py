@@ -6,7 +6,6 @@ Sentences agree in number and article.
 """
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rococo_jax.demo.drawing import RandomStream
@@ -218,41 +217,19 @@ _MORE_GENERAL = {
 }
 
 
-@dataclass(frozen=True)
-class Noun:
-    """A noun in singular or plural. Synonyms and both forms share a `meaning`; `group` is the concept."""
-
-    word: str
-    meaning: str
-    group: str
-    is_plural: bool
-
-
 @functools.cache
-def nouns() -> Mapping[str, Noun]:
-    """Every noun of the lexicon by its word, singular and plural. A word that is both counts as singular."""
+def demo_lexicon():
+    """Every noun as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
+    from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
+
     singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
     singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
     singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
-    known: dict[str, Noun] = {}
-    for word, meaning, group in singular:
-        known.setdefault(plural_of(word), Noun(plural_of(word), meaning, group, True))
-        known[word] = Noun(word, meaning, group, False)
-    return known
-
-
-@functools.cache
-def demo_lexicon():
-    """The nouns as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
-    from rococo_jax.perturb.text.lexicon import Group, Lexicon
-    from rococo_jax.perturb.text.lexicon import Noun as LexiconNoun
-
-    by_group: dict[str, list[LexiconNoun]] = {}
+    by_group: dict[str, list[Noun]] = {}
     meanings: dict[str, list[str]] = {}
-    for noun in nouns().values():
-        if not noun.is_plural:
-            by_group.setdefault(noun.group, []).append(LexiconNoun(noun.word, plural_of(noun.word), noun.group))
-            meanings.setdefault(noun.meaning, []).append(noun.word)
+    for word, (meaning, group) in {word: about for word, *about in singular}.items():
+        by_group.setdefault(group, []).append(Noun(word, plural_of(word), group))
+        meanings.setdefault(meaning, []).append(word)
     groups = [
         Group(name, name if name in ("person", "place") else "thing", tuple(members))
         for name, members in by_group.items()

@@ -232,6 +232,8 @@ BAD = {
         '{"image": "1.png", "captions": ["a", null]}\n',
         r"captions 1 of line 1 .*: found null",
     ),
+    "an empty list": ("c.jsonl", '{"image": "1.png", "captions": []}\n', "captions of line 1 .*: found an empty list"),
+    "blank lines alone": ("c.jsonl", "\n\n", "rows: found none"),
     "another key in a line": (
         "c.jsonl",
         '{"image": "1.png", "text": "a"}\n{"image": "3.png"}\n',

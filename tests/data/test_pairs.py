@@ -11,7 +11,6 @@ from PIL import Image
 
 from rococo_jax.data import pairs
 from rococo_jax.data.array_record import RecordPairs, pack_pairs
-from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
 from rococo_jax.data.pairs import open_pairs, register_source
 from rococo_jax.errors import InputError
@@ -49,14 +48,6 @@ def test_a_captions_file_finds_its_images_in_any_of_the_folders(tmp_path):
     source = open_pairs(f"{tmp_path}/a, {tmp_path}/b", f"{tmp_path}/one.json,{tmp_path}/two.json")
     assert [sample.name for sample in all_of(source)] == [names[number] for number in (0, 4, 2, 5, 1, 3)]
     assert [sample.image.parent.name for sample in all_of(source)] == ["a", "b", "a", "b", "a", "b"]
-
-
-def test_two_captions_files_about_one_image_add_up(tmp_path):
-    images, _ = write_pairs(tmp_path, 2)
-    for part, texts in (("one", ["a", "b"]), ("two", ["b", "c"])):
-        (tmp_path / f"{part}.json").write_text(json.dumps([{"image": "image001.png", "caption": texts}]))
-    source = open_pairs(images, f"{tmp_path}/one.json,{tmp_path}/two.json")
-    assert len(source) == 1 and source[0].captions == ("a", "b", "c")
 
 
 def test_missing_images_stop_or_are_left_out(tmp_path):
@@ -129,31 +120,6 @@ def test_json_lines_are_the_same_pairs(tmp_path):
     assert (
         all_of(source) == all_of(open_pairs(images, captions)) and source.hash() == open_pairs(images, captions).hash()
     )
-
-
-def test_json_lines_beside_their_images_need_no_folder(tmp_path):
-    write_images(tmp_path / "sub", 2)
-    (tmp_path / "pairs.jsonl").write_text('{"image": "sub/image001.png", "caption": "a dog"}\n')
-    assert open_pairs("", str(tmp_path / "pairs.jsonl"))[0].captions == ("a dog",)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"image": "a.png", "caption": "a"}\n{"image": ', "line 2: found"),
-        ('{"image": "a.png"}', "line 1 for the caption: found 'image'"),
-        ('{"image": "a.png", "caption": 3}', "caption of line 1"),
-        ('{"image": "a.png", "captions": ["a", null]}', "captions 1 of line 1"),
-        ('{"image": "a.png", "captions": []}', "captions of line 1.*found an empty list"),
-        ('{"image": "../a.png", "caption": "a"}', "a path inside the image folder"),
-        ('["a.png", "a"]', "line 1: found a list"),
-        ("\n", "rows: found none"),
-    ],
-)
-def test_lines_that_are_no_pairs_are_named(tmp_path, text, message):
-    (tmp_path / "pairs.jsonl").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_captions(tmp_path / "pairs.jsonl")
 
 
 # Shards
