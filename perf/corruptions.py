@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS, corrupt
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import progress
 
 CLOCK, PROCESSOR = 0, 1
@@ -76,7 +76,7 @@ def main() -> None:
             for severity in severities:
 
                 def ours(name: str = name, severity: int = severity) -> None:
-                    corrupt(images, name, severity, key).block_until_ready()
+                    CORRUPTIONS[name](images, severity, key).block_until_ready()
 
                 def theirs(name: str = name, severity: int = severity) -> None:
                     for image in images:

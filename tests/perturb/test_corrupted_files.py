@@ -10,7 +10,7 @@ from PIL import Image
 
 from rococo_jax.cli import corrupt_images
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corruptions import corrupt
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.perturb.images.image_folders import image_id
 from tests.support.commands import run_command
 
@@ -48,7 +48,7 @@ def test_every_image_below_the_folder_is_corrupted_without_loss(folder):
     for name in names:
         image = np.asarray(Image.open(folder / "images" / name).convert("RGB"))[None]
         ids = np.array([image_id(name)], np.uint32)
-        expected = corrupt(image, "impulse_noise", 3, jax.random.key(5), ids=ids)[0]
+        expected = CORRUPTIONS["impulse_noise"](image, 3, jax.random.key(5), ids=ids)[0]
         np.testing.assert_array_equal(np.asarray(Image.open((out / name).with_suffix(".png"))), expected)
     manifest = json.loads((out / "manifest.json").read_text())
     assert [entry["image"] for entry in manifest["images"]] == names

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, corrupt, find_corruption
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, find_corruption
 from rococo_jax.runtime import make_mesh
 
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
@@ -25,11 +25,11 @@ def images(count: int, side: int = 40) -> np.ndarray:
 def check(name: str, cases: list[tuple[int, int]]) -> None:
     """Batches of so many images on so many devices are the same bytes as in the 64 images on one."""
     batch, key = images(64), jax.random.key(11)
-    whole = np.asarray(corrupt(batch, name, 3, key))
+    whole = np.asarray(CORRUPTIONS[name](batch, 3, key))
     for count, devices in cases:
         some = np.arange(64)[-count:]  # the last ones of the 64, so that their places differ too
         mesh = None if devices == 1 else make_mesh(jax.devices()[:devices])
-        np.testing.assert_array_equal(corrupt(batch[some], name, 3, key, ids=some, mesh=mesh), whole[some])
+        np.testing.assert_array_equal(CORRUPTIONS[name](batch[some], 3, key, ids=some, mesh=mesh), whole[some])
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
@@ -46,10 +46,10 @@ def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kind
 
 def test_another_key_or_id_draws_anew():
     batch = images(2)
-    one = np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(0)))
-    assert (one != np.asarray(corrupt(batch, "gaussian_noise", 1, jax.random.key(1)))).mean() > 0.5
+    one = np.asarray(CORRUPTIONS["gaussian_noise"](batch, 1, jax.random.key(0)))
+    assert (one != np.asarray(CORRUPTIONS["gaussian_noise"](batch, 1, jax.random.key(1)))).mean() > 0.5
     same_picture = np.stack([batch[0], batch[0]])
-    twice = np.asarray(corrupt(same_picture, "gaussian_noise", 1, jax.random.key(0)))
+    twice = np.asarray(CORRUPTIONS["gaussian_noise"](same_picture, 1, jax.random.key(0)))
     assert (twice[0] != twice[1]).mean() > 0.5
 
 
@@ -86,12 +86,12 @@ def test_an_unknown_kind_is_refused_with_the_nearest_name():
 def test_black_images_survive_every_kind_that_divides():
     black = np.zeros((1, 32, 32, 3), np.uint8)
     for name in ("brightness", "saturate", "fog"):
-        out = np.asarray(corrupt(black, name, 3, jax.random.key(0)))
+        out = np.asarray(CORRUPTIONS[name](black, 3, jax.random.key(0)))
         expected = {"brightness": 76, "saturate": 0, "fog": 0}[name]  # 0.3 of white; no colour; dimmed to nothing
         assert (out == expected).all()
 
 
 def test_devices_keep_their_images():
-    out = corrupt(jnp.asarray(images(16)), "contrast", 2, jax.random.key(0), mesh=make_mesh())
+    out = CORRUPTIONS["contrast"](jnp.asarray(images(16)), 2, jax.random.key(0), mesh=make_mesh())
     assert out.sharding.num_devices == jax.device_count()
     assert set(SEVERITIES) == {1, 2, 3, 4, 5}

@@ -175,16 +175,3 @@ def check_images(images: Any, source: str = "corruption") -> None:
         raise InputError(source, "images", found, "uint8 of shape (batch, height, width, 3), all of one size")
     if min(shape[1:3]) < LEAST_SIDE:
         raise InputError(source, "image size", f"{shape[1]} x {shape[2]}", f"at least {LEAST_SIDE} pixels a side")
-
-
-def corrupt(
-    images: UInt8[Array | np.ndarray, "batch height width 3"],
-    name: str,
-    severity: int,
-    key: Key[Array, ""],
-    *,
-    ids: Integer[Array | np.ndarray, " batch"] | None = None,
-    mesh: Mesh | None = None,
-) -> UInt8[Array, "batch height width 3"]:
-    """`find_corruption(name)(images, severity, key, ids=ids, mesh=mesh)`."""
-    return find_corruption(name)(images, severity, key, ids=ids, mesh=mesh)
