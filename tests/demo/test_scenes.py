@@ -109,7 +109,6 @@ def test_the_captions_of_the_first_scene_never_change():
     assert captions_of(make_scene("test", 1, 0)) == FIRST_CAPTIONS
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_splits_share_no_composition():
     compositions = {
         split: {
@@ -123,7 +122,6 @@ def test_splits_share_no_composition():
     assert not compositions["validation"] & compositions["test"]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_training_meets_every_kind_and_place_of_the_test_scenes(scenes):
     train = [make_scene("train", 0, index) for index in range(2000)]
     assert {kind.name for kind in OBJECTS} == {scene.main.kind.name for scene in train}
@@ -324,7 +322,6 @@ def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tm
     assert open_lexicon("demo").hash() == demo_lexicon().hash() != open_lexicon().hash()
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captioned, alterations):
     tokenizer = make_tokenizer(scenes=300)
     unknown = tokenizer.rust.token_to_id("[UNK]")
@@ -340,7 +337,6 @@ def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(captio
     assert unknown not in spelled and len(spelled) == 2 + 7 + 2 + 1
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(encoder):
     count = 100
     drawn = [make_scene("validation", 11, index) for index in range(count)]

@@ -87,7 +87,6 @@ def test_ngram_model_is_the_formula_with_counts_left_out():
     np.testing.assert_allclose(without, NgramModel(texts[1:]).log_probability(words), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_half_of_the_altered_captions_are_more_probable(images, reference):
     alterer = balanced_alterer("rand_voca", reference, seed=3, rounds=3, captions=60)
     object.__setattr__(alterer, "propose", functools.cache(alterer.propose))  # asked for the same several times
@@ -187,7 +186,6 @@ def test_swaps_that_fall_are_kept_as_often_as_others_rise():
     assert swap_rates([1.0, -2.0, -3.0, -4.0]) == ((), (1 / 3,)) and swap_rates([]) == ((), (0.0,))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_alteration_depends_on_its_image_alone_and_is_wrong(images, reference, operation):
     alterer = BalancedAlterer("rand_voca", reference, operation, seed=1)

@@ -300,7 +300,6 @@ def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the
 
 
 @pytest.mark.real_data
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_shuffled_order_gives_the_same_altered_captions(real_images):
     images = real_images[:100]
     order = np.random.default_rng(0).permutation(len(images))

@@ -110,7 +110,6 @@ def test_the_paper_style_is_the_published_look(caption, lower, danger):
 
 
 @pytest.mark.real_data
-@pytest.mark.usefixtures("without_type_checks")
 def test_published_captions_come_back_in_the_paper_style(real_data):
     """The unaltered words of published captions, written in our paper style, are the published strings."""
     from rococo_jax.benchmarks.rococo.annotations import read_annotation
