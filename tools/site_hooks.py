@@ -106,12 +106,12 @@ def flat(config: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def comments_of_keys(path: Path) -> dict[str, str]:
-    """Config key -> the comment right above it in `default_config`. Nesting is read from the indentation."""
+    """Config key -> the comment right above it in the table of keys. Nesting is read from the indentation."""
     found: dict[str, str] = {}
     sections: list[tuple[int, str]] = []
     comment: list[str] = []
     with tokenize.open(path) as file:
-        lines = file.read().partition("def default_config")[2].partition("\ndef ")[0].splitlines()
+        lines = file.read().partition("def all_keys")[2].partition("\ndef ")[0].splitlines()
     for line in lines:
         if words := _COMMENT.match(line):
             comment.append(words[1])
@@ -134,7 +134,7 @@ def config_page() -> str:
     from rococo_jax.training.config import default_config
 
     keys = dict(flat(default_config()))
-    comments = comments_of_keys(ROOT / "rococo_jax" / "training" / "config.py")
+    comments = comments_of_keys(ROOT / "rococo_jax" / "training" / "config_keys.py")
     written = tomllib.loads((ROOT / "docs" / "config_keys.toml").read_text(encoding="utf-8"))
     meanings = dict(flat(written))
     evaluate = next(action for action in build_parser("evaluate")._actions if action.dest == "command")

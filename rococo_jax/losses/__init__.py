@@ -9,7 +9,7 @@ from rococo_jax.losses.contrastive import sigmoid_contrastive, softmax_contrasti
 from rococo_jax.losses.distillation import relational_distillation, similarity_distillation
 from rococo_jax.losses.grounding import blind_preference, grounding_contrastive
 from rococo_jax.losses.hard_negatives import adaptive_rank, focal_hard_negative, intra_modal, negclip_columns
-from rococo_jax.losses.hard_positives import hard_negative, hard_positive, hard_positive_training
+from rococo_jax.losses.hard_positives import hard_negative, hard_positive
 
 __all__ = [
     "adaptive_rank",
@@ -18,7 +18,6 @@ __all__ = [
     "grounding_contrastive",
     "hard_negative",
     "hard_positive",
-    "hard_positive_training",
     "intra_modal",
     "negclip_columns",
     "relational_distillation",

@@ -11,7 +11,6 @@ mean in the scope `local`.
 In the scope `local` nothing leaves a device: pair i and its altered captions are rows of the same shard.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,9 +33,8 @@ from rococo_jax.losses.terms import (
     Embeddings,
     Field,
     Key,
-    LossTerm,
-    LossValue,
     at_least,
+    field_term,
     one_of,
     register,
 )
@@ -115,25 +113,18 @@ def local_nll(
 ALTERED, MIXED = Field("altered", "text"), Field("mixed", "vision")
 
 
-def _term(name: str, field: Field, loss: Callable[..., Float[Array, ""]], **stated: Any) -> LossTerm:
-    """The term of one of the two losses, which read a field beside the pairs."""
-
-    def function(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-        read, pairs = embeddings[field], (embeddings.images, embeddings.texts)
-        more = {f"{field.name}_mask": read.valid, "scope": settings.scope, "similarities": logits}
-        value = loss(*pairs, read.vectors, logit_scale=embeddings.logit_scale, **more)
-        return value, {name: value}
-
-    return LossTerm(name, function, reads=(field,), **stated)
+def _more(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
+    return {"scope": settings.scope, "similarities": logits}
 
 
 _COMMON = {"weight": Key(0.0, NOT_NEGATIVE), "scope": Key("global", one_of("local", "global"))}
 
 register(
-    _term(
+    field_term(
         "sc",
         ALTERED,
         semantic_contrastive,
+        _more,
         keys={
             **_COMMON,
             "count": Key(1, POSITIVE),
@@ -152,10 +143,11 @@ register(
     )
 )
 register(
-    _term(
+    field_term(
         "vc",
         MIXED,
         visual_contrastive,
+        _more,
         keys={
             **_COMMON,
             "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),

@@ -16,11 +16,10 @@ metric `difference_r1`: which image cares most for the change. A term of the tex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import ALTERED
 from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll, valid_mask, without_masked
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, register
+from rococo_jax.losses.terms import NOT_NEGATIVE, Key, field_term, register
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -90,33 +89,25 @@ def _differences(texts: Array, altered: Array, altered_mask: Array | None, mask:
     return differences if valid is None else jnp.where(valid[..., None], differences, 0.0)
 
 
-def _blind(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = blind_preference(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        ids=embeddings.image_id,
-        altered_mask=altered.valid,
-        logit_scale=embeddings.logit_scale,
-    )
-    return value, {"blind": value}
-
-
-def _grounding(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = grounding_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        ids=embeddings.image_id,
-        altered_mask=altered.valid,
-        logit_scale=embeddings.logit_scale,
-        similarities=logits,
-    )
-    return value, {"grounding": value}
-
-
 # Both read the altered captions that `losses.sc` describes.
-register(LossTerm("blind", _blind, keys={"weight": Key(0.0, NOT_NEGATIVE)}, reads=(ALTERED,), order=4))
-register(LossTerm("grounding", _grounding, keys={"weight": Key(0.0, NOT_NEGATIVE)}, reads=(ALTERED,), order=5))
+_STATED = {"keys": {"weight": Key(0.0, NOT_NEGATIVE)}}
+register(
+    field_term(
+        "blind",
+        ALTERED,
+        blind_preference,
+        lambda embeddings, settings, logits: {"ids": embeddings.image_id},
+        order=4,
+        **_STATED,
+    )
+)
+register(
+    field_term(
+        "grounding",
+        ALTERED,
+        grounding_contrastive,
+        lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
+        order=5,
+        **_STATED,
+    )
+)

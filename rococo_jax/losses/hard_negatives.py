@@ -32,7 +32,17 @@ from rococo_jax.losses.contrastive import (
     valid_mask,
     without_masked,
 )
-from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, register
+from rococo_jax.losses.terms import (
+    FRACTION,
+    NOT_NEGATIVE,
+    Embeddings,
+    Key,
+    LossTerm,
+    LossValue,
+    field_term,
+    register,
+    value_with,
+)
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 Vectors = Float[Array, "batch width"]
@@ -131,32 +141,24 @@ def _own(
     return without_masked(images, mask), without_masked(texts, mask), without_masked(altered, valid), valid
 
 
-def _negclip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    more = {"ids": embeddings.image_id, "similarities": logits}
-    value = _applied(negclip_columns, embeddings, **more)
-    return value, {"negclip": value}
-
-
 def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    intra = _applied(intra_modal, embeddings, similarities=logits)
-    rank = _applied(adaptive_rank, embeddings, upper=settings.upper)
+    intra = value_with(intra_modal, ALTERED, embeddings, similarities=logits)
+    rank = value_with(adaptive_rank, ALTERED, embeddings, upper=settings.upper)
     return settings.intra * intra + settings.rank * rank, {"ce_clip_intra": intra, "ce_clip_rank": rank}
-
-
-def _focal(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    value = _applied(focal_hard_negative, embeddings, gamma=settings.gamma, smoothing=settings.smoothing)
-    return value, {"focal": value}
-
-
-def _applied(loss, embeddings: Embeddings, **more) -> Float[Array, ""]:
-    altered = embeddings[ALTERED]
-    more |= {"logit_scale": embeddings.logit_scale, "altered_mask": altered.valid}
-    return loss(embeddings.images, embeddings.texts, altered.vectors, **more)
 
 
 _WEIGHT = {"weight": Key(0.0, NOT_NEGATIVE)}
 # All read the altered captions that `losses.sc` describes.
-register(LossTerm("negclip", _negclip, keys=_WEIGHT, reads=(ALTERED,), order=6))
+register(
+    field_term(
+        "negclip",
+        ALTERED,
+        negclip_columns,
+        lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
+        keys=_WEIGHT,
+        order=6,
+    )
+)
 register(
     LossTerm(
         "ce_clip",
@@ -168,11 +170,12 @@ register(
     )
 )
 register(
-    LossTerm(
+    field_term(
         "focal",
-        _focal,
+        ALTERED,
+        focal_hard_negative,
+        lambda embeddings, settings, logits: {"gamma": settings.gamma, "smoothing": settings.smoothing},
         keys={**_WEIGHT, "gamma": Key(2.0, NOT_NEGATIVE), "smoothing": Key(0.02, FRACTION)},
-        reads=(ALTERED,),
         order=8,
     )
 )

@@ -20,12 +20,11 @@ from rococo_jax.losses.contrastive import (
     NEGATIVES,
     mean_over_batch,
     paired_cosines,
-    softmax_contrastive,
     softmax_nll,
     valid_mask,
     without_masked,
 )
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register, value_with
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -82,45 +81,13 @@ def hard_negative(
     return mean_over_batch(losses, None if counted is None else counted.any(1))
 
 
-def hard_positive_training(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    positive_texts: Float[Array, "batch width"],
-    negative_texts: Float[Array, "batch negatives width"],
-    *,
-    logit_scale: Float[Array, ""],
-    negative_weight: float = 1.0,
-    ids: Int[Array, "batch"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
-    positive_mask: Bool[Array, "batch"] | None = None,
-    negative_mask: Bool[Array, "batch negatives"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
-    """`L_contrastive + L_pos + negative_weight * L_neg`, the three parts with the arguments above."""
-    negatives = {"negative_texts": negative_texts, "negative_mask": negative_mask}
-    everywhere = {"logit_scale": logit_scale, "mask": mask}
-    over_batch = {**everywhere, "ids": ids, "similarities": similarities}
-    contrastive = softmax_contrastive(images, texts, **over_batch, **negatives)
-    positive = hard_positive(images, texts, positive_texts, positive_mask=positive_mask, **over_batch)
-    return contrastive + positive + negative_weight * hard_negative(images, texts, **everywhere, **negatives)
-
-
 POSITIVES = Field("positive", "text")
 
 
 def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    images, texts, scale = embeddings.images, embeddings.texts, embeddings.logit_scale
-    positives, negatives = embeddings[POSITIVES], embeddings[NEGATIVES]
-    of_positives = hard_positive(
-        images,
-        texts,
-        positives.vectors,
-        ids=embeddings.image_id,
-        positive_mask=positives.valid,
-        logit_scale=scale,
-        similarities=logits,
-    )
-    of_negatives = hard_negative(images, texts, negatives.vectors, negative_mask=negatives.valid, logit_scale=scale)
+    over_batch = {"ids": embeddings.image_id, "similarities": logits}
+    of_positives = value_with(hard_positive, POSITIVES, embeddings, **over_batch)
+    of_negatives = value_with(hard_negative, NEGATIVES, embeddings)
     value = of_positives + settings.negative_weight * of_negatives
     return value, {"hard_positive": of_positives, "hard_negative": of_negatives}
 

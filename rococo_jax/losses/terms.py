@@ -145,6 +145,29 @@ class LossTerm:
     teacher: bool = False
 
 
+def value_with(loss: Callable[..., Float[Array, ""]], field: Field, embeddings: Embeddings, **more: Any) -> Array:
+    """A loss of the pairs and a field: its vectors come third, `NAME_mask` says which count; `more` goes on."""
+    items = embeddings[field]
+    more |= {"logit_scale": embeddings.logit_scale, f"{field.name}_mask": items.valid}
+    return loss(embeddings.images, embeddings.texts, items.vectors, **more)
+
+
+def field_term(
+    name: str,
+    field: Field,
+    loss: Callable[..., Float[Array, ""]],
+    more: Callable[[Embeddings, ConfigDict, ShardedLogits], dict[str, Any]],
+    **stated: Any,
+) -> LossTerm:
+    """The term of a loss of the pairs and one field; `more` gives its other arguments."""
+
+    def function(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+        value = value_with(loss, field, embeddings, **more(embeddings, settings, logits))
+        return value, {name: value}
+
+    return LossTerm(name, function, reads=(field,), **stated)
+
+
 _TERMS: dict[str, LossTerm] = {}
 
 

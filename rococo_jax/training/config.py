@@ -1,28 +1,29 @@
-"""Configuration of a training run: every key with its default, a reader for config files, and overrides.
+"""Configuration of a training run: a reader for config files, overrides, and checks; `config_keys` declares the keys.
 
 A config file is Python with a function `get_config()` that starts from `default_config()` and returns an ml_collections
-ConfigDict. Overrides are written `--config.losses.sc.weight=0.5`. A key that does not
-exist is refused, and the nearest one that does is named.
-
-The keys under `losses.NAME` are those of the loss terms, each declared in the file of its loss.
+ConfigDict. Overrides are written `--config.losses.sc.weight=0.5`. A key that does not exist is refused, and the nearest
+one that does is named.
 """
 
 import ast
 import difflib
 import json
+import math
 import os
 import runpy
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import all_terms
+from rococo_jax.losses.terms import Key
 from rococo_jax.storage import read_json_object, write_json
-from rococo_jax.training.config_checks import check_values
+from rococo_jax.training.config_keys import all_keys
+from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.hooks.profile import profiled_steps
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
@@ -33,141 +34,14 @@ MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.
 
 def default_config() -> ConfigDict:
     """All keys. Lengths in tokens or pixels, rates per step; "" stands for nothing given."""
-    return ConfigDict(
-        {
-            "seed": 0,
-            "steps": 1000,
-            "batch_size": 256,
-            # The contrastive batch goes through the towers in so many parts (gradient cache).
-            "micro_batches": 1,
-            # Parts whose activations are kept until the loss is known; the others are embedded again.
-            "kept_micro_batches": 1,
-            "dtype": "float32",
-            # What the backward pass of a block computes again instead of keeping it: "none", "dots" (all but products
-            # with parameters) or "full".
-            "remat": "none",
-            # Devices that share a copy of the parameters.
-            "fsdp": 1,
-            # Decay a step of the debiased moving average of parameters that is saved instead of them; 0 for none:
-            # the starting parameters have no share in it.
-            "ema": 0.0,
-            "init": {
-                # A model directory, Hugging Face folder or hub name; or nothing, and the three below.
-                "model": "",
-                "spec": {},
-                "preprocessing": {},
-                "tokenizer": "",
-                # Width of the residual MLP that is added to both heads; 0 for none.
-                "residual_head_width": 0,
-                # Pixels of a side that images have from here on, 0 for the model's own: positions are resampled.
-                "image_size": 0,
-            },
-            # The share of an image's patches that the tower does not see in a step (FLIP).
-            "patch_dropout": 0.0,
-            # What is trained of each tower: "all", "last:N" blocks and the final norm, or "none"; and which
-            # heads: "all", or that of "vision" or "text" alone.
-            "train": {"vision": "all", "text": "all", "heads": "all"},
-            "data": {
-                "images": "",
-                "captions": "",
-                # Cross-fitting: 0 or 1 leaves out the images of that fold, a half by hash; -1 none.
-                "left_out_fold": -1,
-                # "shuffled": each image anywhere in an epoch; "shards": shards in another order every epoch, each
-                # read from front to back, some side by side. And the share of the samples of each source, "0.7,0.3".
-                "order": "shuffled",
-                "weights": "",
-                # "one": an image with one of its captions, drawn anew every epoch; "all": every pair once an epoch.
-                "captions_per_image": "one",
-                # Least fraction of an image's area in a random crop, 0 for no cropping; and mirroring.
-                "random_crop_min_scale": 0.0,
-                "flip": False,
-                # Strengths of brightness, contrast, saturation and hue, as "0.4,0.4,0.4,0.1", how often they change,
-                # and how often images become grey.
-                "color_jitter": "",
-                "color_jitter_prob": 0.8,
-                "grayscale_prob": 0.0,
-                # How often an image is resized whole to the tower's size, as published mixed images are.
-                "resize_prob": 0.0,
-                # "skip" replaces an image that cannot be decoded and counts it, "raise" stops the run.
-                "on_decode_error": "skip",
-                # 0: the smaller of the tower's context and 64 tokens.
-                "text_length": 0,
-                # "batch" pads texts to the bucket of the longest text of the global batch, "whole" to text_length.
-                "text_padding": "batch",
-                # Processes that decode; 0 for threads. "auto": a core each, and none for runs of a few images.
-                "workers": FieldReference("auto", field_type=object),
-                "prefetch": 2,
-                # Frozen towers run once over everything; training reads their features. The image tower must be frozen;
-                # where the text tower is not, texts are encoded at every step (LiT).
-                "cached_features": False,
-                # Altered captions a caption, mixed images an image and (with crop or flip) views of an image that are
-                # made beforehand.
-                "feature_pool": {"captions": 4, "mixed": 4, "views": 4},
-                # Noise on these features, in standard deviations of each; one draw for a caption and its altered ones,
-                # and for an image and its mixed ones.
-                "feature_noise": 0.0,
-            },
-            "losses": {term.name: {key: each.default for key, each in term.keys.items()} for term in all_terms()},
-            "optimizer": {
-                # "adamw", "lion" or "adafactor"; and how first moments are kept: "float32" or "bfloat16".
-                "name": "adamw",
-                "moments": "float32",
-                "learning_rate": 1e-3,
-                # "cosine", "linear", "constant" or "rsqrt".
-                "schedule": "cosine",
-                # Fraction of the steps that the rate rises, or how many steps where that is not 0; and the fraction of
-                # the rate that is left at the end.
-                "warmup_fraction": 0.05,
-                "warmup_steps": 0,
-                "final_lr_fraction": 0.0,
-                # Fraction of the steps in which "constant" and "rsqrt" fall to that at the end.
-                "cooldown_fraction": 0.0,
-                "b1": 0.9,
-                "b2": 0.98,
-                "eps": 1e-8,
-                "weight_decay": 0.05,
-                # Decay towards the starting parameters.
-                "pull_to_start": 0.0,
-                "grad_clip_norm": 1.0,
-                # So many updates of a run may have no finite loss or gradient; they are left out and counted.
-                "skip_nonfinite": 0,
-                # Factor from a block to the one below it; heads have the full rate.
-                "layer_decay": 1.0,
-                "tower_lr_scale": 1.0,
-            },
-            # Pairwise logits: "all_gather" holds all keys on every device, "ring" passes them on, "auto" decides by
-            # size; rows of a block, 0 for as many as fit.
-            "logits": {"strategy": "auto", "block_rows": 0},
-            # `wandb`: the name of a Weights & Biases project, "" for none.
-            "log": {"every": 10, "tensorboard": True, "wandb": ""},
-            # Steps to trace, as "10:13" for the 11th to the 13th.
-            "profile": {"steps": ""},
-            # Saved every so many steps, and minutes (0: not by time). Kept: the last few, the best, and those of every
-            # `keep_every`-th step (0: none).
-            "checkpoint": {"every": 200, "minutes": 0.0, "keep": 2, "keep_every": 0},
-            # What `rococo evaluate` asks, by the names of its options: `data` and `benchmarks`, or `images` and
-            # `annotations` of one; lists with commas.
-            "eval": {
-                "every": 0,
-                "data": "",
-                "benchmarks": "",
-                "data_dir": "",
-                "images": "",
-                "annotations": "",
-                "tasks": "",
-                "protocol": "paper",
-                "mixed_galleries": "none",
-                "seeds": "1,10,100",
-                "corruptions": "none",
-                "severities": "1,3,5",
-                "corrupted_benchmarks": "",
-                "templates": "80",
-                "out_images": "",
-                "limit": 0,
-                "allow_missing_images": False,
-            },
-        }
-    )
+    return ConfigDict(_defaults(all_keys()))
+
+
+def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _defaults(each) if isinstance(each, Mapping) else each.default if isinstance(each, Key) else each
+        for name, each in keys.items()
+    }
 
 
 def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -285,7 +159,55 @@ def flat(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, 
 def check_config(config: ConfigDict, source: object = "config") -> None:
     """Raises InputError for a key that does not exist, or a value out of range, alone or beside another."""
     _check_keys(source, config)
-    check_values(config, flat(config), source)
+    leaves = flat(config)
+    for key, value in leaves.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(source, f"config.{key}", value, "a finite number")
+    for key, entry in flat(all_keys()).items():
+        if isinstance(entry, Key) and entry.check is not None and not entry.check.holds(leaves[key]):
+            raise InputError(source, f"config.{key}", repr(leaves[key]), entry.check.wanted)
+    for clashes, key, wanted, found in _clashes(config):
+        if clashes:
+            raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)
+    # It imports encoders, which reading other modules of this room does not need.
+    from rococo_jax.training.inputs.loss_input import check_inputs
+
+    check_inputs(source, config)
+
+
+def _clashes(config: ConfigDict) -> Iterator[tuple[Any, str, str, str]]:
+    """Values that do not go with others: (whether it is so, key, what is wanted, what is found; "" for the value)."""
+    data, optimizer, sides = config.data, config.optimizer, cached_sides(config)
+    steps = profiled_steps(config.profile.steps)
+    outside = steps is None or (config.profile.steps and not steps) or steps.stop > config.steps
+    wanted = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
+    yield outside, "profile.steps", wanted, ""
+    parts, kept = config.micro_batches, config.kept_micro_batches
+    yield config.batch_size % parts, "micro_batches", "a divisor of batch_size", f"{config.batch_size} in {parts} parts"
+    yield kept > parts, "kept_micro_batches", f"at most the {parts} of micro_batches", ""
+    wanted = "0 without eval.data, or eval.images and eval.annotations"
+    yield config.eval.every and not (config.eval.data or config.eval.images), "eval.every", wanted, ""
+    falls = optimizer.schedule not in ("constant", "rsqrt")
+    wanted = f"0 with the schedule {optimizer.schedule!r}, which falls by itself"
+    yield optimizer.cooldown_fraction and falls, "optimizer.cooldown_fraction", wanted, ""
+    wanted = f"at most {config.steps}, the number of steps"
+    yield optimizer.warmup_steps > config.steps, "optimizer.warmup_steps", wanted, ""
+    # Features of a frozen image tower, and of both towers.
+    cached, among = data.cached_features, "with config.data.cached_features"
+    found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
+    wanted = "config.train.vision 'none', and .text too for features of both"
+    yield cached and config.train.vision != "none", "data.cached_features", wanted, found
+    yield cached and config.patch_dropout, "patch_dropout", f"0 {among}", ""
+    for key in ("random_crop_min_scale", "flip", "resize_prob", "color_jitter", "grayscale_prob"):
+        wanted = f"none {among} and a trained text tower: an image has one feature"
+        yield sides == ("vision",) and data[key], f"data.{key}", wanted, ""
+    wanted = f"the default {among}, which holds all features in memory"
+    yield cached and data.order != "shuffled", "data.order", wanted, ""
+    yield cached and data.weights, "data.weights", wanted, ""
+    one = data.captions_per_image == "one"
+    yield "text" in sides and not one, "data.captions_per_image", f"'one' {among}, which knows no other", ""
+    wanted = "0 unless config.data.cached_features holds both towers' features"
+    yield "text" not in sides and data.feature_noise, "data.feature_noise", wanted, ""
 
 
 def write_config(path: Path, config: ConfigDict) -> None:

@@ -88,7 +88,7 @@ def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
 
 
 def test_a_key_without_a_meaning_fails_the_build(hooks, monkeypatch):
-    comments = hooks.comments_of_keys(CHECKOUT / "rococo_jax" / "training" / "config.py")
+    comments = hooks.comments_of_keys(CHECKOUT / "rococo_jax" / "training" / "config_keys.py")
     assert comments["micro_batches"].startswith("The contrastive batch") and "optimizer.schedule" in comments
     monkeypatch.setattr(
         hooks, "comments_of_keys", lambda path: {key: comments[key] for key in comments if key != "ema"}

@@ -63,10 +63,22 @@ LOSSES = {
     "VC global": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "global"),
     "VC local": ("visual_contrastive", "images texts mixed_images logit_scale", "mixed_mask mask", "local"),
     "hard positives": (
-        "hard_positive_training",
-        "images texts positive_texts negative_texts logit_scale",
-        "ids mask positive_mask negative_mask",
-        {"negative_weight": 0.7},
+        "hard_positive",
+        "images texts positive_texts logit_scale",
+        "ids mask positive_mask",
+        {},
+    ),
+    "hard negatives, local": (
+        "hard_negative",
+        "images texts negative_texts logit_scale",
+        "mask negative_mask",
+        {},
+    ),
+    "softmax with negatives": (
+        "softmax_contrastive",
+        "images texts negative_texts logit_scale",
+        "ids mask negative_mask",
+        {},
     ),
     "distillation, local": (
         "similarity_distillation",

@@ -81,28 +81,6 @@ def hard_negative(images, texts, negative_texts, logit_scale, *, mask, negative_
     return mean(shares, allowed.any(1))
 
 
-def hard_positive_training(
-    images,
-    texts,
-    positive_texts,
-    negative_texts,
-    logit_scale,
-    *,
-    negative_weight,
-    ids,
-    mask,
-    positive_mask,
-    negative_mask,
-):
-    pairs = images, texts
-    negatives = {"negative_texts": negative_texts, "negative_mask": negative_mask}
-    return (
-        softmax_contrastive(*pairs, logit_scale, ids=ids, mask=mask, **negatives)
-        + hard_positive(*pairs, positive_texts, logit_scale, ids=ids, mask=mask, positive_mask=positive_mask)
-        + negative_weight * hard_negative(*pairs, negative_texts, logit_scale, mask=mask, negative_mask=negative_mask)
-    )
-
-
 def differences(images, texts, altered_texts):
     """(wrong or own image, pair, altered): s(I_j, T_k) - s(I_j, T~_k)."""
     return (images @ texts.T)[:, :, None] - np.einsum("jd,kad->jka", images, altered_texts)

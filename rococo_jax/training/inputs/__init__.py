@@ -26,7 +26,7 @@ from rococo_jax.processes import gather
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays
-from rococo_jax.training.config_checks import read_jitter
+from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
