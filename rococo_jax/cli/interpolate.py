@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     from rococo_jax.checkpoints import save_model
     from rococo_jax.encoders import load_model
     from rococo_jax.storage import refuse_existing_folder
-    from rococo_jax.training.interpolate import interpolated, read_weights
+    from rococo_jax.training.init import interpolated, read_weights
 
     weights = read_weights(options.weight)
     refuse_existing_folder(options.out)

@@ -18,6 +18,8 @@ class ConvolutionalSpec(CheckedSpec):
     what: ClassVar[str] = "vision"
     architecture: ClassVar[str] = "ResNet"
     patch_size: ClassVar[int] = 32
+    # Blocks of one stack, which can be trained from the last one on.
+    layers: ClassVar[int] = 0
     # ResNet's pooling alone stores positions; towers without any read images of any size.
     class_token: ClassVar[bool] = False
     position_grid: ClassVar[int | None] = None

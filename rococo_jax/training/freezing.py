@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.models import ConvolutionalSpec, DualEncoder, ModelSpec
+from rococo_jax.models import DualEncoder, ModelSpec
 
 SIDES = ("vision", "text")
 
@@ -34,13 +34,11 @@ def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
     Raises:
         InputError: more blocks than the tower has, or some blocks of a tower without a stack (of convolutions).
     """
-    if isinstance(getattr(spec, side), ConvolutionalSpec):
-        if what.startswith("last:"):
-            raise InputError("config", f"train.{side}", what, "'all' or 'none' for a tower of convolutions")
-        return 0
     layers = getattr(spec, side).layers
     if what in ("all", "none"):
         return 0 if what == "all" else layers
+    if not layers:
+        raise InputError("config", f"train.{side}", what, "'all' or 'none' for a tower of convolutions")
     last = int(what.removeprefix("last:"))
     if last > layers:
         raise InputError("config", f"train.{side}", what, f"at most 'last:{layers}', the blocks of this tower")
@@ -67,14 +65,15 @@ def split_parameters(
             trained[path] = array[cuts[side] :]
             if cuts[side]:
                 frozen[path] = array[: cuts[side]]
-        elif path.startswith(_after_blocks(spec, side)):
+        elif path.startswith(after_blocks(spec, side)):
             trained[path] = array
         else:
             frozen[path] = array
     return trained, frozen
 
 
-def _after_blocks(spec: ModelSpec, side: str) -> tuple[str, ...]:
+def after_blocks(spec: ModelSpec, side: str) -> tuple[str, ...]:
+    """How the paths of a tower begin that come after its blocks."""
     # BERT's norm stands before the blocks.
     if side == "text" and spec.text.norm_after_blocks:
         return (f"{side}.pooling.",)

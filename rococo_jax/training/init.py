@@ -1,4 +1,9 @@
-"""The model that training starts from: any that `load_model` reads, or one from a spec with random parameters."""
+"""The model that training starts from, read by `load_model` or with random parameters, and models made of it.
+
+Models between two models have `(1 - w) A + w B` in every parameter (WiSE-FT, arXiv 2109.01903), the logit scale as it
+is stored, as a logarithm. Between models that were trained from one start the loss is often no higher than at its ends,
+so that a weight chooses between the two without training.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -37,8 +42,7 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         trained_before = encoder.training_images
         encoder = with_own_positions(encoder) if size else encoder
         if encoder.spec.matching is not None:
-            rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
-            encoder = Encoder(without_matching(encoder.model), *rest)
+            encoder = _of_model(encoder, without_matching(encoder.model))
     elif config.init.spec and config.init.image_size:
         wanted = "0 with config.init.spec, which has an image size of its own"
         raise InputError("config", "config.init.image_size", config.init.image_size, wanted)
@@ -73,6 +77,10 @@ def with_own_positions(encoder: Encoder) -> Encoder:
     resampled = positions_on_grid(stored, vision.grid, vision.positioned_class)
     spec = dataclasses.replace(encoder.spec, vision=dataclasses.replace(vision, position_grid=None))
     model = build_model(spec, {**parameters, "vision.positions": resampled}, encoder.model.dtype)
+    return _of_model(encoder, model)
+
+
+def _of_model(encoder: Encoder, model: DualEncoder) -> Encoder:
     rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
     return Encoder(model, *rest)
 
@@ -125,7 +133,7 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     grown.logit_bias = encoder.model.logit_bias
     for name in heads:
         getattr(grown, name).affine = getattr(encoder.model, name)
-    return Encoder(grown, encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
+    return _of_model(encoder, grown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,3 +168,41 @@ def trained_encoder(
 ) -> Encoder:
     """The encoder with trained parameters, and a record of the training in its provenance."""
     return Origin.of(encoder).encoder(parameters, record, encoder.mesh)
+
+
+def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
+    """The model at `weight` from the first (0) to the second (1), with preprocessing and tokenizer of the first.
+
+    Raises:
+        InputError: the models differ in their shape, preprocessing or tokenizer, or the weight is not from 0 to 1.
+    """
+    if not 0 <= weight <= 1:
+        raise InputError("interpolation", "weight", weight, "a number from 0 to 1")
+    for name in ("spec", "preprocessing"):
+        if getattr(first, name) != getattr(second, name):
+            raise InputError(second.name, name, f"another one than of {first.name}", "models of one shape and input")
+    tokenizers = [encoder.tokenizer and encoder.tokenizer.rust.to_str() for encoder in (first, second)]
+    if tokenizers[0] != tokenizers[1]:
+        raise InputError(second.name, "tokenizer", f"another one than of {first.name}", "models of one vocabulary")
+    of_first, of_second = parameters_of(first.model), parameters_of(second.model)
+    between = {path: (1 - weight) * array + weight * of_second[path] for path, array in of_first.items()}
+    record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
+    return trained_encoder(first, between, record)
+
+
+def read_weights(text: str) -> dict[str, float]:
+    """The weights of "0.1,0.5", by their text.
+
+    Raises:
+        InputError: one is not a number from 0 to 1, or comes twice.
+    """
+    weights: dict[str, float] = {}
+    for each in text.split(","):
+        try:
+            value = float(each)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1 or value in weights.values():
+            raise InputError("arguments", "--weight", repr(each), "different numbers from 0 to 1, such as 0.25,0.5")
+        weights[each.strip()] = value
+    return weights

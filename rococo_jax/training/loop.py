@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 
 from rococo_jax.training.batch import Batch, place_batch
-from rococo_jax.training.hooks import Hook, StepInfo
-from rococo_jax.training.hooks.stop import STOPS, Stop
+from rococo_jax.training.hooks import STOPS, Hook, StepInfo
+from rococo_jax.training.hooks.stop import Stop
 from rococo_jax.training.programs import Programs
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.text_padding import text_tokens

@@ -42,7 +42,8 @@ import optax
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.models import ConvolutionalSpec, ModelSpec
+from rococo_jax.models import ModelSpec
+from rococo_jax.training.freezing import SIDES, after_blocks
 
 HIGHEST_LOG_SCALE = math.log(100)
 SCHEDULES = ("cosine", "linear", "constant", "rsqrt")
@@ -137,18 +138,13 @@ def _is_matrix(path: str, array: Parameter) -> bool:
 def rate_of(path: str, array: Parameter, spec: ModelSpec, config: ConfigDict) -> float | tuple[float, ...]:
     """The factor on the learning rate of a parameter; for stacked blocks one each."""
     side = path.partition(".")[0]
-    if side not in ("vision", "text"):
+    if side not in SIDES:
         return 1.0
-    if isinstance(getattr(spec, side), ConvolutionalSpec):
-        return config.tower_lr_scale
     layers, decay, rate = getattr(spec, side).layers, config.layer_decay, config.tower_lr_scale
-    if ".blocks." in path:
+    if layers and ".blocks." in path:
         # The array holds the last blocks where the first are frozen.
         return tuple(rate * decay ** (array.shape[0] - 1 - index) for index in range(array.shape[0]))
-    # BERT's norm stands before the blocks.
-    norm_first = side == "text" and spec.text.norm_after_blocks
-    after = path.startswith(f"{side}.pooling.") or (path.startswith(f"{side}.norm.") and not norm_first)
-    return rate * (1.0 if after else decay**layers)
+    return rate * (1.0 if path.startswith(after_blocks(spec, side)) else decay**layers)
 
 
 def _scale_each(rates: Mapping[str, float | tuple[float, ...]]) -> optax.GradientTransformation:

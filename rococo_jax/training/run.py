@@ -40,10 +40,9 @@ from rococo_jax.training.config import flat, refuse_other_config, write_config
 from rococo_jax.training.cross_fit import refuse_seen_fold
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.hooks import OnStep
-from rococo_jax.training.hooks.evaluate import Evaluate
 from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
 from rococo_jax.training.hooks.profile import Profile, profiled_steps
-from rococo_jax.training.hooks.save import Save
+from rococo_jax.training.hooks.save import Evaluate, Save
 from rococo_jax.training.hooks.stop import Stop
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length

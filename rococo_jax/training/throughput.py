@@ -29,7 +29,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from rococo_jax.models import ConvolutionalSpec, ModelSpec
+from rococo_jax.models import ModelSpec
 from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
 from rococo_jax.progress import say
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
@@ -186,10 +186,10 @@ def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) ->
     length = kept_patches(config, spec) if side == "vision" else text_length
     forward = (image_flops if side == "vision" else text_flops)(spec, length)
     share = float(what == "all")
-    if what.startswith("last:") and not isinstance(tower, ConvolutionalSpec):
+    if what.startswith("last:"):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
     again = (1 - config.kept_micro_batches / config.micro_batches) * forward  # `grad_cache`
-    if config.remat == "full" and not isinstance(tower, ConvolutionalSpec):
+    if config.remat == "full" and tower.layers:
         again += share * rematerialised_flops(tower, length)
     needed = (1 + 2 * share) * forward
     return StepFlops(needed, needed + again)

@@ -14,8 +14,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.training import run
 from rococo_jax.training.config import check_config, default_config
-from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.interpolate import interpolated
+from rococo_jax.training.init import interpolated, starting_encoder
 from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder
 

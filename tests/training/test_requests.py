@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from rococo_jax.training.hooks import SAVE, STOPS, TERMINATE
 from rococo_jax.training.hooks import stop as requests
-from rococo_jax.training.hooks.stop import SAVE, STOPS, TERMINATE, Requests
+from rococo_jax.training.hooks.stop import Requests
 
 PROCESSES, STEPS = 3, 60
 

@@ -4,6 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+# Requests: to save, and to save and stop.
+SAVE, TERMINATE, INTERRUPT = "save", "SIGTERM", "SIGINT"
+STOPS = (TERMINATE, INTERRUPT)
+
 
 @dataclasses.dataclass
 class StepInfo:
@@ -16,8 +20,8 @@ class StepInfo:
         metrics: of the step, on the devices.
         counts: more of it, on the host: `skipped_images`, `text_tokens`.
         waited: seconds that the host waited for the batch.
-        request: to save, or to save and stop; `stop.Stop` sets it.
-        figures: of an evaluation of this state; `evaluate.Evaluate` sets them.
+        request: to save, or to save and stop; `Stop` sets it.
+        figures: of an evaluation of this state; `Evaluate` sets them.
     """
 
     done: int

@@ -1,14 +1,30 @@
-"""Saves a state: every so many steps or minutes, at the end, on request, and where it was evaluated."""
+"""Evaluate a state every so many steps and at the end; save it by steps or minutes, on request, and with its score."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from rococo_jax.training.hooks import Hook, StepInfo
-from rococo_jax.training.hooks.log import Log
-from rococo_jax.training.state import TrainingCheckpoints
+from rococo_jax.training.hooks import STOPS, Hook, StepInfo
+from rococo_jax.training.hooks.log import EVALUATIONS, Log
+from rococo_jax.training.state import TrainingCheckpoints, TrainState
+
+
+class Evaluate(Hook):
+    """Calls `function` with the state every so many steps, 0 for the end alone; its figures go to the log."""
+
+    def __init__(self, function: Callable[[TrainState], Mapping[str, float]], every: int, log: Log):
+        self.function, self.every, self.log = function, every, log
+
+    def after(self, info: StepInfo) -> None:
+        due = info.last or (self.every and info.done % self.every == 0)
+        if not due or info.request in STOPS:
+            return
+        self.log.settle()
+        with self.log.meter.paused("evaluating"):
+            info.figures = dict(self.function(info.state))
+            self.log.file.write(EVALUATIONS, info.done, info.figures)
 
 
 class Save(Hook):

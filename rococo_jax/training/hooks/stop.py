@@ -18,11 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rococo_jax.processes import coordination
-from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.hooks import INTERRUPT, SAVE, STOPS, TERMINATE, Hook, StepInfo
 from rococo_jax.training.hooks.save import Save
-
-SAVE, TERMINATE, INTERRUPT = "save", "SIGTERM", "SIGINT"
-STOPS = (TERMINATE, INTERRUPT)
 
 # The last word in the service: a process has left its loop, and no request follows.
 _END = "end"
