@@ -1,10 +1,33 @@
-"""Training on one of the virtual devices, where a test asks for nothing else."""
+"""Training on one of the virtual devices, where a test asks for nothing else; a step traced once for all runs."""
 
 import jax
 import pytest
 
+from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run
+from rococo_jax.training.config import flat
+
+# Keys of what stands around a step.
+AROUND = ("checkpoint.", "data.images", "data.captions", "data.on_decode_error", "eval.", "init.", "log.", "profile.")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def steps_of_a_file(request):
+    """Traces the step of a config, model and mesh once, however many runs take it."""
+    make_step, steps = run.make_step, {}
+
+    def kept(config, spec, preprocessing, optimizer, mesh):
+        keys = {key: value for key, value in flat(config).items() if not key.startswith(AROUND)}
+        key = repr((keys, spec, preprocessing, fsdp.LEAST_SHARDED)), mesh
+        if key not in steps:
+            steps[key] = make_step(config, spec, preprocessing, optimizer, mesh)
+        return steps[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem != "test_programs":  # which counts what is compiled
+            patch.setattr(run, "make_step", kept)
+        yield
 
 
 @pytest.fixture(scope="module")
