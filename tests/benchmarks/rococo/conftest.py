@@ -1,6 +1,5 @@
-"""The published annotations, read once; checking types at every call would take most of the time."""
+"""The published annotations, read once."""
 
-import jaxtyping
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
@@ -9,7 +8,4 @@ from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotat
 @pytest.fixture(scope="session")
 def published(real_data) -> AnnotationSet:
     """The whole published folder."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    annotations = read_annotation_folder(real_data / "rococo" / "annotations")
-    jaxtyping.config.update("jaxtyping_disable", False)
-    return annotations
+    return read_annotation_folder(real_data / "rococo" / "annotations")
