@@ -126,53 +126,48 @@ def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
     )
 
 
-def bad(folder, tmp_path, name):
-    """Arguments of a command with one thing wrong, and what the line must say."""
-    logits = np.load(folder / "logits.npz")["logits"].copy()
-    given = {"--logits": folder / "logits.npz", "--labels": folder / "labels.txt"}
-    wrong = tmp_path / "wrong.npz"
-    if name == "NaN":
-        logits[7, 2] = np.nan
-        np.savez(wrong, logits=logits)
-        (tmp_path / "l.txt").write_text("".join(f"{place % 6}\n" for place in range(IMAGES)))
-        return {"--logits": wrong, "--labels": tmp_path / "l.txt"}, "logits of row 7"
-    if name == "other row counts":
-        np.savez(wrong, logits=logits[:-1], classes=np.array(CLASSES))
-        return given | {"--logits": wrong}, "rows: found 89"
-    if name == "a label that is not in the list":
-        (tmp_path / "l.txt").write_text("yak\n" + "cat\n" * (IMAGES - 1))
-        return given | {"--labels": tmp_path / "l.txt"}, "yak"
-    if name == "a class without images":
-        (tmp_path / "l.txt").write_text("cat\ndog\n" * (IMAGES // 2))
-        return given | {"--labels": tmp_path / "l.txt"}, "class 'eel': found no image"
-    if name == "an empty label":
-        (tmp_path / "l.txt").write_text("cat\n\ndog\n")
-        return given | {"--labels": tmp_path / "l.txt"}, "line 2"
-    if name == "another array":
-        np.savez(wrong, scores=logits)
-        return given | {"--logits": wrong}, "arrays: found scores"
-    if name == "whole numbers":
-        np.savez(wrong, logits=logits.astype(int))
-        return given | {"--logits": wrong}, "numbers: found int64"
-    if name == "cut short":
-        wrong.write_bytes((folder / "logits.npz").read_bytes()[:900])
-        return given | {"--logits": wrong}, "contents"
-    if name == "names of other images":
-        np.savez(wrong, logits=logits, classes=np.array(CLASSES), names=np.array(["x"] * IMAGES))
-        return given | {"--logits": wrong, "--labels": folder / "labels.csv"}, "names: found other images"
-    assert name == "no labels"
-    return {"--logits": folder / "logits.npz"}, "--labels"
+def with_nan(logits):
+    return np.where(np.arange(IMAGES)[:, None] == 7, np.nan, logits)
 
 
-NAMES = ("NaN", "other row counts", "a label that is not in the list", "a class without images", "an empty label",
-         "another array", "whole numbers", "cut short", "names of other images", "no labels")  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_bad_input_is_one_line_and_leaves_nothing(world, tmp_path, capsys, name):
-    given, said = bad(world[0], tmp_path, name)
+def refused(capsys, tmp_path, logits, *labels) -> str:
+    """The one line in which the command refuses its input."""
     out = tmp_path / "out" / "r.json"
-    arguments = [text for pair in given.items() for text in map(str, pair)]
-    assert main(["score", *arguments, "--out", str(out)]) == 2
+    assert main(["score", "--logits", str(logits), *map(str, labels), "--out", str(out)]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1 and not out.exists()
+    assert error.count("\n") == 1 and not out.exists()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (lambda z: {"logits": with_nan(z), "classes": CLASSES}, "logits of row 7"),
+        (lambda z: {"logits": z[:-1], "classes": CLASSES}, "rows: found 89"),
+        (lambda z: {"scores": z}, "arrays: found scores"),
+        (lambda z: {"logits": z.astype(int)}, "numbers: found int64"),
+        (lambda z: {"logits": z, "classes": CLASSES, "names": ["x"] * IMAGES}, "names: found other images"),
+        (None, "contents"),
+    ],
+)
+def test_logits_that_cannot_be_used_are_one_line(world, tmp_path, capsys, arrays, said):
+    folder, _, logits = world
+    (tmp_path / "wrong.npz").write_bytes((folder / "logits.npz").read_bytes()[:900])
+    if arrays is not None:
+        np.savez(tmp_path / "wrong.npz", **arrays(logits))
+    assert said in refused(capsys, tmp_path, tmp_path / "wrong.npz", "--labels", folder / "labels.csv")
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ("yak\n" + "cat\n" * (IMAGES - 1), "yak"),
+        ("cat\ndog\n" * (IMAGES // 2), "class 'eel': found no image"),
+        ("cat\n\ndog\n", "line 2"),
+        (None, "--labels"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_one_line(world, tmp_path, capsys, labels, said):
+    (tmp_path / "l.txt").write_text(labels or "")
+    words = [] if labels is None else ["--labels", tmp_path / "l.txt"]
+    assert said in refused(capsys, tmp_path, world[0] / "logits.npz", *words)
