@@ -104,20 +104,17 @@ def test_published_texts_can_be_told_apart_without_images(real_data):
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
     training = tuple(caption for item in captions for caption in item["caption"])
 
-    def preferences(*parts: str) -> list[dict[str, np.ndarray]]:
-        """Of each part, by n-gram models that are fitted once for all."""
-        files = [read_text_pairs(real_data / part) for part in parts]
-        row = {text: number for number, text in enumerate(dict.fromkeys(text for each in files for text in each.texts))}
-        scorers = text_baselines(tuple(row), training)
-        rows = [(np.array([row[text] for text in pairs.texts]), pairs) for pairs in files]
-        return [
-            {name: prefer(place[pairs.right], place[pairs.wrong]) for name, prefer in scorers.items()}
-            for place, pairs in rows
-        ]
-
-    (rococo,) = preferences("rococo/annotations/same_concept.json")
+    parts = ["rococo/annotations/same_concept.json", *(f"compositionality/sugar_crepe/{part}.json" for part in PARTS)]
+    files = [read_text_pairs(real_data / part) for part in parts]
+    # One table of all texts, so that n-gram models are fitted once.
+    row = {text: number for number, text in enumerate(dict.fromkeys(text for each in files for text in each.texts))}
+    scorers, preferences = text_baselines(tuple(row), training), []
+    for pairs in files:
+        place = np.array([row[text] for text in pairs.texts])
+        sides = place[pairs.right], place[pairs.wrong]
+        preferences.append({name: prefer(*sides) for name, prefer in scorers.items()})
+    rococo, *crepe = preferences
     assert 100 * rococo["bigram"].mean() == pytest.approx(89.5, abs=2)
-    crepe = preferences(*(f"compositionality/sugar_crepe/{part}.json" for part in PARTS))
     mean = {name: 100 * np.concatenate([of_part[name] for of_part in crepe]).mean() for name in crepe[0]}
     assert mean["bigram"] == pytest.approx(79.7, abs=2)
     # 7.6 % have equal bags, of which each counts one half.
