@@ -8,7 +8,7 @@
 #   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
 #   make docs   build the site below build/site; make docs-serve shows it and follows changes
 #   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
-#                 stopped. BESIDE is a folder with open_clip (perf/beside_open_clip.py)
+#                 stopped. BESIDE is a folder with open_clip (perf/measuring.py)
 #   make mutants FILES="rococo_jax/losses ..."      change one place at a time, run the tests that matter, list survivors
 #                 FILES=--named runs the lines of tools/mutants.toml; SAMPLE=100 some of them; the same command goes on
 

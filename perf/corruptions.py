@@ -12,13 +12,11 @@ given in wall time and in processor time (all threads together), which other wor
 kind is left out. `deterministic` kinds have no random part, `noise` is random per value, `other_random` is the rest.
 """
 
-import argparse
 import json
-import time
 import warnings
-from collections.abc import Callable
 
 import jax
+import measuring
 import numpy as np
 from PIL import Image
 
@@ -37,16 +35,6 @@ def make_images(count: int, side: int) -> np.ndarray:
     return np.stack(found)
 
 
-def fastest(run: Callable[[], object], repeats: int) -> np.ndarray:
-    """Least wall seconds and least processor seconds of the repeats."""
-    taken = []
-    for _ in range(repeats):
-        start, used = time.perf_counter(), time.process_time()
-        run()
-        taken.append((time.perf_counter() - start, time.process_time() - used))
-    return np.min(taken, axis=0)
-
-
 def set_of(name: str) -> str:
     kind = CORRUPTIONS[name]
     if kind.draw is None:
@@ -55,7 +43,7 @@ def set_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--severities", default="1,3,5")
@@ -82,12 +70,11 @@ def main() -> None:
                     for image in images:
                         reference(image, severity, name)
 
-                start = time.perf_counter()
-                ours()
-                compiled += time.perf_counter() - start
+                compiled += measuring.taken(ours).seconds
                 reference(images[0], severity, name)
-                our_time += fastest(ours, arguments.repeats)
-                their_time += fastest(theirs, arguments.repeats)
+                times = measuring.in_turns({"ours": ours, "theirs": theirs}, arguments.repeats)
+                our_time += measuring.fastest(times["ours"])
+                their_time += measuring.fastest(times["theirs"])
                 advance(1)
             per_image = 1000 / (arguments.batch * len(severities))
             milliseconds[name] = {"ours": our_time * per_image, "theirs": their_time * per_image}

@@ -15,29 +15,28 @@ whose ranks may depend on the last bits.
 
 import argparse
 import json
-import re
 import tempfile
 import time
 from pathlib import Path
 
-import beside_transformers
+import measuring
 import numpy as np
+from influence import word_level_tokenizer
+from text_tower import CONTEXT, END
 
-CONTEXT, START, END = 77, 49406, 49407
 METHODS, SEEDS, BATCH = ("mix", "patch"), (1, 10, 100), 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True)
     parser.add_argument("--images", required=True, help="folder of images")
     parser.add_argument("--annotations", required=True, help="folder of the published annotations")
     parser.add_argument("--count", type=int, default=32, help="number of images, the first that exist")
-    parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     with tempfile.TemporaryDirectory() as folder:
         report = compare(Path(folder), arguments)
-    beside_transformers.print_report(report)
+    measuring.print_report(report)
 
 
 def compare(work: Path, arguments: argparse.Namespace) -> dict:
@@ -54,8 +53,8 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
     annotations = read_annotation_folder(work / "annotations")
     paths = dict(zip(names, benchmarks[0].image_sets["originals"].paths, strict=True))
     reference = make_reference(arguments.cores)
-    ours = beside_transformers.converted(reference)
-    ours.tokenizer, ours.preprocessing = word_tokenizer(annotations), clip_preprocessing()
+    ours = measuring.converted(reference)
+    ours.tokenizer, ours.preprocessing = word_level_tokenizer(texts_of(annotations)), clip_preprocessing()
     seconds = {}
     for what in ("ours_compiling", "ours"):
         started = time.perf_counter()
@@ -118,28 +117,11 @@ def clip_preprocessing():
     return Preprocessing.from_huggingface(CLIPImageProcessorPil().to_dict())
 
 
-def word_tokenizer(annotations):
-    """A tokenizer with one id per word or mark of the captions."""
-    import tokenizers
-
-    from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-
+def texts_of(annotations) -> list[str]:
+    """All captions, altered ones included."""
     items = [item.captions for item in annotations.clean]
-    items += [
-        [text for text in item.altered if text is not None]
-        for annotation in annotations.variants.values()
-        for item in annotation.items
-    ]
-    words = {word for texts in items for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())}
-    vocabulary = {word: place for place, word in enumerate(sorted(words))} | {"<s>": START, "</s>": END, "?": START - 1}
-    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "?"))
-    rust.normalizer = tokenizers.normalizers.Lowercase()
-    rust.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    rust.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", START), ("</s>", END)]
-    )
-    spec = TokenizerSpec(family="clip", cleaning="none", context_length=CONTEXT, pad_id=END, eos_id=END)
-    return Tokenizer(rust, spec)
+    items += [item.altered for annotation in annotations.variants.values() for item in annotation.items]
+    return [text for texts in items for text in texts if text is not None]
 
 
 def published_way(

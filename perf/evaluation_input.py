@@ -8,7 +8,6 @@ resizes every file once, in a bare pool of as many threads as cores. Files are r
 different names, from the page cache.
 """
 
-import argparse
 import json
 import os
 import time
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import measuring
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
@@ -49,7 +49,7 @@ class HostOnly(ForeignEncoder):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--images", required=True, type=Path, help="folder of images")
     parser.add_argument("--count", type=int, default=480, help="images of a gallery")
     parser.add_argument("--models", type=int, default=2, help="one after the other")

@@ -6,16 +6,14 @@ Both have the same random weights, made by open_clip and converted. open_clip re
 transform in a DataLoader of as many workers as cores, then `encode_image` and unit length, without gradients. Ours is
 `embed_images` without a cache. Files of which both crop the same pixels are taken: where an odd number of columns is
 left over, open_clip's crop lies one pixel from that of `transformers`, which is ours. Files come from the page cache;
-for open_clip's installation see `beside_open_clip.py`.
+for open_clip's installation see `measuring.py`.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
-import beside_open_clip
-import beside_transformers
+import measuring
 import numpy as np
 from PIL import Image
 
@@ -23,24 +21,21 @@ BATCH, SIDE = 64, 224
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True, beside=True)
     parser.add_argument("--images", required=True, type=Path, help="folder of images")
     parser.add_argument("--count", type=int, default=192, help="files, some again where there are fewer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=2)
-    beside_open_clip.add_option(parser)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     files = sorted(path for path in arguments.images.rglob("*.jpg") if is_cropped_alike(path))
     if not files:
         sys.exit(f"{arguments.images}: found no image whose crop is even; wanted .jpg files")
     paths = [str(files[number % len(files)]) for number in range(arguments.count)]
-    open_clip, theirs, transform = beside_open_clip.make(arguments)
-    ours = beside_open_clip.converted(open_clip, theirs, arguments.model)
+    theirs, transform, ours = measuring.open_clip_pair(arguments)
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.encoders.embedding import embed_images
 
-    report = beside_transformers.compare(
+    report = measuring.compare(
         "images",
         ours=lambda: embed_images(ours, [Path(path) for path in paths], EmbeddingCache(None)),
         theirs=lambda: encode_with_loader(theirs, transform, paths, arguments.cores),

@@ -9,18 +9,18 @@ own, twice, since the first one compiles; the fastest of the repeats counts. Oth
 elapsed time. `--one-task`: one altered image-to-text task alone (`cpu_seconds_of_scores` is its ranking).
 """
 
-import argparse
 import dataclasses
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import measuring
 import numpy as np
+from measuring import unit_vectors
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
@@ -36,15 +36,6 @@ class Names:
 
     images: tuple[str, ...]
     texts: tuple[str, ...]
-
-
-def make_unit(rows: int, width: int, seed: int) -> np.ndarray:
-    """Random unit vectors, made in place so that peak memory is the array itself."""
-    generator, made = np.random.default_rng(seed), np.empty((rows, width), np.float32)
-    for start in range(0, rows, 1000):
-        part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
-        made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
-    return made
 
 
 def make_tasks(images: int, with_pairs: bool) -> list[RankTask]:
@@ -79,7 +70,7 @@ def evaluate(images: int, width: int, with_pairs: bool, one_task: bool) -> dict[
     for count in (images, images):
         tasks = make_tasks(count, with_pairs)[-2:-1] if one_task else make_tasks(count, with_pairs)
         texts = EACH * count + min(count, WITH_SIXTH) + len(VARIANTS) * EACH * count
-        embeddings = Embeddings({ORIGINALS: make_unit(count, width, 0), TEXTS: make_unit(texts, width, 1)})
+        embeddings = Embeddings({ORIGINALS: unit_vectors(count, width, 0), TEXTS: unit_vectors(texts, width, 1)})
         names = Names(tuple(f"{n}.jpg" for n in range(count)), tuple(f"text {n}" for n in range(texts)))
         started, cpu = time.perf_counter(), time.process_time()
         outcomes = [task.score(embeddings) for task in tasks]
@@ -91,12 +82,12 @@ def evaluate(images: int, width: int, with_pairs: bool, one_task: bool) -> dict[
         taken = time.perf_counter() - started, time.process_time() - cpu
         del embeddings, outcomes
     assert ("blind" in results["tasks"]["image_to_text"]["danger"]) == with_pairs
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    peak = measuring.peak_memory() / 1e6
     return {"seconds": taken[0], "cpu_seconds": taken[1], "cpu_seconds_of_scores": ranked, "peak_memory_MB": peak}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=2)
@@ -114,9 +105,9 @@ def main() -> None:
             command = [sys.executable, __file__, *sizes, "--only", mode]
             found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     best = {mode: {name: min(run[name] for run in found) for name in found[0]} for mode, found in runs.items()}
-    report = {mode: {name: round(value, 2) for name, value in each.items()} for mode, each in best.items()}
+    report = {mode: measuring.rounded(each) for mode, each in best.items()}
     added = {name: 100 * (best["with"][name] / best["without"][name] - 1) for name in best["with"]}
-    report |= {"added_percent": {name: round(value, 1) for name, value in added.items()}, "cores": os.cpu_count()}
+    report |= {"added_percent": measuring.rounded(added, 1), "cores": os.cpu_count()}
     print(json.dumps(report, indent=2))
 
 

@@ -6,26 +6,23 @@ Both have the same random weights and get random pixels. The reference runs at i
 attention, whole batches, one thread per core. Both return unit vectors in NumPy, which must agree.
 """
 
-import argparse
-
-import beside_transformers
+import measuring
 import numpy as np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True)
     parser.add_argument("--patch", type=int, default=32)
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16, help="batch size of the reference")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     theirs = make_reference(arguments.patch, arguments.cores)
-    ours = beside_transformers.converted(theirs)
+    ours = measuring.converted(theirs)
     pixels = np.random.default_rng(0).standard_normal((arguments.count, 224, 224, 3), np.float32)
     channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-    report = beside_transformers.compare(
+    report = measuring.compare(
         "images",
         ours=lambda: ours.encode_image(pixels),
         theirs=lambda: encode_with_reference(theirs, channels_first, arguments.batch),
@@ -33,7 +30,7 @@ def main() -> None:
         items_of_reference=len(pixels),
         rounds=arguments.rounds,
     )
-    beside_transformers.print_report({"patch": arguments.patch, **report})
+    measuring.print_report({"patch": arguments.patch, **report})
 
 
 def make_reference(patch: int, threads: int):

@@ -11,31 +11,28 @@ Three ways compute the same scores, which must agree within 1e-4:
 Random weights, and a synthetic tokenizer with one token per word or punctuation mark, as CLIP's mostly has.
 """
 
-import argparse
-import resource
 import time
 from collections.abc import Callable
 
-import beside_transformers
+import measuring
 import numpy as np
 from text_tower import CONTEXT, END, START, encode_with_reference, make_reference, read_captions
 
 
 def main() -> None:
     """Print seconds, ratios and the largest difference as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True)
     parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
     parser.add_argument("--count", type=int, default=2000, help="captions, spread over the file")
     parser.add_argument("--reference-count", type=int, default=32, help="how many of these the plain loop computes")
     parser.add_argument("--batch", type=int, default=32, help="batch size of the plain loop")
     parser.add_argument("--parts", type=int, default=2, help="parts of the captions; the ways take turns")
-    parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     captions = read_captions(arguments.captions, arguments.count)
     some = captions[:: max(1, len(captions) // arguments.reference_count)]
     theirs = make_reference(arguments.cores)
-    ours = beside_transformers.converted(theirs)
+    ours = measuring.converted(theirs)
     ours.tokenizer = word_level_tokenizer(captions)
     ways: dict[str, tuple[Callable, list[str]]] = {
         "shared": (lambda texts: shared(ours, texts), captions),
@@ -60,7 +57,7 @@ def main() -> None:
     if not difference < 1e-4:
         raise SystemExit(f"scores: found a difference of {difference}; wanted less than 1e-4")
     words = float(np.mean([len(values) for values in scores["shared"].values()]))
-    beside_transformers.print_report(
+    measuring.print_report(
         {
             "captions": len(captions),
             "tokens": count_tokens(ours, captions),
@@ -71,7 +68,7 @@ def main() -> None:
             "times_our_encoder": round(seconds["separate"] / seconds["shared"], 2),
             "times_our_encoder_in_processor_time": round(processor["separate"] / processor["shared"], 2),
             "largest_difference": difference,
-            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "peak_memory_mib": measuring.peak_memory() // 2**20,
         }
     )
 

@@ -8,7 +8,6 @@ holds beside one that has not opened the table: memory that no other process can
 it, the same for the table as a dictionary.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import measuring
 import numpy as np
 
 NOUNS = [f"{a}{b}" for a in "bcdfgmprst" for b in ("ar", "en", "ion", "ola", "uma", "ind", "esk", "ork", "ash", "ell")]
@@ -94,7 +94,7 @@ def read(path: str, count: int, how: str, answer) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--captions", type=int, default=1_000_000)
     parser.add_argument("--port", type=int, default=29417)
     arguments = parser.parse_args()

@@ -4,9 +4,8 @@
 
 The same images lie as files, shards and tars; `bare` decodes and resizes the files in a pool of as many processes, to
 the same bytes (checked), and throws the pixels away, the rate that nothing in this language exceeds. The training input
-also shuffles, draws a caption, tokenises and brings batches into the main process; with `--altered` it alters every
-caption once by an influence table (of random numbers, whose values do not change the cost). `threads` reads the folder
-with as many threads of one process. `webdataset` is that library's reader on the same tar, decoding and resizing alike
+also shuffles, draws a caption, tokenises and brings batches into the main process. `threads` reads the folder with as
+many threads of one process. `webdataset` is that library's reader on the same tar, decoding and resizing alike
 in a torch DataLoader of as many workers, as open_clip does it, batched without texts; left out where it is not
 installed. Kinds take turns in every round, after a warm-up that starts the workers; rates are medians, a `ratio` the
 median over rounds of a rate over that of `bare`, `ratios` their range. `held` is what workers hold at the end: of
@@ -19,7 +18,6 @@ memory keep up.
 of images that cost next to nothing to decode: what it cannot spend on starting steps. Waiting does not count.
 """
 
-import argparse
 import io
 import itertools
 import json
@@ -32,6 +30,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import measuring
 import numpy as np
 from PIL import Image
 
@@ -44,9 +43,6 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.shard_order import ShardOrder
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
-from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
-from rococo_jax.perturb.text.words import split_words
 
 
 def prepared(side: int) -> Preprocessing:
@@ -163,13 +159,6 @@ def check_alike(source, side: int) -> None:
             raise SystemExit(f"{path}: found different pixels in the two loops")
 
 
-def make_alterer(source) -> AlterCaptions:
-    """Adds one altered caption to every sample, chosen by the influence of words."""
-    rng = np.random.default_rng(0)
-    table = {text: rng.random(len(split_words(text)), np.float32) for texts in source.captions for text in texts}
-    return AlterCaptions([CaptionAlterer("same_concept", shipped_lexicon())], table)
-
-
 def worker_bytes() -> int:
     """Memory of its own that the largest child process holds."""
     found = [0]
@@ -208,21 +197,13 @@ class Decode:
             return prepared(self.side).resize(opened.convert("RGB"))
 
 
-def write_forms(source, folder: Path, shorter: int | None) -> dict[str, str]:
-    """The images as files, shards and one tar, resized to a shorter side where one is given."""
+def write_forms(source, folder: Path) -> dict[str, str]:
+    """The images as files, shards and one tar."""
     files = folder / "files"
     files.mkdir(parents=True)
     items = []
-    for number in range(len(source)):
-        sample = source[number]
-        image = sample.open().convert("RGB")
-        if shorter is not None:
-            scale = shorter / min(image.size)
-            size = tuple(max(shorter, round(each * scale)) for each in image.size)
-            image = image.resize(size, Image.Resampling.BICUBIC)
-            image.save(files / f"{number:06}.jpg", quality=90)
-        else:
-            shutil.copy(sample.image, files / f"{number:06}.jpg")
+    for number, sample in enumerate(source):
+        shutil.copy(sample.image, files / f"{number:06}.jpg")
         items.append({"image": f"{number:06}.jpg", "caption": list(sample.captions[:1])})
     (folder / "captions.json").write_text(json.dumps(items))
     pairs = open_pairs(str(files), str(folder / "captions.json"))
@@ -238,11 +219,10 @@ def write_forms(source, folder: Path, shorter: int | None) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--images")
     parser.add_argument("--captions")
     parser.add_argument("--tokenizer", required=True, metavar="FOLDER", help="a Hugging Face folder of a text tower")
-    parser.add_argument("--shorter-side", type=int, help="resize the images first; as they are by default")
     parser.add_argument("--side", type=int, default=224, help="pixels that the tower reads")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--count", type=int, default=2048, help="images a round")
@@ -250,7 +230,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", help="of the training input, with commas between them; all by default")
-    parser.add_argument("--altered", action="store_true", help="alter every caption once")
     parser.add_argument("--main-thread", type=int, metavar="ROWS", help="measure the main thread for a batch alone")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -263,15 +242,13 @@ def main() -> None:
         return
     whole = open_pairs(arguments.images, arguments.captions, allow_missing=True)
     source = [whole[number % len(whole)] for number in range(arguments.most)]
-    results = {"side": arguments.side, "shorter_side": arguments.shorter_side, "images": len(source)}
+    results = {"side": arguments.side, "images": len(source)}
     with tempfile.TemporaryDirectory() as folder:
-        forms = write_forms(source, Path(folder) / "data", arguments.shorter_side)
+        forms = write_forms(source, Path(folder) / "data")
         sources = {"folder": open_pairs(forms["folder"], str(Path(folder) / "data" / "captions.json"))}
         check_alike(sources["folder"], arguments.side)
         sources |= {name: open_pairs(forms[name]) for name in ("array_record", "tar")}
         choices = {"tokenizer": tokenizer}
-        if arguments.altered:
-            choices["extra_text"] = [make_alterer(sources["folder"])]
         by_shards = {"order": ShardOrder(sources["tar"].shards, arguments.batch_size, 0)}
         kinds = {name: (each, {}) for name, each in sources.items()}
         kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}

@@ -15,20 +15,19 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
+import measuring
 import numpy as np
 
 SCALE = 14.3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--pairs", type=int, default=4096, help="global batch size")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
@@ -61,14 +60,10 @@ def measure(arguments: argparse.Namespace) -> dict:
 
     mesh, names = make_mesh(), arguments.strategies.split(",")
     steps = {name: step_of(name, mesh, arguments) for name in names}
-    found = {name: {"loss": run(), "seconds": []} for name, (run, _) in steps.items()}
-    for _ in range(arguments.repeats):
-        for name, (run, _) in steps.items():
-            start = time.perf_counter()
-            run()
-            found[name]["seconds"].append(time.perf_counter() - start)
+    found = {name: {"loss": run()} for name, (run, _) in steps.items()}
+    times = measuring.in_turns({name: run for name, (run, _) in steps.items()}, arguments.repeats)
     for name, (_, temporary) in steps.items():
-        median = statistics.median(found[name]["seconds"])
+        median = statistics.median(each.seconds for each in times[name])
         products = 6 if name in ("dense", "torch") else 8
         found[name] |= {
             "seconds": median,
@@ -88,9 +83,7 @@ def measure(arguments: argparse.Namespace) -> dict:
 
 def sides_of(arguments: argparse.Namespace) -> list[np.ndarray]:
     """Random unit vectors."""
-    rng = np.random.default_rng(0)
-    sides = [rng.standard_normal((arguments.pairs, arguments.width), np.float32) for _ in range(2)]
-    return [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
+    return [measuring.unit_vectors(arguments.pairs, arguments.width, seed) for seed in (0, 1)]
 
 
 def step_of(strategy: str, mesh, arguments: argparse.Namespace) -> tuple[Callable[[], float], float | None]:
@@ -140,9 +133,9 @@ def only_memory(arguments: argparse.Namespace) -> None:
     run, _ = step_of(arguments.only_memory, mesh, arguments)
     small = argparse.Namespace(**{**vars(arguments), "pairs": 64})
     step_of(arguments.only_memory, mesh, small)[0]()  # what the libraries themselves take
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = measuring.peak_memory()
     run(), run()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((measuring.peak_memory() - before) / 2**20)
 
 
 def loss_by(strategy: str, mesh, block_rows: int | None):

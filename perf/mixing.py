@@ -14,15 +14,13 @@ work on the machine disturbs little:
 - `copy`: one NumPy copy of the same bytes, the limit set by memory bandwidth.
 """
 
-import argparse
 import json
-import time
 
 import jax
+import measuring
 import numpy as np
 
 from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, make_plan, mix_pair, plan_batches
-from rococo_jax.progress import progress
 
 DISTINCT = 320
 
@@ -76,7 +74,7 @@ def copy(plan: MixingPlan, images: np.ndarray) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--method", choices=("mix", "patch"), default="mix")
     parser.add_argument("--repeats", type=int, default=3)
@@ -96,23 +94,11 @@ def main() -> None:
         import torch  # noqa: F401
     except ImportError:
         ways = {name: way for name, way in ways.items() if not name.startswith("torch")}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    processor: dict[str, list[float]] = {name: [] for name in ways}
-    start = time.perf_counter()
-    ours(make_plan(plan.images[: 64 + arguments.images % 64], arguments.method, 0.9, 1), images)
-    compiled = time.perf_counter() - start
-    with progress("mixing", arguments.repeats * len(ways), "runs") as advance:
-        for _ in range(arguments.repeats):
-            for name, way in ways.items():
-                start, used = time.perf_counter(), time.process_time()
-                way()
-                seconds[name].append(time.perf_counter() - start)
-                processor[name].append(time.process_time() - used)
-                advance(1)
-    speed, work = (
-        {name: round(arguments.images / min(taken), 1) for name, taken in times.items()}
-        for times in (seconds, processor)
-    )
+    first = make_plan(plan.images[: 64 + arguments.images % 64], arguments.method, 0.9, 1)
+    compiled = measuring.taken(lambda: ours(first, images)).seconds
+    best = {name: measuring.fastest(times) for name, times in measuring.in_turns(ways, arguments.repeats).items()}
+    speed = measuring.rounded({name: arguments.images / each.seconds for name, each in best.items()}, 1)
+    work = measuring.rounded({name: arguments.images / each.processor for name, each in best.items()}, 1)
     figures = {
         "images": arguments.images,
         "side": SIDE,

@@ -19,28 +19,19 @@ all: its time is in proportion to them.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
+import measuring
 import numpy as np
 from jax import lax
+from measuring import taken, unit_vectors
 
 from rococo_jax.progress import progress
 from rococo_jax.similarity import rank_statistics
 from rococo_jax.similarity.ranks import tile_shape
-
-
-def make_embeddings(count: int, width: int, seed: int) -> np.ndarray:
-    """Random unit vectors, made in place so that peak memory is the array itself."""
-    generator, made = np.random.default_rng(seed), np.empty((count, width), np.float32)
-    for start in range(0, count, 1000):
-        part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
-        made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
-    return made
 
 
 def make_groups(images: int, captions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,12 +94,6 @@ def numpy_argsort(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def seconds(function, *arguments) -> float:
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
-
-
 def peak_memory(arguments: argparse.Namespace) -> float:
     """Peak resident set, in MB of 10^6 bytes, of a fresh process that ranks once."""
     sizes = ["--images", str(arguments.images), "--captions", str(arguments.captions), "--width", str(arguments.width)]
@@ -120,35 +105,31 @@ def peak_memory(arguments: argparse.Namespace) -> float:
 
 def ranked_once(arguments: argparse.Namespace) -> dict:
     """Time and memory of one ranking, beside the bare product of some queries."""
-    queries = make_embeddings(arguments.images, arguments.width, 0)
-    gallery = make_embeddings(arguments.captions, arguments.width, 1)
+    queries = unit_vectors(arguments.images, arguments.width, 0)
+    gallery = unit_vectors(arguments.captions, arguments.width, 1)
     some = queries[: max(1, round(arguments.once * len(queries)))]
     tile = tile_shape(jax.default_backend())
     rank(queries[: tile[0]], gallery[: 2 * tile[1]]), bare_product(some[: tile[0]], gallery[: 2 * tile[1]])  # compile
-    started = time.process_time()
-    before = seconds(bare_product, some, gallery)
-    of_before = time.process_time() - started
-    taken = seconds(rank, queries, gallery)
-    of_rank = time.process_time() - started - of_before
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    after = seconds(bare_product, some, gallery)
-    of_after = time.process_time() - started - of_before - of_rank
+    before = taken(lambda: bare_product(some, gallery))
+    ranking = taken(lambda: rank(queries, gallery))
+    peak = measuring.peak_memory()
+    after = taken(lambda: bare_product(some, gallery))
     scale = len(queries) / len(some) / 2
-    product, of_product = scale * (before + after), scale * (of_before + of_after)
+    product, of_product = (scale * (one + other) for one, other in zip(before, after, strict=True))
     return {
         "shape": [arguments.images, arguments.captions, arguments.width],
-        "seconds": {"ranking": round(taken, 1), "product": round(product, 1)},
-        "processor_seconds": {"ranking": round(of_rank, 1), "product": round(of_product, 1)},
-        "seconds_of_the_share": [round(before, 2), round(after, 2)],
-        "ranking_over_product": round(taken / product, 3),
-        "ranking_over_product_in_processor_time": round(of_rank / of_product, 3),
+        "seconds": {"ranking": round(ranking.seconds, 1), "product": round(product, 1)},
+        "processor_seconds": {"ranking": round(ranking.processor, 1), "product": round(of_product, 1)},
+        "seconds_of_the_share": [round(each.seconds, 2) for each in (before, after)],
+        "ranking_over_product": round(ranking.seconds / product, 3),
+        "ranking_over_product_in_processor_time": round(ranking.processor / of_product, 3),
         "peak_memory_MB": round(peak / 1e6, 1),
         "of_these_embeddings_MB": round((queries.nbytes + gallery.nbytes) / 1e6, 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--captions", type=int, default=50010)
     parser.add_argument("--width", type=int, default=512)
@@ -161,25 +142,26 @@ def main() -> None:
         return
     # Measured first: on Linux the peak of a child includes what its parent held when it was started.
     memory = None if arguments.only_memory else peak_memory(arguments)
-    queries = make_embeddings(arguments.images, arguments.width, 0)
-    gallery = make_embeddings(arguments.captions, arguments.width, 1)
+    queries = unit_vectors(arguments.images, arguments.width, 0)
+    gallery = unit_vectors(arguments.captions, arguments.width, 1)
     if arguments.only_memory:
         rank(queries, gallery)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+        print(measuring.peak_memory() / 1e6)
         return
 
     ways = {"ranking": rank, "product": bare_product, "numpy_product": numpy_product, "numpy_argsort": numpy_argsort}
-    first = {name: seconds(ways[name], queries, gallery) for name in ("ranking", "product")}
-    taken = {name: [seconds(way, queries, gallery)] for name, way in ways.items()}
-    for _ in range(arguments.repeats - 1):
-        for name in ("ranking", "product", "numpy_product"):
-            taken[name].append(seconds(ways[name], queries, gallery))
-    best = {name: min(runs) for name, runs in taken.items()}
+    ways = {name: lambda way=way: way(queries, gallery) for name, way in ways.items()}
+    first = {name: taken(ways[name]).seconds for name in ("ranking", "product")}
+    times = measuring.in_turns(ways, 1)
+    del ways["numpy_argsort"]  # so slow that once is enough
+    for name, more in measuring.in_turns(ways, arguments.repeats - 1).items():
+        times[name] += more
+    best = {name: measuring.fastest(each).seconds for name, each in times.items()}
     report = {
         "shape": [arguments.images, arguments.captions, arguments.width],
         "device": jax.devices()[0].device_kind,
         "cores": os.cpu_count(),
-        "seconds": {name: round(value, 3) for name, value in best.items()},
+        "seconds": measuring.rounded(best, 3),
         "seconds_with_compilation": round(first["ranking"], 3),
         "ranking_over_product": round(best["ranking"] / best["product"], 3),
         "ranking_over_numpy_product": round(best["ranking"] / best["numpy_product"], 3),

@@ -9,16 +9,15 @@ every round; `seconds` are medians, `share` is that of the whole step's time, `c
 the shares of time lie a little higher.
 """
 
-import argparse
 import json
 import statistics
-import time
 
 import jax
+import measuring
 import numpy as np
 
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from rococo_jax.training.step import lower_step
@@ -35,16 +34,9 @@ RECIPES = {
 
 def spec() -> ModelSpec:
     """Six blocks of 256 channels each."""
-    common = {"width": 256, "layers": 6, "heads": 4, "mlp_width": 1024, "activation": "gelu", "norm_eps": 1e-5}
-    vision = VisionSpec(
-        image_size=224, patch_size=16, class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False,
-        pooling="cls", **common,
-    )  # fmt: skip
-    text = TextSpec(
-        vocabulary_size=1000, context_length=TOKENS, attention="causal", norm_after_blocks=False, pooling="first_eos",
-        eos_id=2, **common,
-    )  # fmt: skip
-    return ModelSpec(vision=vision, text=text, vision_head=HeadSpec("linear", 128), text_head=HeadSpec("linear", 128))
+    common = {"width": 256, "layers": 6}
+    text = {"vocabulary_size": 1000, "context_length": TOKENS, **common}
+    return measuring.clip_spec({"patch_size": 16, **common}, text, 128)
 
 
 class Run:
@@ -69,23 +61,19 @@ class Run:
 
         (self.state, *self.rest), _ = jax.tree.map(drawn, lowered.in_avals)
 
-    def __call__(self) -> float:
-        start = time.perf_counter()
+    def __call__(self) -> None:
         self.state, metrics = self.step(self.state, *self.rest)
         jax.block_until_ready(metrics)
-        return time.perf_counter() - start
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--pairs", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     runs = {name: Run(settings, arguments.pairs) for name, settings in RECIPES.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(arguments.rounds + 1):
-        for name, run in runs.items():
-            seconds[name].append(run())
+    times = measuring.in_turns(runs, arguments.rounds + 1)
+    seconds = {name: [each.seconds for each in of_run] for name, of_run in times.items()}
     whole, counted = seconds["whole"], runs["whole"].flops
     figures = {
         name: {

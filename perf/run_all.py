@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/perf.json"))
     parser.add_argument("--only", default="", help="names of entries, separated by commas")
     parser.add_argument("--again", action="store_true", help="measure entries that are done, too")
-    parser.add_argument("--beside", default="", metavar="DIR", help="where open_clip is (`beside_open_clip.py`)")
+    parser.add_argument("--beside", default="", metavar="DIR", help="where open_clip is (`measuring.py`)")
     parser.add_argument(
         "--seconds", type=int, default=_SECONDS, help="at most for an entry (five times for the longest)"
     )

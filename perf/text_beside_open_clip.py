@@ -8,33 +8,28 @@ gives the tower batches that are as long as their longest caption, with as much 
 whole contexts alone: the fastest way that it has.
 """
 
-import argparse
 import json
 
-import beside_open_clip
-import beside_transformers
+import measuring
 import numpy as np
 import text_tower
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True, beside=True)
     parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
     parser.add_argument("--count", type=int, default=1000, help="captions, spread over the file")
     parser.add_argument("--whole-count", type=int, default=256, help="how many of these are padded whole")
     parser.add_argument("--batch", type=int, default=32, help="batch size of open_clip")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=2)
-    beside_open_clip.add_option(parser)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     ids = [text_tower.token_ids(caption) for caption in text_tower.read_captions(arguments.captions, arguments.count)]
-    open_clip, theirs, _ = beside_open_clip.make(arguments)
-    ours = beside_open_clip.converted(open_clip, theirs, arguments.model)
+    theirs, _, ours = measuring.open_clip_pair(arguments)
     ours.tokenizer = text_tower.made_up_tokenizer()
     report = {"tokens_per_caption": round(float(np.mean([len(row) for row in ids])), 2)}
     for name, count, way in (("whole", arguments.whole_count, whole), ("short", len(ids), short)):
-        report[name] = beside_transformers.compare(
+        report[name] = measuring.compare(
             "captions",
             ours=lambda: ours.encode_text(ids),
             theirs=lambda way=way, count=count: way(theirs, ids[:count], arguments.batch),

@@ -8,32 +8,30 @@ its fastest: no_grad, its fused attention, whole batches, one thread per core. B
 must agree.
 """
 
-import argparse
 import re
 import zlib
 
-import beside_transformers
+import measuring
 import numpy as np
 
 CONTEXT, START, END = 77, 49406, 49407
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__, cores=True)
     parser.add_argument("--captions", required=True, help="captions file in Karpathy form")
     parser.add_argument("--count", type=int, default=2000, help="captions, spread over the file")
     parser.add_argument("--reference-count", type=int, default=256, help="how many of these the reference encodes")
     parser.add_argument("--batch", type=int, default=32, help="batch size of the reference")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
-    beside_transformers.use_cores(arguments.cores)
+    measuring.use_cores(arguments.cores)
     ids = [token_ids(caption) for caption in read_captions(arguments.captions, arguments.count)]
     theirs = make_reference(arguments.cores)
-    ours = beside_transformers.converted(theirs)
+    ours = measuring.converted(theirs)
     ours.tokenizer = made_up_tokenizer()
     some = ids[: arguments.reference_count]
-    report = beside_transformers.compare(
+    report = measuring.compare(
         "captions",
         ours=lambda: ours.encode_text(ids),
         theirs=lambda: encode_with_reference(theirs, some, arguments.batch),
@@ -42,7 +40,7 @@ def main() -> None:
         rounds=arguments.rounds,
     )
     mean = float(np.mean([len(row) for row in ids]))
-    beside_transformers.print_report({"tokens_per_caption": round(mean, 2), **report})
+    measuring.print_report({"tokens_per_caption": round(mean, 2), **report})
 
 
 def read_captions(path: str, count: int) -> list[str]:

@@ -9,12 +9,13 @@ One chip of `--topology`, bfloat16 towers, `--rows` images (and texts of 32 toke
 without a fused implementation; `fused` is what `rococo_jax.models.attention.fused_attention` chooses.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
 from pathlib import Path
+
+import measuring
 
 # Image tower: width, layers, heads, MLP width, patch, image, pooling, class token.
 # Text tower: width, layers. Embedding.
@@ -28,19 +29,13 @@ TOKENS, VOCABULARY = 32, 32000
 
 def spec_of(name: str):
     """The architecture; texts are causal in all of them."""
-    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-
     (width, layers, heads, mlp, patch, image, pooling, class_token), (text_width, text_layers), dim = MODELS[name]
-    common = {"activation": "gelu", "norm_eps": 1e-5}
-    vision = VisionSpec(
-        image_size=image, patch_size=patch, width=width, layers=layers, heads=heads, mlp_width=mlp, pooling=pooling,
-        class_token=class_token, patch_bias=True, norm_before_blocks=False, layer_scale=False, **common,
-    )  # fmt: skip
-    text = TextSpec(
-        vocabulary_size=VOCABULARY, context_length=TOKENS, width=text_width, layers=text_layers, heads=text_width // 64,
-        mlp_width=4 * text_width, attention="causal", norm_after_blocks=False, pooling="first_eos", eos_id=2, **common,
-    )  # fmt: skip
-    return ModelSpec(vision, text, HeadSpec("linear", dim), HeadSpec("linear", dim))
+    vision = {
+        "image_size": image, "patch_size": patch, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp,
+        "pooling": pooling, "class_token": class_token, "patch_bias": True, "norm_before_blocks": False,
+    }  # fmt: skip
+    text = {"width": text_width, "layers": text_layers, "vocabulary_size": VOCABULARY, "context_length": TOKENS}
+    return measuring.clip_spec(vision, text, dim)
 
 
 def lowered_encoder(name: str, rows: int, mesh):
@@ -118,7 +113,7 @@ def table(lines: list[dict]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.options(__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--what", default="encoder,step", help="encoder, step, step:dots, step:full")
     parser.add_argument("--attention", default="einsum,fused")

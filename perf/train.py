@@ -14,13 +14,14 @@ import statistics
 import time
 
 import jax
+import measuring
 import numpy as np
 from flax import nnx
 
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.losses.altered import ALTERED
-from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.batch import Batch, batch_from_arrays, place_batch
 from rococo_jax.training.config import default_config
@@ -43,17 +44,9 @@ SIZES = {
 def spec_of(size: str) -> ModelSpec:
     """CLIP's architecture in one of the sizes."""
     width, layers, text_width, text_layers, patch = SIZES[size]
-    common = {"activation": "gelu", "norm_eps": 1e-5}
-    vision = VisionSpec(
-        image_size=224, patch_size=patch, width=width, layers=layers, heads=width // 64, mlp_width=4 * width,
-        class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False, pooling="cls", **common,
-    )  # fmt: skip
-    text = TextSpec(
-        vocabulary_size=VOCABULARY, context_length=TOKENS, width=text_width, layers=text_layers, heads=text_width // 64,
-        mlp_width=4 * text_width, attention="causal", norm_after_blocks=False, pooling="first_eos", eos_id=2, **common,
-    )  # fmt: skip
-    head = HeadSpec("linear", text_width)
-    return ModelSpec(vision, text, head, head)
+    vision = {"width": width, "layers": layers, "patch_size": patch}
+    text = {"width": text_width, "layers": text_layers, "vocabulary_size": VOCABULARY, "context_length": TOKENS}
+    return measuring.clip_spec(vision, text, text_width)
 
 
 def batch_of(rows: int, defended: bool) -> Batch:

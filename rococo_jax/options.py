@@ -1,10 +1,11 @@
 """Options from dataclasses: one declaration for the command line, the call from Python, and the help.
 
 A type says how a text is read: `str`, `int` (from 0), `float`; `bool`, a switch; `Literal["a", "b"]`, a choice;
-`tuple[str, ...]` and `tuple[int, ...]`, a list with commas (`none` for none); `tuple[tuple[str, str], ...]`,
-NAME=VALUE, may be repeated; a dataclass, a group of its options. `Annotated[..., Option(...)]` says the rest. Help is
-the docstring's line on the attribute, with the default where the line names none. argparse does the parsing: tyro takes
-0.1 s to import, as long as all of `rococo --help`, and neither it nor Typer keeps an error to one line.
+`tuple[str, ...]`, `tuple[int, ...]` and `tuple[float, ...]`, a list with commas (`none` for no texts);
+`tuple[int, int]`, NxM; `tuple[tuple[str, str], ...]`, NAME=VALUE, may be repeated; a dataclass, a group of its options.
+`Annotated[..., Option(...)]` says the rest. Help is the docstring's line on the attribute, with the default where the
+line names none. argparse does the parsing: tyro takes 0.1 s to import, as long as all of `rococo --help`, and neither
+it nor Typer keeps an error to one line.
 """
 
 import argparse
@@ -31,6 +32,7 @@ class Option:
         positional: an argument without a flag; a tuple takes several words.
         repeated: a tuple of strings, one each time the flag is given.
         several: a tuple of strings, one word or more after the flag.
+        least: the smallest whole number that is taken.
         check: refuses the text, or reads it.
     """
 
@@ -39,6 +41,7 @@ class Option:
     positional: bool = False
     repeated: bool = False
     several: bool = False
+    least: int = 0
     check: Callable[[str], Any] | None = None
 
 
@@ -168,25 +171,50 @@ def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -
 
 def _value(each: Declared, words: Any, label: str) -> Any:
     """The value of an option from its text, or its texts where it may be repeated; the label is for errors."""
-    kind, check = each.kind, each.option.check
+    kind, option, check = each.kind, each.option, each.option.check
     if kind == _PAIRS:
-        return tuple(_named(words, label, each.option.metavar or "NAME=VALUE").items())
+        return tuple(_named(words, label, option.metavar or "NAME=VALUE").items())
     if isinstance(words, list):
         return tuple(map(check, words) if check else words)
     if check is not None:
         return check(words)
     if kind == tuple[str, ...]:
         return () if words == "none" else tuple(words.split(","))
-    if kind == tuple[int, ...]:
-        if not all(map(str.isdecimal, words.split(","))):
-            raise InputError(label, "numbers", words, "whole numbers with commas between them")
-        return tuple(map(int, words.split(",")))
-    if kind is int and not str(words).isdecimal():
-        raise InputError(label, "number", words, "a whole number, 0 or more")
+    is_text = kind in (str, bool) or typing.get_origin(kind) is typing.Literal
+    return words if is_text else read_numbers(kind, words, label, option.least)
+
+
+def read_numbers(kind: Any, text: str | int, label: str, least: int = 0) -> Any:
+    """The number, or the tuple of numbers, that a text is.
+
+    Args:
+        kind: `int`, `float`, a tuple of any number of them, or of two `int` (NxM).
+        least: the smallest whole number that is taken.
+
+    Raises:
+        InputError: the text is none of them.
+    """
+    is_list, is_pair = typing.get_origin(kind) is tuple, kind == tuple[int, int]
+    of = typing.get_args(kind)[0] if is_list else kind
     try:
-        return kind(words) if kind in (int, float) else words
+        parts = text.split("x" if is_pair else ",") if is_list else [text]
+        numbers = tuple(_number(of, part, least) for part in parts)
+        if is_pair and len(numbers) != 2:
+            raise ValueError(text)
     except ValueError:
-        raise InputError(label, "number", words, "a number") from None
+        one = "whole number" if of is int else "number"
+        form = f"NxM, {one}s" if is_pair else f"{one}s with commas between them" if is_list else f"a {one}"
+        bound = f", {least} or more" if of is int and (least or not is_list) else ""
+        raise InputError(label, "numbers" if is_list else "number", text, form + bound) from None
+    return numbers if is_list else numbers[0]
+
+
+def _number(kind: type, text: str | int, least: int) -> int | float:
+    """A number from its text, a whole one `least` or more; ValueError for another text."""
+    value = kind(text)
+    if kind is int and (not str(text).isdecimal() or value < least):
+        raise ValueError(text)
+    return value
 
 
 def _named(entries: Iterable[str], label: str, form: str) -> dict[str, str]:

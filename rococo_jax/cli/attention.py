@@ -37,7 +37,7 @@ class Options:
     ratio: Annotated[float, Option("R")] = 0.9
     seed: Annotated[int, Option("N")] = 1
     protocol: Literal["paper", "strict"] = "paper"
-    count: Annotated[int, Option("N")] = 8
+    count: Annotated[int, Option("N", least=1)] = 8
 
 
 def run(options: Options) -> int:
@@ -52,8 +52,6 @@ def run(options: Options) -> int:
     from rococo_jax.studies.attention_page import write_attention_page
 
     page_path(options.out, "--out")
-    if options.count < 1:
-        raise InputError("--count", "images", options.count, "at least 1")
     files, captions = _find(options)
     if len(files) < 2:
         raise InputError(options.images, "images", len(files), "at least two images to mix")

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 WHAT = ("images", "text", "influence", "ranks", "loss", "train")
@@ -35,11 +36,11 @@ class Options:
     what: Annotated[tuple[str, ...], Option("A,B")] = WHAT
     dtype: Literal["float32", "bfloat16"] = "float32"
     seconds: float = 5.0
-    images: Annotated[int | None, Option("N")] = None
-    captions: Annotated[int | None, Option("N")] = None
-    ranks: Annotated[str | None, Option("NxM")] = None
-    pairs: Annotated[int | None, Option("N")] = None
-    batch: Annotated[int | None, Option("N")] = None
+    images: Annotated[int | None, Option("N", least=1)] = None
+    captions: Annotated[int | None, Option("N", least=1)] = None
+    ranks: Annotated[tuple[int, int] | None, Option("NxM", least=1)] = None
+    pairs: Annotated[int | None, Option("N", least=1)] = None
+    batch: Annotated[int | None, Option("N", least=1)] = None
     out: Annotated[str | None, Option("F.json")] = None
 
 
@@ -54,12 +55,19 @@ def run(options: Options) -> None:
     from rococo_jax.studies.bench import Sizes, bench
     from rococo_jax.version import __version__
 
-    _check(options)
-    given = _given(options)
+    for name in options.what:
+        if name not in WHAT:
+            raise InputError("--what", "measurement", repr(name), f"some of {', '.join(WHAT)}")
+    if not options.seconds >= 0:
+        raise InputError("--seconds", "seconds", options.seconds, "0 or more")
+    if options.ranks and options.ranks[0] > options.ranks[1]:
+        raise InputError("--ranks", "numbers", options.ranks, "no fewer gallery items than queries")
     enable_compilation_cache()
     encoder = load_model(options.model, dtype=options.dtype)
     device = jax.devices()[0]
-    sizes = dataclasses.replace(Sizes.of_platform(device.platform), **given)
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sizes)}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    sizes = dataclasses.replace(Sizes.of_platform(device.platform), **sizes)
     figures = {
         "model": encoder.name,
         "dtype": options.dtype,
@@ -74,35 +82,3 @@ def run(options: Options) -> None:
         with atomic_write(options.out) as temporary:
             temporary.write_text(text + "\n")
     print(text)
-
-
-def _check(options: Options) -> None:
-    from rococo_jax.errors import InputError
-
-    for name in options.what:
-        if name not in WHAT:
-            raise InputError("--what", "measurement", repr(name), f"some of {', '.join(WHAT)}")
-    if not options.seconds >= 0:
-        raise InputError("--seconds", "seconds", options.seconds, "0 or more")
-
-
-def _given(options: Options) -> dict:
-    """The sizes that were asked for."""
-    from rococo_jax.errors import InputError
-
-    given = {}
-    for name in ("images", "captions", "pairs", "batch"):
-        value = getattr(options, name)
-        if value is not None:
-            if value < 1:
-                raise InputError(f"--{name}", "number", value, "at least 1")
-            given[name] = value
-    if options.ranks is not None:
-        try:
-            queries, items = map(int, options.ranks.split("x"))
-        except ValueError:
-            raise InputError("--ranks", "sizes", repr(options.ranks), "NxM, such as 5000x50000") from None
-        if not 1 <= queries <= items:
-            raise InputError("--ranks", "sizes", options.ranks, "at least one query, and no fewer gallery items")
-        given["ranks"] = (queries, items)
-    return given

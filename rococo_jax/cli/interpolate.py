@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -24,7 +25,7 @@ class Options:
 
     first: Annotated[str, Option("A", positional=True)]
     second: Annotated[str, Option("B", positional=True)]
-    weight: Annotated[str, Option("W[,W]")]
+    weight: Annotated[tuple[float, ...], Option("W[,W]")]
     out: Annotated[str, Option("DIR")]
 
 
@@ -34,12 +35,13 @@ def run(options: Options) -> None:
     from rococo_jax.checkpoints import save_model
     from rococo_jax.encoders import load_model
     from rococo_jax.storage import refuse_existing_folder
-    from rococo_jax.training.init import interpolated, read_weights
+    from rococo_jax.training.init import interpolated
 
-    weights = read_weights(options.weight)
+    if not all(0 <= weight <= 1 for weight in options.weight) or len(set(options.weight)) < len(options.weight):
+        raise InputError("--weight", "weights", options.weight, "different numbers from 0 to 1, such as 0.25,0.5")
     refuse_existing_folder(options.out)
     first, second = load_model(options.first), load_model(options.second)
-    for text, weight in weights.items():
-        folder = Path(options.out) / f"weight_{text}"
+    for weight in options.weight:
+        folder = Path(options.out) / f"weight_{weight:g}"
         save_model(folder, interpolated(first, second, weight))
         print(folder)

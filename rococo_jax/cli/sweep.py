@@ -54,7 +54,7 @@ class Options:
     workdir: Annotated[str, Option("DIR", check=output_folder)]
     over: Annotated[tuple[str, ...], Option("KEY=V,V", repeated=True)] = ()
     arm: Annotated[tuple[str, ...], Option("NAME[: KEY=V ...]", repeated=True)] = ()
-    seeds: Annotated[str | None, Option("N,N")] = None
+    seeds: Annotated[tuple[int, ...], Option("N,N")] = ()
     keep: Literal["samples", "steps"] | None = None
     lr_scaling: Literal["constant", "square-root", "linear", "adam"] | None = None
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None

@@ -13,8 +13,11 @@ from rococo_jax.report.tables import MOST_PANELS, interval_panels
 from rococo_jax.report.vocabulary import percent, variant_label
 
 
-def headline(group: Group, examples: Mapping[str, Sequence[Example]]) -> Part | None:
-    """Of the first task in which altered items can come first; None where there is none."""
+def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Part) -> Part | None:
+    """Of the first task in which altered items can come first; None where there is none.
+
+    The facts stand below; beside the chart where there is no example.
+    """
     for task in tasks_of(group.runs):
         altered = [name for name in variants_of(group.runs, task, "fr1") if name not in (CLEAN, CONTROL)]
         runs = [run for run in best_first(group.runs, task, (CLEAN, "r1")) if _hardest(run, task, altered)]
@@ -36,7 +39,7 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]]) -> Part | 
         title = "FR@1, %" if len(runs) == 1 else f"FR@1, {variant_label(variant)}, %"
         chart = dataclasses.replace(bars, charts=[(title, drawn) for _, drawn in bars.charts])
     beside = example_cards(cards) if cards else None
-    return Part("In one sentence", [told, chart, beside], 3, "task headline", "headline")
+    return Part("In one sentence", [told, chart, beside, facts], 3, "task headline", "headline")
 
 
 def _field(runs: Sequence[Run], task: str, variant: str) -> Charts:

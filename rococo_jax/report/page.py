@@ -293,13 +293,11 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     examples = {run.label: read_examples(run.path.parent) for run in group.runs}
     illustrations = [each for found in examples.values() for each in found if each.role == "illustration"]
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
+    facts = Part("", [setting(group), notes(group), _without_examples(group, examples)], style="facts")
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
-        headline(group, examples) if number == 1 else None,
-        setting(group),
-        notes(group),
-        _without_examples(group, examples),
+        (headline(group, examples, facts) if number == 1 else None) or facts,
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))

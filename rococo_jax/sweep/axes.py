@@ -1,4 +1,4 @@
-"""What is swept: axes, arms and seeds, as a command line or a config file writes them.
+"""What is swept: axes and arms, as a command line or a config file writes them.
 
 batch_size=32,64                                one key
 losses.sc.weight+losses.vc.weight=1,2           several keys that always have the same value
@@ -51,7 +51,7 @@ def parse_axis(text: str, source: str = "--over") -> Axis:
     texts = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
     if not all(texts):
         raise InputError(source, name, "an empty value" if values.strip() else "no values", "KEY=VALUE,VALUE")
-    _refuse_twice(source, name, texts)
+    refuse_twice(source, name, texts)
     if len(set(keys)) < len(keys):
         raise InputError(source, "what is swept", repr(name), "each key once")
     return Axis(keys, texts)
@@ -62,18 +62,8 @@ def parse_axes(texts: Sequence[str], source: str = "--over") -> tuple[Axis, ...]
     if not texts:
         raise InputError(source, "what is swept", "nothing", "KEY=VALUE,VALUE, or a config file with get_sweep()")
     axes = tuple(parse_axis(text, source) for text in texts)
-    _refuse_twice(source, "what is swept", [key for axis in axes for key in axis.keys])
+    refuse_twice(source, "what is swept", [key for axis in axes for key in axis.keys])
     return axes
-
-
-def parse_seeds(text: str, source: str = "--seeds") -> tuple[int, ...]:
-    """Whole numbers with commas between them. Raises InputError for anything else, or one of them twice."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InputError(source, "seeds", repr(text), "whole numbers with commas between them")
-    seeds = tuple(map(int, parts))
-    _refuse_twice(source, "seeds", seeds)
-    return seeds
 
 
 def parse_arm(name: str, text: str, source: str = "--arm") -> Arm:
@@ -105,11 +95,12 @@ def choose_arms(asked: Sequence[str], known: Sequence[str]) -> tuple[Arm, ...]:
             named = f"one of {', '.join(of_file)}, or " if of_file else ""
             raise InputError("--arm", "name of an arm", repr(name), f"{named}'NAME: key=value key=value'")
         arms.append(parse_arm(name, overrides if separator else of_file[name]))
-    _refuse_twice("--arm", "name of an arm", [arm.name for arm in arms])
+    refuse_twice("--arm", "name of an arm", [arm.name for arm in arms])
     return tuple(arms)
 
 
-def _refuse_twice(source: str, field: str, values: Sequence[Any]) -> None:
+def refuse_twice(source: str, field: str, values: Sequence[Any]) -> None:
+    """Raises InputError for the first value that is there twice."""
     twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
     if twice is not None:
         raise InputError(source, field, f"{twice} twice", "each of them once")

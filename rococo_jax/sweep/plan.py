@@ -34,8 +34,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
+from rococo_jax.options import read_numbers
 from rococo_jax.storage import hash_json
-from rococo_jax.sweep.axes import Arm, Axis, choose_arms, parse_axes, parse_seeds
+from rococo_jax.sweep.axes import Arm, Axis, choose_arms, parse_axes, refuse_twice
 from rococo_jax.training.config import flat, read_config
 
 POINTS = "points"
@@ -110,7 +111,7 @@ def make_plan(
     *,
     over: Sequence[str] = (),
     arms: Sequence[str] = (),
-    seeds: str | None = None,
+    seeds: Sequence[int] = (),
     keep: str | None = None,
     lr_scaling: str | None = None,
 ) -> Plan:
@@ -130,14 +131,15 @@ def make_plan(
     asked = _sweep_of(path)
     axes = parse_axes(over) if over else parse_axes(_strings(asked.get("over", ())), f"{path}: get_sweep")
     chosen = choose_arms(arms, _strings(asked.get("arms", ())))
-    numbers = parse_seeds(str(asked.get("seeds", base.seed)) if seeds is None else seeds)
+    seeds = tuple(seeds) or read_numbers(tuple[int, ...], str(asked.get("seeds", base.seed)), f"{path}: get_sweep")
+    refuse_twice("--seeds", "seeds", seeds)
     keep = _one_of("--keep", keep or asked.get("keep", KEEP[0]), KEEP)
     lr_scaling = _one_of("--lr-scaling", lr_scaling or asked.get("lr_scaling", LR_SCALING[0]), LR_SCALING)
     _refuse_overridden(overrides, axes, chosen)
     values = [_values(path, overrides, axis) for axis in axes]
     bases = {arm.name: read_config(path, [*overrides, *_words(arm.overrides)]) for arm in chosen}
     points = []
-    for seed, arm, place in itertools.product(numbers, chosen, itertools.product(*map(range, map(len, values)))):
+    for seed, arm, place in itertools.product(seeds, chosen, itertools.product(*map(range, map(len, values)))):
         of_point = tuple(each[index] for each, index in zip(values, place, strict=True))
         swept = {key: value for axis, value in zip(axes, of_point, strict=True) for key in axis.keys}
         own = {**swept, **arm.overrides, "seed": seed}
@@ -152,7 +154,7 @@ def make_plan(
     points = [
         dataclasses.replace(point, run=runs.setdefault(hash_json(flat(point.config)), point.name)) for point in points
     ]
-    return Plan(path, axes, chosen, numbers, keep, lr_scaling, base, tuple(points))
+    return Plan(path, axes, chosen, seeds, keep, lr_scaling, base, tuple(points))
 
 
 def derived(

@@ -188,21 +188,3 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     between = {path: (1 - weight) * array + weight * of_second[path] for path, array in of_first.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
     return trained_encoder(first, between, record)
-
-
-def read_weights(text: str) -> dict[str, float]:
-    """The weights of "0.1,0.5", by their text.
-
-    Raises:
-        InputError: one is not a number from 0 to 1, or comes twice.
-    """
-    weights: dict[str, float] = {}
-    for each in text.split(","):
-        try:
-            value = float(each)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value <= 1 or value in weights.values():
-            raise InputError("arguments", "--weight", repr(each), "different numbers from 0 to 1, such as 0.25,0.5")
-        weights[each.strip()] = value
-    return weights

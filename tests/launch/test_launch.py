@@ -1,7 +1,10 @@
 """Launchers: dry runs contain what a real run needs; processes of one machine start and end together."""
 
 import configparser
+import contextlib
+import importlib
 import importlib.metadata
+import io
 import json
 import os
 import shlex
@@ -26,26 +29,8 @@ CONFIG = "configs/scenes_tiny.py"
 # Blanks, both quotes, a dollar, a variable of Kubernetes, a glob, and letters beyond ASCII.
 AWKWARD = ['--config.data.images=it\'s "a" $(HOME) $HOME * \\ b', "--config.data.captions=ä#: {x}", "--config.steps=3"]
 TRAIN = ["train", "--config", CONFIG, *AWKWARD]
-TPU = [
-    "--zone",
-    "us-west4-a",
-    "--accelerator",
-    "v5litepod-16",
-    "--runtime",
-    "v2-alpha-tpuv5-lite",
-    "--disk",
-    "gs://kept",
-]
-GKE_TPU = [
-    "--tpu",
-    "tpu-v5-lite-podslice",
-    "--topology",
-    "4x4",
-    "--disk",
-    "gs://kept/runs",
-    "--image",
-    "images/rococo:1",
-]
+TPU = "--zone us-west4-a --accelerator v5litepod-16 --runtime v2-alpha-tpuv5-lite --disk gs://kept".split()
+GKE_TPU = "--tpu tpu-v5-lite-podslice --topology 4x4 --disk gs://kept/runs --image images/rococo:1".split()
 GKE_GPU = ["--gpu", "nvidia-h100-80gb", "--hosts", "2", "--disk", "claim:share", "--image", "images/rococo:1"]
 
 
@@ -54,20 +39,33 @@ def launch(name: str, *own: str, train: list[str] = TRAIN, **more) -> subprocess
     return subprocess.run(command, **{"capture_output": True, "text": True, "cwd": CHECKOUT, "timeout": 120} | more)
 
 
+def launch_here(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.CompletedProcess:
+    """As `launch`, in this process; for what starts nothing that lives on."""
+    words = [*own, *(["--", *train] if train else [])]
+    with (
+        contextlib.chdir(CHECKOUT),
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        patched.syspath_prepend(str(LAUNCH))
+        patched.setattr(sys, "argv", [f"{name}.py", *words])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module("command").run_main(importlib.import_module(name).main)
+    return subprocess.CompletedProcess(words, ended.value.code, out.getvalue(), err.getvalue())
+
+
 def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
-    done = launch(name, *own, "--dry-run", train=train)
+    done = launch_here(name, *own, "--dry-run", train=train)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def config_hash(*overrides: str) -> str:
-    sys.path.insert(0, str(LAUNCH))
-    try:
-        from command import read_run_command
-
-        return read_run_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
-    finally:
-        sys.path.remove(str(LAUNCH))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(LAUNCH))
+        command = importlib.import_module("command")
+    return command.read_run_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
 
 
 HASH = config_hash(*AWKWARD)
@@ -261,7 +259,7 @@ def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, pro
 def test_slurm_submits_once(programs, tmp_path):
     programs("squeue", "if [[ -e queue ]]; then cat queue; fi")
     calls = programs("sbatch", 'cat > script; echo "12 RUNNING" > queue; echo "12;cluster"')
-    first, second = launch("slurm"), launch("slurm")
+    first, second = launch_here("slurm"), launch_here("slurm")
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "job 12" in first.stderr
     assert "there already as job 12 RUNNING" in second.stderr
@@ -536,10 +534,10 @@ def test_shards_behind_gcsfuse_are_read_from_front_to_back(disk, overrides, orde
 
 def test_gke_applies_the_manifest_it_shows(programs, tmp_path):
     calls = programs("kubectl", "cat > applied")
-    done = launch("gke", *GKE_TPU, "--namespace", "vision")
+    done = launch_here("gke", *GKE_TPU, "--namespace", "vision")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "applied").read_text() == dry("gke", *GKE_TPU)
-    assert launch("gke", *GKE_TPU, "--namespace", "vision", "--stop").returncode == 0
+    assert launch_here("gke", *GKE_TPU, "--namespace", "vision", "--stop").returncode == 0
     applied, deleted = calls.read_text().splitlines()
     assert applied == "kubectl --namespace=vision apply --filename=-"
     assert deleted == f"kubectl --namespace=vision delete --ignore-not-found jobset/{NAME} configmap/{NAME}"
@@ -726,20 +724,21 @@ def test_constraints_pin_what_the_image_installs():
     ],
 )
 def test_bad_input_is_one_line(name, own, train, said):
-    done = launch(name, *own, "--dry-run", train=train)
+    done = launch_here(name, *own, "--dry-run", train=train)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
 
 
-def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path):
+def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path, monkeypatch):
     programs("kubectl", 'cat > /dev/null; echo "error: no such cluster" >&2; exit 1')
-    done = launch("gke", *GKE_TPU)
+    done = launch_here("gke", *GKE_TPU)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "found error: no such cluster" in done.stderr
     (tmp_path / "empty").mkdir()
-    done = launch("slurm", env={**os.environ, "PATH": str(tmp_path / "empty")})
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    done = launch_here("slurm")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "squeue: program: found nothing of that name on the PATH" in done.stderr
 

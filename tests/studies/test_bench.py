@@ -54,9 +54,10 @@ def test_the_command_prints_and_writes_json(tmp_path, capsys):
     ("options", "said"),
     [
         (["--what", "speed"], "--what: measurement: found 'speed'; wanted some of images, text"),
-        (["--ranks", "many"], "--ranks: sizes: found 'many'; wanted NxM"),
-        (["--ranks", "9x3"], "wanted at least one query, and no fewer gallery items"),
-        (["--batch", "0"], "--batch: number: found 0; wanted at least 1"),
+        (["--ranks", "many"], "--ranks: numbers: found many; wanted NxM"),
+        (["--ranks", "0x3"], "--ranks: numbers: found 0x3; wanted NxM, whole numbers, 1 or more"),
+        (["--ranks", "9x3"], "wanted no fewer gallery items than queries"),
+        (["--batch", "0"], "--batch: number: found 0; wanted a whole number, 1 or more"),
         (["--seconds", "nan"], "--seconds"),
         (["no/such/model"], "no/such/model"),
     ],

@@ -21,13 +21,13 @@ from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.report.across_seeds import read_per_image
-from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis, parse_seeds
+from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.power_law import fit_power_law
 from rococo_jax.sweep.running import run_points
-from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys
+from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
@@ -143,7 +143,7 @@ def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
     size, asked = int(16 * k), {"ema": 0.99, "optimizer.b1": 0.9, "optimizer.b2": 0.98, "optimizer.eps": 1e-6,
                                 "optimizer.warmup_steps": 4, "optimizer.learning_rate": 0.01, "steps": 8}  # fmt: skip
     words = [f"--config.{key}={value}" for key, value in asked.items()]
-    plan = make_plan(data / "config.py", words, over=[f"batch_size={size},16"], seeds="0", lr_scaling="adam")
+    plan = make_plan(data / "config.py", words, over=[f"batch_size={size},16"], seeds=(0,), lr_scaling="adam")
     point = plan.points[0]
     config = flat(point.config)
     # Malladi et al., 2205.10287, definition 5.3; in samples: warmup, and how far the average reaches back.
@@ -165,7 +165,7 @@ def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
     ):
         own = ("--config.ema", "--config.optimizer.b2") if "arms" in more else ()
         others = [word for word in words if not word.startswith(own)]
-        asked = {"over": [f"batch_size={size},16"], "seeds": "0", "lr_scaling": "adam", **more}
+        asked = {"over": [f"batch_size={size},16"], "seeds": (0,), "lr_scaling": "adam", **more}
         other = make_plan(data / "config.py", others, **asked)
         assert {*other.points[0].scaled} == kept
 
@@ -209,7 +209,7 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
 
 
 def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
-    rows = collect(make_plan(data / "config.py", seeds="1"), swept)
+    rows = collect(make_plan(data / "config.py", seeds=(1,)), swept)
     for row in rows:
         results = results_of(swept, row.values[0], 1)
         for task, variant, metric in (
@@ -226,49 +226,51 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 @pytest.mark.slow
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
     """Points one after another on all hosts, with the table of one process of eight devices."""
-    own = ["--processes", "2", "--timeout", "120", "--", *command_of(data, tmp_path, "--no-cache")]
+    own = ["--processes", "2", "--timeout", "120", "--", *command_of(data, tmp_path, "--no-cache", "--seeds", "0")]
     command = [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own]
     done = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert journal(tmp_path) == [(f"batch_size_{b}-{s}", e) for b, s in SETTINGS for e in ("trained", "evaluated")]
+    assert journal(tmp_path) == [(f"batch_size_{b}-0", e) for b in (8, 16) for e in ("trained", "evaluated")]
     assert done.stdout.count("table: ") == 1 and "by 2 processes" in done.stderr
-    for batch_size, seed in SETTINGS:
-        losses = [[line["loss"] for line in metrics_of(folder_of(out, batch_size, seed))] for out in (tmp_path, swept)]
+    for batch_size in (8, 16):
+        losses = [[line["loss"] for line in metrics_of(folder_of(out, batch_size, 0))] for out in (tmp_path, swept)]
         # Reductions over other numbers of devices have another order.
         np.testing.assert_allclose(*losses, rtol=1e-5)
-    tables = [json.loads((out / "sweep.json").read_text())["rows"] for out in (tmp_path, swept)]
-    for mine, expected in zip(*tables, strict=True):
-        assert mine["tasks"] == expected["tasks"] and mine["seeds"] == [0, 1]
+    plan = make_plan(data / "config.py", seeds=(0,))
+    expected = sweep_json(plan, collect(plan, swept), [], {}, dict.fromkeys([each.run for each in plan.runs], ""))
+    rows = json.loads((tmp_path / "sweep.json").read_text())["rows"]
+    assert [row["tasks"] for row in rows] == [row["tasks"] for row in json.loads(json.dumps(expected))["rows"]]
+    assert [row["seeds"] for row in rows] == [[0], [0]]
 
 
 FAILING = """
 from pathlib import Path
 from rococo_jax.sweep import running
 from rococo_jax.sweep.plan import make_plan
-plan, workdir = make_plan("{config}", over=["losses.sc.weight=1,2"], seeds="0"), Path("{workdir}")
-def train_one(point):
-    (workdir / f"{{point.run}}.{{me}}").touch()
-    if point.run == plan.runs[0].run and me in {failing}:
-        raise InputError("file", "field", "found", "wanted")
-    if point.run == plan.runs[0].run:
-        barrier("a step")
-    return True
+plan = make_plan("{config}", over=["losses.sc.weight=1,2"], seeds=(0,))
 running.is_evaluated = lambda folder: True
-failed = running.run_points(plan, workdir, None, train_one)
-assert list(failed) == [plan.runs[0].run], failed
+for failing in ((0, 1), (1,)):
+    workdir = Path("{workdir}") / str(len(failing))
+    def train_one(point):
+        (workdir / f"{{point.run}}.{{me}}").touch()
+        if point.run == plan.runs[0].run and me in failing:
+            raise InputError("file", "field", "found", "wanted")
+        if point.run == plan.runs[0].run:
+            barrier("a step")
+        return True
+    failed = running.run_points(plan, workdir, None, train_one)
+    assert len(failing) == 2 and list(failed) == [plan.runs[0].run], failed
 """
 
 
-@pytest.mark.parametrize("failing", [(0, 1), (1,)])
-def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends_them(data, tmp_path, failing):
-    ended = run_lines(FAILING.format(config=data / "config.py", workdir=tmp_path, failing=failing), 2, timeout=8)
-    names = [path.name for path in tmp_path.iterdir() if path.suffix in (".0", ".1")]
-    if failing == (0, 1):
-        assert [code for code, _ in ended] == [0, 0], ended
-        assert len(names) == 4 and journal(tmp_path)[0][1] == "failed"
-    else:
-        assert [code for code, _ in ended] == [2, 2], ended
-        assert len(names) == 2 and all("file: field: found found; wanted wanted" in said for _, said in ended)
+def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends_them(data, tmp_path):
+    for folder in "12":
+        (tmp_path / folder).mkdir()
+    ended = run_lines(FAILING.format(config=data / "config.py", workdir=tmp_path), 2, timeout=8)
+    runs = {folder: [each for each in (tmp_path / folder).iterdir() if each.suffix in (".0", ".1")] for folder in "12"}
+    assert len(runs["2"]) == 4 and journal(tmp_path / "2")[0][1] == "failed"
+    assert [code for code, _ in ended] == [2, 2], ended
+    assert len(runs["1"]) == 2 and all("file: field: found found; wanted wanted" in said for _, said in ended)
 
 
 def curves(places: list[tuple[float, list[float]]], metric: str = "r1"):
@@ -401,7 +403,7 @@ def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsy
 
 
 def test_points_of_one_config_are_one_run():
-    plan = make_plan(ABLATIONS / "weights.py", seeds="0,1")
+    plan = make_plan(ABLATIONS / "weights.py", seeds=(0, 1))
     at_zero = [point for point in plan.points if point.values == (0.0,)]
     assert len(plan.points) == 36 and len(plan.runs) == 32
     assert {(point.run, point.seed) for point in at_zero} == {(at_zero[0].run, 0), (at_zero[3].run, 1)}
@@ -505,7 +507,6 @@ def test_what_is_swept_reads_as_it_is_written():
     axis = parse_axis("losses.sc.weight+losses.vc.weight=0, 1")
     assert axis.keys == ("losses.sc.weight", "losses.vc.weight") and axis.texts == ("0", "1")
     assert parse_axis("losses.sc.variants=danger;danger,rand_voca").texts == ("danger", "danger,rand_voca")
-    assert parse_seeds("0,2") == (0, 2)
     arms = choose_arms(["sc: losses.sc.weight=1", "plain"], ["plain: losses.sc.weight=0", "other:"])
     assert [(arm.name, dict(arm.overrides)) for arm in arms] == [
         ("sc", {"losses.sc.weight": "1"}),

@@ -1,0 +1,188 @@
+"""What the measurements share: options, ways that take turns, unit vectors, a CLIP's sizes, a peer beside us, JSON.
+
+open_clip, a peer, may be installed in a folder of its own, which keeps torchvision, whose compiled operators cannot
+load beside the CPU build of torch, out of the environment:
+
+    pip install --no-deps --target DIR open_clip_torch timm ftfy wcwidth torchvision==0.28.0
+    python perf/... --beside DIR
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+class Taken(NamedTuple):
+    """Seconds by the clock, and of the processor (all threads together), which other work disturbs little."""
+
+    seconds: float
+    processor: float
+
+
+def options(doc: str, *, cores: bool = False, beside: bool = False) -> argparse.ArgumentParser:
+    """A parser that shows a script's docstring, with `--cores`, or with where open_clip is."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if cores:
+        parser.add_argument("--cores", type=int, default=2)
+    if beside:
+        parser.add_argument("--beside", metavar="DIR", help="where open_clip is installed, if not in the environment")
+        parser.add_argument("--model", default="ViT-B-32", help="an architecture of open_clip")
+    return parser
+
+
+def use_cores(count: int) -> None:
+    """Pin this process to `count` cores. Call it before JAX and torch are imported."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    os.environ["OMP_NUM_THREADS"] = str(count)
+
+
+def taken(way: Callable[[], Any]) -> Taken:
+    """Run it once."""
+    start, used = time.perf_counter(), time.process_time()
+    way()
+    return Taken(time.perf_counter() - start, time.process_time() - used)
+
+
+def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Taken]]:
+    """Run all ways in every round, one after the other, so that other work on the machine falls on all of them."""
+    times: dict[str, list[Taken]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            times[name].append(taken(way))
+    return times
+
+
+def fastest(times: list[Taken]) -> Taken:
+    """The least of each clock."""
+    return Taken(*map(min, zip(*times, strict=True)))
+
+
+def rounded(values: Mapping[str, float], digits: int = 2) -> dict[str, float]:
+    return {name: round(float(value), digits) for name, value in values.items()}
+
+
+def peak_memory() -> int:
+    """Bytes of this process's resident set at its peak (Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
+    """Random unit vectors, made in place so that peak memory is the array itself."""
+    generator, made = np.random.default_rng(seed), np.empty((count, width), np.float32)
+    for start in range(0, count, 1000):
+        part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
+        made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    return made
+
+
+def clip_spec(vision: Mapping[str, Any], text: Mapping[str, Any], dim: int) -> Any:
+    """CLIP's architecture; the sizes are `width` and `layers` of both towers and what else differs from CLIP's."""
+    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+
+    def sized(given: Mapping[str, Any]) -> dict[str, Any]:
+        width = given["width"]
+        common = {"heads": width // 64, "mlp_width": 4 * width, "activation": "gelu", "norm_eps": 1e-5}
+        return common | dict(given)
+
+    of_images = {"image_size": 224, "class_token": True, "patch_bias": False, "norm_before_blocks": True,
+                 "layer_scale": False, "pooling": "cls"}  # fmt: skip
+    of_texts = {"attention": "causal", "norm_after_blocks": False, "pooling": "first_eos", "eos_id": 2}
+    head = HeadSpec("linear", dim)
+    return ModelSpec(VisionSpec(**of_images | sized(vision)), TextSpec(**of_texts | sized(text)), head, head)
+
+
+def converted(reference: Any) -> Any:
+    """Convert a model of `transformers` to an `Encoder`, through a folder on disk."""
+    from rococo_jax.encoders import load_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        reference.save_pretrained(folder)
+        return load_model(folder)
+
+
+def open_clip_pair(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """open_clip's model with random weights, its transform of images, and the same model as an `Encoder`.
+
+    Its text tower is that of `CustomTextCLIP`, whose positions can be cut; that of `CLIP` takes 77 tokens alone.
+
+    Raises:
+        SystemExit: open_clip is not installed.
+    """
+    sys.path[:0] = [str(CHECKOUT), *([arguments.beside] if arguments.beside else [])]
+    try:
+        from tests.support.golden.make_open_clip import import_open_clip
+
+        open_clip = import_open_clip()
+    except ImportError as error:
+        raise SystemExit(f"open_clip: found none ({error}); wanted it installed, or --beside DIR") from None
+    import torch
+    from safetensors.torch import save_file
+
+    from rococo_jax.encoders import load_model
+
+    torch.manual_seed(0)
+    model, _, transform = open_clip.create_model_and_transforms(
+        arguments.model, pretrained=None, force_custom_text=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"quick_gelu": False, **open_clip.get_model_config(arguments.model)}
+        config = {"model_cfg": config, "preprocess_cfg": {}}
+        (Path(folder) / "open_clip_config.json").write_text(json.dumps(config))
+        save_file(model.state_dict(), Path(folder) / "open_clip_model.safetensors")
+        return model.eval(), transform, load_model(folder, tokenizer="none")
+
+
+def compare(
+    what: str,
+    ours: Callable[[], np.ndarray],
+    theirs: Callable[[], np.ndarray],
+    items: int,
+    items_of_reference: int,
+    rounds: int,
+) -> dict[str, Any]:
+    """Time both in turns for `rounds` rounds after one warm-up call each; the fastest round of each counts.
+
+    Args:
+        what: name of the items, in the plural.
+        ours: encodes all items.
+        theirs: encodes the first `items_of_reference` of them.
+
+    Raises:
+        SystemExit: the vectors differ by more than 1e-4.
+    """
+    difference = float(np.abs(ours()[:items_of_reference] - theirs()).max())
+    if not difference < 1e-4:
+        raise SystemExit(f"vectors: found a difference of {difference}; wanted less than 1e-4")
+    times = in_turns({"ours": ours, "theirs": theirs}, rounds)
+    counts = {"ours": items, "theirs": items_of_reference}
+    rates = {name: count / fastest(times[name]).seconds for name, count in counts.items()}
+    in_rounds = [b.seconds / items_of_reference * items / a.seconds for a, b in zip(*times.values(), strict=True)]
+    return {
+        f"{what}_per_second": rounded(rates),
+        "ratio": round(rates["ours"] / rates["theirs"], 2),
+        "ratio_median_of_rounds": round(statistics.median(in_rounds), 2),
+        "largest_difference": difference,
+    }
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Print the report as JSON, with cores, device and versions."""
+    import jax
+    import torch
+    import transformers
+
+    versions = {module.__name__: module.__version__ for module in (jax, torch, transformers)}
+    cores = len(os.sched_getaffinity(0))
+    print(json.dumps({**report, "cores": cores, "device": jax.devices()[0].device_kind, **versions}, indent=2))
