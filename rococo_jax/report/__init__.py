@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rococo_jax.errors import InputError
 
-__all__ = ["page_path", "write_page", "write_report"]
+__all__ = ["page_path", "write_csv_rows", "write_report", "write_text"]
 
 
 def write_report(
@@ -50,7 +50,7 @@ def write_report(
         write_long(page.with_name(f"{page.stem}_long.csv"), groups)
     write_markdown(page.with_suffix(".md"), groups, comparisons)
     write_latex(page.with_suffix(".tex"), groups)
-    return write_page(page, html), table
+    return write_text(page, html), table
 
 
 def page_path(out: str | Path, field: str = "out") -> Path:
@@ -61,10 +61,20 @@ def page_path(out: str | Path, field: str = "out") -> Path:
     return path
 
 
-def write_page(path: Path, html: str) -> Path:
-    """Writes a page by rename."""
+def write_text(path: Path, text: str) -> Path:
+    """Writes a page, a table or a chart by rename."""
     from rococo_jax.storage import atomic_write
 
     with atomic_write(path) as temporary:
-        temporary.write_text(html, encoding="utf-8", errors="replace")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
     return path
+
+
+def write_csv_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """Writes a CSV by rename."""
+    import csv
+
+    from rococo_jax.storage import atomic_write
+
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        csv.writer(file).writerows(rows)

@@ -5,7 +5,6 @@ models were compared, the paired differences stand in the last columns, after th
 file has the tables of the page for a README, an issue or a paper's draft.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN
 from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.report import write_csv_rows, write_text
 from rococo_jax.report.collection import Figure, Group, Run, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_note, p_value
 from rococo_jax.report.page import coverage, group_name, model_facts
@@ -28,10 +28,10 @@ from rococo_jax.report.vocabulary import (
     task_label,
     variant_label,
 )
-from rococo_jax.storage import atomic_write, hash_json, write_json
+from rococo_jax.storage import hash_json, write_json
 
 _FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
-_NUMBERS = ("value", "low", "high")
+NUMBERS = ("value", "low", "high")
 _DIFFERENCE = ("", "_low", "_high", "_p", "_p_holm", "_least_seen")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
@@ -46,13 +46,12 @@ def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> 
     if comparisons:
         columns.append("compared_with")
         columns += [f"{name}_difference{end}" for name in compared for end in _DIFFERENCE]
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        for number, run in runs:
-            for row, task, variant in _csv_rows(number, run, metrics):
-                difference = _csv_difference(comparisons.get((number - 1, task)), run, variant, compared)
-                writer.writerow(row + (difference if comparisons else []))
+    rows = [
+        row + (_csv_difference(comparisons.get((number - 1, task)), run, variant, compared) if comparisons else [])
+        for number, run in runs
+        for row, task, variant in _csv_rows(number, run, metrics)
+    ]
+    write_csv_rows(path, [columns, *rows])
 
 
 def _csv_rows(number: int, run: Run, metrics: Sequence[str]) -> Iterator[tuple[list[object], str, str]]:
@@ -80,22 +79,21 @@ def _csv_difference(comparison: Comparison | None, run: Run, variant: str, compa
 
 def write_long(path: Path, groups: Sequence[Group]) -> None:
     """Writes one row a metric, as CSV for pandas and, with `.json` in place of `.csv`, as JSON; both by rename."""
-    rows = list(_long_rows(groups))
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows({key: _exact(cell) if key in _NUMBERS else cell for key, cell in row.items()} for row in rows)
+    rows = [row for _, row in long_rows(groups)]
+    cells = [[_exact(cell) if key in NUMBERS else cell for key, cell in row.items()] for row in rows]
+    write_csv_rows(path, [list(rows[0]), *cells])
     write_json(path.with_suffix(".json"), rows)
 
 
-def _long_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+def long_rows(groups: Sequence[Group]) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """A run and a row for each of its metrics, group by group."""
     for number, run in ((number, run) for number, group in enumerate(groups, 1) for run in group.runs):
         for row, task, variant in _csv_rows(number, run, ()):
             for name in in_reading_order(run.tasks[task][variant], METRICS):
                 figure, about = run.figure(task, variant, name), metric_of(name)
-                numbers = dict(zip(_NUMBERS, (figure.value, figure.low, figure.high), strict=True))
+                numbers = dict(zip(NUMBERS, (figure.value, figure.low, figure.high), strict=True))
                 said = {"label": about.label, "unit": about.unit, "better": about.better}
-                yield {**dict(zip(_FIRST, row, strict=True)), "metric": name, **numbers, **said}
+                yield run, {**dict(zip(_FIRST, row, strict=True)), "metric": name, **numbers, **said}
 
 
 def _exact(value: float | int | None) -> str:
@@ -104,9 +102,7 @@ def _exact(value: float | int | None) -> str:
 
 def write_markdown(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
     """Writes the file by rename."""
-    text = "\n".join(markdown_lines(groups, comparisons)) + "\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    write_text(path, "\n".join(markdown_lines(groups, comparisons)) + "\n")
 
 
 def markdown_lines(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[str]:

@@ -6,11 +6,12 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import metric_of
+from rococo_jax.report import write_text
 from rococo_jax.report.collection import Group, group_by_fingerprint, load_results, tasks_of, variants_of
+from rococo_jax.report.exports import NUMBERS, long_rows
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import percent, printable, task_label, variant_label
-from rococo_jax.storage import atomic_write
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -32,26 +33,17 @@ def read_results(*sources: str | Path) -> Any:
         import pandas as pd
     except ImportError:
         raise InputError("read_results", "library", "no pandas", "pip install 'rococo-jax[pandas]'") from None
-    rows = []
-    for number, group in enumerate(group_by_fingerprint(load_results(sources)), 1):
-        for run in group.runs:
-            for task, variants in run.tasks.items():
-                for variant, metrics in variants.items():
-                    for name in metrics:
-                        figure = run.figure(task, variant, name)
-                        about = (number, run.label, run.results["protocol"], task, variant, name)
-                        rows.append((*about, figure.value, figure.low, figure.high, str(run.path)))
+    groups = group_by_fingerprint(load_results(sources))
+    rows = [row | {"path": str(run.path)} for run, row in long_rows(groups)]
     if not rows:
         raise InputError("read_results", "sources", "none", "at least one results file or folder")
-    columns = ["section", "model", "protocol", "task", "variant", "metric", "value", "low", "high", "path"]
-    return pd.DataFrame(rows, columns=columns).astype({"value": float, "low": float, "high": float})
+    columns = ["section", "model", "protocol", "task", "variant", "metric", *NUMBERS, "path"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(NUMBERS, float))
 
 
 def write_latex(path: Path, groups: Sequence[Group]) -> None:
     """Writes a `tabular` (package booktabs) for every task of every group, by rename."""
-    text = "\n".join(line for group in groups for line in latex_lines(group)) + "\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    write_text(path, "\n".join(line for group in groups for line in latex_lines(group)) + "\n")
 
 
 def latex_lines(group: Group) -> Iterator[str]:

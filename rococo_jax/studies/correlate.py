@@ -1,12 +1,11 @@
 """The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.published_field import published_field
-from rococo_jax.report import write_page
+from rococo_jax.report import write_csv_rows, write_text
 from rococo_jax.report.blocks import Part, render_page
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
@@ -19,7 +18,7 @@ from rococo_jax.report.correlations import (
     csv_row,
     map_of,
 )
-from rococo_jax.storage import atomic_write, write_json
+from rococo_jax.storage import write_json
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -45,13 +44,9 @@ def write_correlations(
     title = f"Correlations over {len(study.models)} models"
     page = render_page(title, "rococo correlate", _LEDE, [Part("", correlations_blocks(study), style="group")])
     write_json(out / "correlations.json", as_json(study))
-    with atomic_write(out / "correlations.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(csv_row(pair, len(study.models)) for pair in study.pairs)
-    with atomic_write(out / "correlations.svg") as temporary:
-        temporary.write_text(correlation_map(title, *map_of(study), file=True), encoding="utf-8", errors="replace")
-    write_page(out / "correlations.html", page)
+    write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
+    write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
+    write_text(out / "correlations.html", page)
     return study
 
 

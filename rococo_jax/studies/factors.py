@@ -11,7 +11,7 @@ from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.factors import LEAST_IMAGES, LEAST_MODELS, Factor, measure_factor, probit
-from rococo_jax.report import write_page
+from rococo_jax.report import write_text
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
 from rococo_jax.report.svg import chart_of, colour_of
@@ -51,7 +51,7 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
         name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
     parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
     html = render_page(f"Visual factors: {task}", "rococo factors", _NOTE, parts)
-    return write_page(page, html), figures
+    return write_text(page, html), figures
 
 
 def _right(run: Run, task: str) -> dict[str, bool]:

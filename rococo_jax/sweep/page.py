@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report import write_page
+from rococo_jax.report import write_text
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.curves import Curve, Panel, curve_figure, curve_panel, legend_of
 from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.vocabulary import order_variants, task_label
-from rococo_jax.storage import atomic_write
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.sweep.power_law import PowerLaw
@@ -39,8 +38,7 @@ def write_figures(
 ) -> Path:
     """Both files, each by rename. Returns the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
-    with atomic_write(workdir / "sweep.svg") as temporary:
-        temporary.write_text(curve_figure(title(plan), panels, values, axis), encoding="utf-8", errors="replace")
+    write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
     entries = legend_of(panels)
     legend = [(colour, name) for colour, _, name in entries if colour != "soft"]
@@ -54,7 +52,7 @@ def write_figures(
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
     ]
     html = render_page(title(plan), "rococo sweep", summary(plan), blocks)
-    return write_page(workdir / "sweep.html", html)
+    return write_text(workdir / "sweep.html", html)
 
 
 def swept_values(plan: Plan, rows: Sequence[Row]) -> list:

@@ -5,16 +5,16 @@ a setting where nothing was evaluated; every figure has its mean over seeds, its
 and metrics of tasks also the bounds of their interval over images (`_low`, `_high`).
 """
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.metrics import metric_of
+from rococo_jax.report import write_csv_rows, write_text
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.exports import escaped, table_head, table_row
 from rococo_jax.report.vocabulary import order_metrics, order_variants, percent, task_label, variant_label
-from rococo_jax.storage import atomic_write, write_json
+from rococo_jax.storage import write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.sweep.power_law import PowerLaw
@@ -103,13 +103,8 @@ def write_tables(
 ) -> None:
     """sweep.json, sweep.csv and sweep.md, each by rename."""
     write_json(workdir / "sweep.json", sweep_json(plan, rows, laws, failed, states))
-    with (
-        atomic_write(workdir / "sweep.csv") as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        csv.writer(file).writerows(csv_rows(plan, rows))
-    with atomic_write(workdir / "sweep.md") as temporary:
-        temporary.write_text("\n".join(markdown_lines(plan, rows, laws, failed)) + "\n", encoding="utf-8")
+    write_csv_rows(workdir / "sweep.csv", csv_rows(plan, rows))
+    write_text(workdir / "sweep.md", "\n".join(markdown_lines(plan, rows, laws, failed)) + "\n")
 
 
 def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
