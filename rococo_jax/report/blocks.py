@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup
 
+from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.svg import palette_css
 from rococo_jax.report.vocabulary import percent, printable
@@ -76,6 +77,12 @@ class Head:
     sorted_now: bool = False
 
 
+def heads_of(words: Sequence[str], metrics: Sequence[str] = ()) -> list[Head]:
+    """Headings of columns of words, then of metrics with their definitions."""
+    numbers = (Head(metric_of(name).label, metric_of(name).definition) for name in metrics)
+    return [*(Head(word, words=True) for word in words), *numbers]
+
+
 @dataclasses.dataclass(frozen=True)
 class Table(Block):
     """A table of figures that scrolls sideways where it is wider than the screen. The first column names the rows.
@@ -136,6 +143,12 @@ class Tiles(Block):
     """Tiles side by side."""
 
     tiles: Sequence[Tile]
+
+    @classmethod
+    def of(cls, tiles: Sequence[Tile | None]) -> "Tiles | None":
+        """Those that are there; None where none is."""
+        there = [each for each in tiles if each is not None]
+        return cls(there) if there else None
 
 
 @dataclasses.dataclass(frozen=True)

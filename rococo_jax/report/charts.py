@@ -85,9 +85,8 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
             figure, numbers = bar.figure, percent(bar.figure.value)
             told = f"{bar.label}: {numbers} %"
             if figure.has_interval:
-                bounds = f"{percent(figure.low)} to {percent(figure.high)}"
-                told += f", 95 % interval {bounds} %"
-                numbers += f"  ({bounds})"
+                told += f", 95 % interval {figure.bounds} %"
+                numbers += f"  ({figure.bounds})"
             if figure.value is not None:
                 axes.barh(row, figure.value, 0.26, color=colour_of(colour), gid=chart.title(told))
             if figure.has_interval:

@@ -21,6 +21,7 @@ from rococo_jax.report.vocabulary import (
     in_reading_order,
     is_about_corruption,
     order_variants,
+    percent,
     printable,
 )
 from rococo_jax.storage import hash_json
@@ -43,6 +44,11 @@ class Figure:
     def has_interval(self) -> bool:
         """Whether both bounds of the interval are known."""
         return self.low is not None and self.high is not None
+
+    @property
+    def bounds(self) -> str:
+        """The interval as people read it, such as "28.3 to 40.0"; empty where there is none."""
+        return f"{percent(self.low, self.digits)} to {percent(self.high, self.digits)}" if self.has_interval else ""
 
 
 @dataclasses.dataclass(frozen=True)

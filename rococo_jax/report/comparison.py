@@ -16,7 +16,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, folded_if_long
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, folded_if_long, heads_of
 from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.vocabulary import percent, signed, variant_label
@@ -187,7 +187,7 @@ def comparison_note(comparison: Comparison) -> str:
 
 def comparison_part(comparison: Comparison, task: str) -> Part:
     """The table of differences: one row a model and variant, with each metric's difference, interval and p."""
-    heads = [Head("Model", words=True), Head("Variant", words=True)]
+    heads = heads_of(["Model", "Variant"])
     for name in comparison.compared:
         heads += [Head(f"{metric_of(name).label} difference", metric_of(name).definition, edge=True), Head("p, Holm")]
     rows = []

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rococo_jax.benchmarks.rococo.labels import UNCORRUPTED
-from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, heads_of
 from rococo_jax.report.collection import Figure, Run, corrupted_by
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.tables import has_any
@@ -49,8 +48,7 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
                     )
     if not rows:
         return None
-    heads = [Head("Model", words=True), Head("Task", words=True), Head("Images", words=True)]
-    heads += [Head(metric_of(name).label, metric_of(name).definition) for name in CHANGES]
+    heads = heads_of(["Model", "Task", "Images"], CHANGES)
     table = Table("RAS and its parts", heads, rows, lead=3, sortable=len(rows) > 1, filterable=len(rows) > 8)
     return Part("Sure and wrong, right and unsure", [Note(_RAS), table])
 
@@ -74,8 +72,7 @@ def error_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
                          *(figure_cell(Figure(figure)) for figure in figures)])  # fmt: skip
     if not rows:
         return None
-    heads = [Head("Model", words=True), Head("Task", words=True), Head("Error, uncorrupted"), Head("Mean error")]
-    heads += [Head("mCE"), Head("Relative mCE")]
+    heads = [*heads_of(["Model", "Task"]), *map(Head, ("Error, uncorrupted", "Mean error", "mCE", "Relative mCE"))]
     return Part("Errors over all corruptions", [Note(_ERRORS), Table("Errors", heads, rows, lead=2, sortable=True)])
 
 

@@ -163,11 +163,7 @@ def _cell(figure: Figure, variant: str) -> str:
     if variant == CLEAN and figure.value is None:
         return ""
     text = percent(figure.value, figure.digits)
-    return (
-        f"{text} ({percent(figure.low, figure.digits)} to {percent(figure.high, figure.digits)})"
-        if figure.has_interval
-        else text
-    )
+    return f"{text} ({figure.bounds})" if figure.bounds else text
 
 
 def table_head(words: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
-from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, folded_if_long
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, folded_if_long, heads_of
 from rococo_jax.report.collection import Figure, Run, object_of, variants_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import percent, variant_label
@@ -31,8 +30,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
     measured = {name for run in runs for variant in variants for name in _baselines(run, task, variant)}
     baselines = [name for name in BASELINES if name in measured]
     names = [name for name in (*_EXPLAINED, *_NAMES) if has_any(runs, task, variants, name)]
-    heads = [Head("Model", words=True), Head("Variant", words=True)] if len(runs) > 1 else [Head("Variant", words=True)]
-    heads += [Head(metric_of(name).label, metric_of(name).definition) for name in names]
+    heads = heads_of(["Model", "Variant"] if len(runs) > 1 else ["Variant"], names)
     heads += [Head(BASELINES[name].label, BASELINES[name].definition, edge=name == baselines[0]) for name in baselines]
     rows = []
     for run in runs:

@@ -71,10 +71,11 @@ def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
 def _sentence(runs: Sequence[Run], task: str, variant: str) -> object:
     best = runs[0]
     fooled, clean = best.figure(task, variant, "fr1"), best.figure(task, CLEAN, "r1")
+    bounds = f" ({fooled.bounds})" if fooled.bounds else ""
     which = f", best of {len(runs)} models by clean R@1," if len(runs) > 1 else ""
     text = rich(
         "<b>{}</b>{} puts {} first for <b>{} %</b>{} of the {} ({})",
-        best.label, which, ALTERED.get(task, "an altered item"), percent(fooled.value), _interval(fooled),
+        best.label, which, ALTERED.get(task, "an altered item"), percent(fooled.value), bounds,
         QUERIES.get(task, "queries"), variant_label(variant),
     )  # fmt: skip
     now = best.figure(task, variant, "r1").value
@@ -86,7 +87,3 @@ def _sentence(runs: Sequence[Run], task: str, variant: str) -> object:
         least = min(figures, key=figures.get)
         text += rich(" Least fooled there: <b>{}</b>, {} %.", least, percent(figures[least]))
     return text
-
-
-def _interval(figure: Figure) -> str:
-    return f" ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else ""

@@ -6,7 +6,7 @@ A cell carries its exact number, by which the page's script sorts; the interval 
 from collections.abc import Callable, Sequence
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Table, Text, Tile, figure_cell, rich
+from rococo_jax.report.blocks import Cell, Charts, Head, Table, Text, Tile, figure_cell, heads_of, rich
 from rococo_jax.report.charts import Bar, common_ticks, interval_bars
 from rococo_jax.report.collection import Figure, Run, best_first
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
@@ -73,7 +73,7 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
     variants = run.variants(task) if variants is None else variants
     names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
     names = [name for name in names if has_any([run], task, variants, name)]
-    heads = [Head("Variant", words=True), *(Head(metric_of(name).label, metric_of(name).definition) for name in names)]
+    heads = heads_of(["Variant"], names)
     rows = [
         [Cell(variant_label(variant), title=variant), *(figure_cell(run.figure(task, variant, name)) for name in names)]
         for variant in variants
@@ -83,8 +83,7 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
 
 def _long_table(runs: Sequence[Run], task: str, wanted: Sequence[str]) -> Table:
     names = [name for name in wanted if any(has_any([run], task, run.variants(task), name) for run in runs)]
-    heads = [Head("Model", words=True), Head("Variant", words=True)]
-    heads += [Head(metric_of(name).label, metric_of(name).definition) for name in names]
+    heads = heads_of(["Model", "Variant"], names)
     rows = [
         [
             Cell(run.label),
@@ -123,8 +122,8 @@ def tile(
         _, variant, figure = known[0]
         number = with_unit(percent(figure.value, figure.digits))
         notes = [] if variant == plain else [variant_label(variant)]
-        if figure.has_interval:
-            notes.append(f"95 % interval {percent(figure.low, figure.digits)} to {percent(figure.high, figure.digits)}")
+        if figure.bounds:
+            notes.append(f"95 % interval {figure.bounds}")
         if figure.spread is not None:
             notes.append(f"standard deviation {percent(figure.spread, figure.digits)}")
     elif percent(low[2].value) == percent(high[2].value):

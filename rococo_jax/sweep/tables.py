@@ -281,8 +281,7 @@ def with_interval(figure: Figure | None) -> str:
     """The mean, its spread and its interval; nothing where it is not defined."""
     if figure is None:
         return ""
-    bounds = f" ({percent(figure.low)} to {percent(figure.high)})" if figure.has_interval else ""
-    return spread_text(figure) + bounds
+    return spread_text(figure) + (f" ({figure.bounds})" if figure.bounds else "")
 
 
 def _named(row: Row) -> list[str]:

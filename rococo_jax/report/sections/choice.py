@@ -39,8 +39,7 @@ def choice_section(question: str, figures: tuple[str, ...]) -> TaskSection:
             shown += [of("Hardest part", parts, min), of("Easiest part", parts, max)]
         else:
             shown.append(of("Accuracy", parts, max))
-        shown = [each for each in shown if each is not None]
-        return Tiles(shown) if shown else None
+        return Tiles.of(shown)
 
     def results(runs: Sequence[Run], task: str) -> Part:
         variants = variants_of(runs, task)

@@ -27,8 +27,7 @@ def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
         return tile(label, runs, [extreme(run, task, [CLEAN], name, max) for run in runs], CLEAN)
 
     named = (("Top-1", "top1"), ("Shape bias", "shape_bias"), ("ECE", "ece"), ("ECE, scaled", "ece_scaled"))
-    shown = [each for each in (of(*pair) for pair in named) if each is not None]
-    return Tiles(shown) if shown else None
+    return Tiles.of([of(*pair) for pair in named])
 
 
 def _results(runs: Sequence[Run], task: str) -> Part:

@@ -25,6 +25,7 @@ from rococo_jax.report.blocks import (
     Table,
     Tiles,
     figure_cell,
+    heads_of,
     rich,
 )
 from rococo_jax.report.collection import Figure, Run, corrupted_by, tasks_of
@@ -110,8 +111,7 @@ def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
             figures = [run.figure(task, pooled(severity), "drop") for run in runs]
             found = [None if each.value is None else (pooled(severity), each) for each in figures]
             shown.append(tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, found, ours=True))
-    shown = [each for each in shown if each is not None]
-    return Tiles(shown) if shown else None
+    return Tiles.of(shown)
 
 
 def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
@@ -121,7 +121,7 @@ def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
         return None
     tasks = [task for task in tasks if any(UNCORRUPTED in run.corruptions(task) for run in runs)]
     label = metric_of(_lead(runs, tasks[0])).label if len({_lead(runs, task) for task in tasks}) == 1 else "Figure"
-    heads = [Head("Model", words=True), Head("Task", words=True), Head(label, edge=True)]
+    heads = [*heads_of(["Model", "Task"]), Head(label, edge=True)]
     heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
     rows = []
     for task in tasks:
@@ -187,8 +187,7 @@ def _cell(run: Run, task: str, variant: str, top: float) -> Cell:
     name = _lead([run], task)
     drop: Figure = run.figure(task, variant, "drop")
     told = f"{variant_label(variant)}: drop {percent(drop.value)} %"
-    if drop.has_interval:
-        told += f" (95 % interval {percent(drop.low)} to {percent(drop.high)} %)"
+    told += f" (95 % interval {drop.bounds} %)" if drop.bounds else ""
     told += f", {metric_of(name).label} {percent(run.figure(task, variant, name).value)} %"
     return Cell(percent(drop.value), title=told, shade=None if drop.value is None else shade(drop.value, top))
 

@@ -55,8 +55,7 @@ def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
         shown.append(of("Largest FR@1", altered, "fr1", max))
     else:
         shown += [of("Clean R@5", [CLEAN], "r5", max), of("Clean R@10", [CLEAN], "r10", max)]
-    shown = [each for each in shown if each is not None]
-    return Tiles(shown) if shown else None
+    return Tiles.of(shown)
 
 
 def _results(runs: Sequence[Run], task: str) -> Part:
