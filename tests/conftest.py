@@ -118,6 +118,14 @@ def compiled_programs_are_kept(tmp_path_factory):
     enable_compilation_cache()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def made_runs_are_kept(tmp_path_factory):
+    """Made-up results (tests/support/made_runs.py) are made once for all workers of this run."""
+    of_run = tmp_path_factory.getbasetemp()
+    of_run = of_run.parent if "PYTEST_XDIST_TESTRUNUID" in os.environ else of_run
+    os.environ["ROCOCO_MADE_RUNS"] = str(of_run / "made-runs")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
     """Compiles by the file's room or mark; drops the file's programs at its end, which would take gigabytes."""

@@ -47,11 +47,18 @@ def save(folder, name, seed, corrupted=True):
     write_per_query(folder / name / "per_query.parquet", per_query_table([each.rows(written) for each in outcomes]))
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two models, on corrupted images as well."""
+    folder = tmp_path_factory.mktemp("runs")
+    for number in range(2):
+        save(folder, f"model-{number}", number)
+    return folder
+
+
 @pytest.mark.parametrize("models", [1, 2])
-def test_every_chart_is_there(tmp_path, models):
-    for number in range(models):
-        save(tmp_path / "runs", f"model-{number}", number)
-    page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
+def test_every_chart_is_there(runs, tmp_path, models):
+    page = write_report([runs / f"model-{number}" for number in range(models)], tmp_path / "r.html")[0].read_text()
     for words in ("Reliability", ">ROC<", "Shape or texture", "Sure and wrong, right and unsure", "Relative mCE"):
         assert words in page, words
     # Reliability of two tasks for each model, one shape diagram, a ROC chart a model.
@@ -68,8 +75,7 @@ def test_nothing_is_said_of_what_was_not_measured(tmp_path):
     assert "RAS" not in page and "mCE" not in page and "Reliability" in page
 
 
-def test_plain_numbers_have_three_decimals(tmp_path):
-    save(tmp_path / "runs", "model", 0)
-    write_report([tmp_path / "runs"], tmp_path / "r.html")
-    row = next(line for line in (tmp_path / "r.md").read_text().splitlines() if line.startswith("| model | Clean"))
+def test_plain_numbers_have_three_decimals(runs, tmp_path):
+    write_report([runs / "model-0"], tmp_path / "r.html")
+    row = next(line for line in (tmp_path / "r.md").read_text().splitlines() if line.startswith("| model-0 | Clean"))
     assert any(len(cell.split(" ")[0].partition(".")[2]) == 3 for cell in row.split(" | "))

@@ -1,6 +1,9 @@
 """Results of made-up models: random vectors through the project's own ranking and writers, so that all files agree."""
 
+import contextlib
 import dataclasses
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions.caption_baselines import baselines_of
 from rococo_jax.evaluation.results import (
     make_fingerprint,
@@ -16,7 +20,7 @@ from rococo_jax.evaluation.results import (
     per_query_table,
     write_per_query,
 )
-from rococo_jax.storage import write_json
+from rococo_jax.storage import atomic_directory, write_json
 
 IMAGES, EACH = 60, 2
 CAPTIONS = IMAGES * EACH
@@ -44,7 +48,20 @@ def made_benchmark() -> Benchmark:
 
 
 def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
-    """A results folder of a model whose captions lie at random around their images, the further the more `noise`."""
+    """A results folder of a model whose captions lie at random around their images, the further the more `noise`.
+
+    Made once for all files of a run of the tests (`ROCOCO_MADE_RUNS`, tests/conftest.py), and copied.
+    """
+    made = Path(os.environ["ROCOCO_MADE_RUNS"]) / f"{name}-{noise}-{seed}".replace("/", "-")
+    if not made.is_dir():
+        # Another worker may be first.
+        with contextlib.suppress(OSError, InputError), atomic_directory(made) as temporary:
+            _write_run(temporary, name, noise, seed)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    return folder
+
+
+def _write_run(folder: Path, name: str, noise: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     benchmark = made_benchmark()
     images = np.random.default_rng(99).normal(size=(IMAGES, 16))
@@ -70,7 +87,6 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
     write_json(folder / "results.json", results | {"baselines": baselines, "data": data, "about": about})
     write_per_query(folder / "pairs.parquet", pair_table(outcomes, benchmark))
     write_per_query(folder / "per_query.parquet", per_query_table(outcome.rows(benchmark) for outcome in outcomes))
-    return folder
 
 
 def unit(table: np.ndarray) -> np.ndarray:
