@@ -13,26 +13,16 @@ import textwrap
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 import pyarrow.parquet as pq
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
+import rococo_jax
 from rococo_jax.benchmarks.rococo.mixed_galleries import mix_one, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.data.captioned_images import read_captions
-from rococo_jax.report.vocabulary import variant_label
 from rococo_jax.storage import atomic_write, read_json
-
-COLOURS = {"plain": "#c8663f", "grounded": "#7a9a3d", "sc-vc": "#2b6a80"}
-NAMES = {"plain": "plain", "grounded": "grounded", "sc-vc": "SC + VC"}
-
-
-def read_results(folder: Path) -> dict[str, dict]:
-    """Results by model, the plain model first."""
-    found = {path.parent.name: read_json(path, "results") for path in folder.glob("*/results.json")}
-    return dict(sorted(found.items(), key=lambda item: item[0] != "plain"))
 
 
 def first_fooled(table: Path, annotation: Path) -> tuple[str, str, str]:
@@ -47,7 +37,7 @@ def first_fooled(table: Path, annotation: Path) -> tuple[str, str, str]:
 
 def draw(run: Path, protocol: str) -> Figure:
     """Draw the figure from a run's folder."""
-    benchmark, results = run / "benchmark", read_results(run / protocol)
+    benchmark = run / "benchmark"
     images, annotations = benchmark / "images", benchmark / "annotations"
     image, original, altered = first_fooled(
         run / protocol / "plain" / "per_query.parquet", annotations / "same_concept.json"
@@ -66,29 +56,8 @@ def draw(run: Path, protocol: str) -> Figure:
         axis.imshow(pixels)
         axis.set_axis_off()
         axis.set_title(title, fontsize=8, loc="left")
-    bars(right.subplots(), results)
+    rococo_jax.plot_results([run / protocol], "fr1", axes=right.subplots())
     return figure
-
-
-def bars(axis: matplotlib.axes.Axes, results: dict[str, dict]) -> None:
-    """Bars of FR@1 with intervals: variants across, one colour per model."""
-    tasks = {name: next(iter(results.values()))["tasks"][name] for name in ("image_to_text", "text_to_image")}
-    rows = [(t, v) for t, variants in tasks.items() for v in variants if v != "clean"]
-    width = 0.8 / len(results)
-    for number, (name, found) in enumerate(results.items()):
-        heights = np.array([found["tasks"][t][v]["fr1"] for t, v in rows])
-        bounds = np.array([found["intervals"][t][v]["fr1"] for t, v in rows]).T
-        places = np.arange(len(rows)) + (number - (len(results) - 1) / 2) * width
-        axis.bar(places, heights, 0.95 * width, color=COLOURS.get(name, "0.5"), label=NAMES.get(name, name))
-        axis.errorbar(places, heights, abs(bounds - heights), fmt="none", ecolor="0.25", elinewidth=1)
-    axis.set_xticks(range(len(rows)), [variant_label(v).replace(" ", "\n", 1) for _, v in rows], fontsize=8)
-    axis.set_title(
-        "FR@1: how often an altered caption or picture comes first, % (lower is better)", fontsize=8, loc="left"
-    )
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
-    axis.tick_params(axis="y", labelsize=8)
-    axis.legend(frameon=False, fontsize=8, loc="upper left", ncols=len(results))
 
 
 def main() -> None:
