@@ -140,7 +140,10 @@ def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, p
 
 @pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_of_the_site_can_be_read(site, browser, scheme):
+def test_axe_has_nothing_to_complain_of(site, browser, scheme):
     show(browser, 1400, scheme)
-    browser.open(site / "findings.html")
-    assert [each for each in axe_complaints(browser) if each.startswith("color-contrast")] == []
+    for page in ("index", "evaluating", "findings", "reference/config"):
+        browser.open(site / f"{page}.html")
+        # Material lets the keyboard reach code that scrolls once it is in view.
+        complaints = [each for each in axe_complaints(browser) if not each.startswith("scrollable-region-focusable")]
+        assert complaints == [], page
