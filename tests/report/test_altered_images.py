@@ -21,7 +21,7 @@ from rococo_jax.report.vocabulary import (
     variant_label,
 )
 from rococo_jax.storage import write_json
-from tests.report.test_page import Page, report, results_of, save
+from tests.report.test_page import VARIANTS, Page, report, results_of, save
 from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
 
@@ -217,7 +217,7 @@ def test_csv_keeps_every_corruption(tmp_path):
     rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
     variants = [each["variant"] for each in rows]
     wanted = json.loads((tmp_path / "one" / "results.json").read_text())["tasks"]["image_to_text"]
-    assert sorted(variants) == sorted(wanted) and len(variants) == 5 + 1 + 3 * 20
+    assert sorted(variants) == sorted(wanted) and len(variants) == len(VARIANTS) + 1 + 3 * 20
 
 
 def test_page_of_corruptions_is_well_formed_with_odd_names(tmp_path):

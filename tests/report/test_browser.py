@@ -120,11 +120,11 @@ def test_every_text_can_be_read(each_page, scheme):
     assert axe_complaints(each_page) == []
 
 
-def test_the_chart_stands_beside_the_answer_and_below_it_on_a_phone(browser):
+def test_the_chart_stands_below_the_answer_and_beside_the_facts(browser):
     boxes = "[...document.querySelectorAll('.headline > *')].map(e => e.getBoundingClientRect().toJSON())"
     show(browser, 1400, "light")
-    *_, answer, chart = browser.evaluate(boxes)
-    assert answer["bottom"] <= chart["top"] < 500
+    _, answer, chart, facts = browser.evaluate(boxes)
+    assert answer["bottom"] <= chart["top"] < 500 and chart["right"] <= facts["left"]
     show(browser, 390, "light")
     assert all(box["right"] <= 390 for box in browser.evaluate(boxes))
     show(browser, 1280, "light")
