@@ -1,6 +1,6 @@
 """Count how often the word of lowest influence is the word that the published RoCOCO captions replace.
 
-    python experiments/influence_agreement.py MODEL --annotations DIR [--method mask] [--cache DIR] [--one-in 4]
+    python experiments/influence_agreement.py MODEL --annotations DIR [--method mask] [--one-in 4]
 
 In some 21,900 captions all four published variants replace the same word. Each caption's candidates are ranked by
 influence; the figure is the share of captions where the published word has the lowest or the highest influence, or is
@@ -24,7 +24,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -42,7 +41,6 @@ from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
 from rococo_jax.runtime import enable_compilation_cache
-from rococo_jax.storage import atomic_write, hash_json
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
 # Prior shares for words seen fewer than three times on the other half: nouns of the lexicon, and other words.
@@ -188,22 +186,13 @@ def _distances(features: Float[np.ndarray, "texts dim"], counts: Sequence[int]) 
     return np.concatenate([np.square(part[1:] - part[0]).sum(1) / 2 for part in parts])
 
 
-def cached_influences(encoder, captions, wanted, method: str, cache: Path | None) -> dict[str, list[np.ndarray]]:
-    """Pooling -> per caption the influence of its words, NaN where not wanted. Chunks are stored in `cache`."""
-    key = hash_json([encoder.describe(), method, [each.caption for each in captions], wanted])[:16]
-    chunks, made = [], influences(encoder, captions, wanted, method)
+def influences_by_caption(encoder, captions, wanted, method: str) -> dict[str, list[np.ndarray]]:
+    """Pooling -> per caption the influence of its words, NaN where not wanted."""
+    chunks = []
     with progress("influence", len(captions), "captions") as advance:
-        for number, first in enumerate(range(0, len(captions), CHUNK)):
-            path = cache and cache / f"{key}-{number:03d}.npz"
-            if path and path.exists():
-                chunks.append(dict(np.load(path)))
-                made = influences(encoder, captions[first + CHUNK :], wanted[first + CHUNK :], method)
-            else:
-                chunks.append(next(made))
-                if path:
-                    with atomic_write(path) as temporary, temporary.open("wb") as file:
-                        np.savez(file, **chunks[-1])
-            advance(min(CHUNK, len(captions) - first))
+        for chunk in influences(encoder, captions, wanted, method):
+            chunks.append(chunk)
+            advance(min(CHUNK, len(captions) - CHUNK * (len(chunks) - 1)))
     joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
     return {name: _by_caption(values, captions, wanted) for name, values in joined.items()}
 
@@ -236,7 +225,6 @@ def main() -> None:
     parser.add_argument("model", help="model directory, Hugging Face folder, or hub name")
     parser.add_argument("--annotations", required=True, help="folder of the published files")
     parser.add_argument("--method", choices=("remove", "mask"), default="remove")
-    parser.add_argument("--cache", type=Path, help="folder for influences, so that a stopped run resumes")
     parser.add_argument("--one-in", type=int, default=1, metavar="N", help="score every N-th pair of images only")
     arguments = parser.parse_args()
     enable_compilation_cache()
@@ -248,7 +236,7 @@ def main() -> None:
         raise InputError(arguments.model, "text tower", "none, or no BERT", "a BERT tower")
     wanted = [sorted({i for rule in rules.values() for i in rule(each)}) for each in captions]
     print(json.dumps({"model": encoder.name, "method": arguments.method, "comparable": len(every)}))
-    found = cached_influences(encoder, captions, wanted, arguments.method, arguments.cache)
+    found = influences_by_caption(encoder, captions, wanted, arguments.method)
     for name, members in parts(captions).items():
         for pooling, influence in found.items():
             for rule_name, rule in rules.items():
