@@ -5,6 +5,7 @@ unless the process was killed.
 """
 
 import contextlib
+import csv
 import errno
 import fcntl
 import hashlib
@@ -180,6 +181,19 @@ def check_free_space(path: str | os.PathLike, size: int) -> None:
 def _flush_to_disk(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a page, a table or a chart by rename; returns its path."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+    return path
+
+
+def write_csv_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """Writes a CSV by rename."""
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        csv.writer(file).writerows(rows)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rococo_jax.errors import InputError
 
-__all__ = ["page_path", "write_csv_rows", "write_report", "write_text"]
+__all__ = ["page_path", "write_report"]
 
 
 def write_report(
@@ -37,6 +37,7 @@ def write_report(
     from rococo_jax.report.exports import write_csv, write_long, write_markdown
     from rococo_jax.report.frames import write_latex
     from rococo_jax.report.page import report_html
+    from rococo_jax.storage import write_text
 
     page = page_path(out)
     groups = group_by_fingerprint(load_results(sources))
@@ -59,22 +60,3 @@ def page_path(out: str | Path, field: str = "out") -> Path:
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(out, field, f"a name that ends in {path.suffix!r}", "a name that ends in .html")
     return path
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Writes a page, a table or a chart by rename."""
-    from rococo_jax.storage import atomic_write
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
-def write_csv_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """Writes a CSV by rename."""
-    import csv
-
-    from rococo_jax.storage import atomic_write
-
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        csv.writer(file).writerows(rows)

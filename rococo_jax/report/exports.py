@@ -12,7 +12,6 @@ from typing import Any
 
 from rococo_jax.benchmarks.rococo.labels import CLEAN
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.report import write_csv_rows, write_text
 from rococo_jax.report.collection import Figure, Group, Run, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_note, p_value
 from rococo_jax.report.page import coverage, group_name, model_facts
@@ -28,7 +27,7 @@ from rococo_jax.report.vocabulary import (
     task_label,
     variant_label,
 )
-from rococo_jax.storage import hash_json, write_json
+from rococo_jax.storage import hash_json, write_csv_rows, write_json, write_text
 
 _FIRST = ("section", "model", "protocol", "task", "variant", "fingerprint", "results")
 NUMBERS = ("value", "low", "high")

@@ -6,12 +6,12 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import metric_of
-from rococo_jax.report import write_text
 from rococo_jax.report.collection import Group, group_by_fingerprint, load_results, tasks_of, variants_of
 from rococo_jax.report.exports import NUMBERS, long_rows
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import percent, printable, task_label, variant_label
+from rococo_jax.storage import write_text
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {letter: f"\\{letter}" for letter in "&%$#_{}"}

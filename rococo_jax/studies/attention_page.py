@@ -11,10 +11,11 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan
 from rococo_jax.encoders import Encoder
-from rococo_jax.report import page_path, write_text
+from rococo_jax.report import page_path
 from rococo_jax.report.blocks import Block, Note, Part, Picture, Strip, Terms, Text, Tile, Tiles, render_page, rich
 from rococo_jax.report.tables import with_unit
 from rococo_jax.report.vocabulary import percent
+from rococo_jax.storage import write_text
 from rococo_jax.studies.attention import Pair, overlay, top_of_maps, vision_spec, whose_attention
 
 _SIDE = 448  # px, at most; small images are enlarged by the browser alone

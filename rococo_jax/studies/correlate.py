@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.published_field import published_field
-from rococo_jax.report import write_csv_rows, write_text
 from rococo_jax.report.blocks import Part, render_page
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
@@ -18,7 +17,7 @@ from rococo_jax.report.correlations import (
     csv_row,
     map_of,
 )
-from rococo_jax.storage import write_json
+from rococo_jax.storage import write_csv_rows, write_json, write_text
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."

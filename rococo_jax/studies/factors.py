@@ -11,12 +11,11 @@ from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.factors import LEAST_IMAGES, LEAST_MODELS, Factor, measure_factor, probit
-from rococo_jax.report import write_text
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
-from rococo_jax.storage import read_table, write_json
+from rococo_jax.storage import read_table, write_json, write_text
 
 _NAMES = ("file_name", "image", "filename")
 _CLEAN = "clean"

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report import write_text
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.curves import Curve, Panel, curve_figure, curve_panel, legend_of
 from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.vocabulary import order_variants, task_label
+from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.sweep.power_law import PowerLaw
