@@ -5,16 +5,17 @@ params/          parameters by dotted path, float32 (Orbax)
 tokenizer.json   for models with a text tower
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from rococo_jax.checkpoints.parameters import (
     HasInputParts,
@@ -26,6 +27,7 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.checkpoints.tensors import list_differences
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
+from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
 from rococo_jax.version import __version__
 
@@ -103,10 +105,8 @@ def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
         raise InputError(path, error.field, error.found, error.wanted) from None
 
 
-def restore_parameters(
-    folder: Path, spec: ModelSpec, mesh: Mesh, partitions: dict[str, PartitionSpec] | None = None
-) -> dict[str, jax.Array]:
-    """Parameters by dotted path, read straight to their devices, whole on each unless `partitions` splits them by path.
+def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, jax.Array]:
+    """Parameters by dotted path, read straight to their devices, sharded where the mesh has an `fsdp`.
 
     Raises InputError where parameters are missing, unknown or of a wrong shape (all are listed), or cannot be read.
     """
@@ -114,10 +114,10 @@ def restore_parameters(
     if not path.is_dir():
         raise InputError(path, "folder", "nothing there", "the parameters of the model")
     shapes = parameter_shapes(spec)
-    wanted = {}
-    for name, shape in shapes.items():
-        sharding = NamedSharding(mesh, (partitions or {}).get(name, PartitionSpec()))
-        wanted[name] = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+    wanted = {
+        name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding_of(name, shape, mesh))
+        for name, shape in shapes.items()
+    }
     try:
         with quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}
@@ -137,13 +137,13 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
         raise InputError(path, "parameters", found, "those that the spec in model.json asks for")
 
 
-class quiet_orbax:
+@contextlib.contextmanager
+def quiet_orbax() -> Iterator[None]:
     """Hide what Orbax logs of its steps, and of its errors, which it raises, too."""
-
-    def __enter__(self) -> None:
-        self.logger = logging.getLogger("absl")
-        self.level = self.logger.level
-        self.logger.setLevel(logging.CRITICAL)
-
-    def __exit__(self, *_) -> None:
-        self.logger.setLevel(self.level)
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -4,7 +4,6 @@ A model is made from its spec without initialising anything: shapes are evaluate
 """
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from jax.typing import DTypeLike
 
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.storage import hash_bytes
 
 
@@ -54,15 +54,9 @@ class ModelParts(NamedTuple):
     provenance: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=16)
-def _abstract_model(spec: ModelSpec, dtype: str) -> tuple[Any, Any]:
-    """The graph of a model and its state as shapes. Tracing takes a third of a second, so it is done once a spec."""
-    return nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype))))
-
-
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter by dotted path. A single tower has no logit scale to speak of, so none is listed."""
-    _, state = _abstract_model(spec, "float32")
+    _, state = abstract_model(spec)
     shapes = {path: tuple(leaf.shape) for path, leaf in flatten_dict(nnx.to_pure_dict(state), sep=".").items()}
     return {path: shape for path, shape in shapes.items() if _is_stored(path, spec)}
 
@@ -73,7 +67,7 @@ def _is_stored(path: str, spec: ModelSpec) -> bool:
 
 def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike = jnp.float32) -> DualEncoder:
     """A model that holds `parameters` (arrays by dotted path, all that `parameter_shapes` lists)."""
-    graph, abstract = _abstract_model(spec, jnp.dtype(dtype).name)
+    graph, abstract = abstract_model(spec, jnp.dtype(dtype).name)
     state = jax.tree.map(lambda leaf: leaf, abstract)  # a copy to fill: the other one is kept
     pure = flatten_dict(nnx.to_pure_dict(state), sep=".")
     single = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in pure.items() if not _is_stored(path, spec)}
@@ -143,37 +137,56 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
-def with_image_size(spec: ModelSpec, image_size: int) -> ModelSpec:
+def with_image_size(spec: ModelSpec, preprocessing: Any, image_size: int | None) -> tuple[ModelSpec, Any]:
     """The same model for square images of another size, in pixels: the tower interpolates the stored positions.
 
     Raises InputError where the size is smaller than a patch.
     """
+    if spec.vision is None or image_size is None:
+        return spec, preprocessing
+    if preprocessing is not None and preprocessing.image_size[0] != image_size:
+        preprocessing = preprocessing.with_image_size(image_size)
+    if image_size == spec.vision.image_size:
+        return spec, preprocessing
     grid = spec.vision.position_grid or spec.vision.grid
     vision = dataclasses.replace(spec.vision, image_size=image_size)
     if vision.grid < 1:
         raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
-    if not vision.stores_positions:
-        return dataclasses.replace(spec, vision=vision)
-    return dataclasses.replace(
-        spec, vision=dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
-    )
+    if vision.stores_positions:
+        vision = dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
+    return dataclasses.replace(spec, vision=vision), preprocessing
 
 
-def assemble_parts(
-    spec: ModelSpec,
-    parameters: Mapping[str, np.ndarray],
-    preprocessing: Any,
-    tokenizer: Any,
-    provenance: Mapping[str, Any],
-    dtype: DTypeLike,
-    image_size: int | None,
-) -> ModelParts:
-    """The last steps of every conversion: hash the weights, change the image size if asked, build the module."""
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What a checkpoint may leave open; see `convert`. `declared`: the user named the format."""
+
+    pooling: str | None = None
+    activation: str | None = None
+    tokenizer: str | None = None
+    declared: bool = False
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint of another project holds, as our parameters by dotted path; its tokenizer as `ModelParts`."""
+
+    spec: ModelSpec
+    parameters: Mapping[str, np.ndarray]
+    preprocessing: Any
+    tokenizer: Any
+    provenance: Mapping[str, Any]
+
+
+def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image_size: int | None = None) -> ModelParts:
+    """The last steps of every conversion: hash the weights, change the image size, build the module.
+
+    The size is by default that which the preprocessing makes.
+    """
+    spec, parameters, preprocessing, tokenizer, provenance = checkpoint
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
     provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
-    if spec.vision is not None and image_size not in (None, spec.vision.image_size):
-        spec = with_image_size(spec, image_size)
-        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+    image_size = image_size or (preprocessing and preprocessing.image_size[0])
+    spec, preprocessing = with_image_size(spec, preprocessing, image_size)
     return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)

@@ -9,8 +9,9 @@ shapes a checkpoint must have.
 """
 
 import contextlib
+import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from rococo_jax.storage import read_json
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 WEIGHT_FILES = ("model*.safetensors", _INDEX)
-# How safetensors spells types; others are spelt as NumPy does.
-_KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+# As safetensors spells them, and as NumPy does.
+_FLOATING = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
 
 
 class Tensors:
@@ -34,14 +35,14 @@ class Tensors:
 
     Args:
         path: the file or folder, for error lines.
-        about: shape and type of each, a NumPy dtype or its name in safetensors.
+        about: shape and type of each, by the type's name in safetensors or NumPy.
         read: the values of one, of any dtype.
     """
 
     def __init__(
         self,
         path: Path,
-        about: Mapping[str, tuple[tuple[int, ...], np.dtype | str]],
+        about: Mapping[str, tuple[tuple[int, ...], str]],
         read: Callable[[str], np.ndarray],
         close: Callable[[], None] = lambda: None,
     ):
@@ -59,18 +60,32 @@ class Tensors:
         return sorted(self._about)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Its shape, without reading it."""
+        """Its shape, without reading it. Raises InputError where it is not there."""
+        self.require([name], "the tensors that tell the sizes of the model")
         return self._about[name][0]
 
     def kind(self, name: str) -> str:
-        """Its type as safetensors spells it: F32, BF16, I64..."""
-        kind = self._about[name][1]
-        kind = kind if isinstance(kind, str) else np.dtype(kind).name
-        return _KINDS.get(kind, kind)
+        """Its type as safetensors or NumPy spells it: F32, BF16, int64..."""
+        return self._about[name][1]
 
     def read(self, name: str) -> np.ndarray:
         """Its values as float32."""
         return self._read(name).astype(np.float32)
+
+    def require(self, names: Iterable[str], wanted: str) -> None:
+        """Raises InputError where a tensor is not there."""
+        if missing := [name for name in names if name not in self._about]:
+            raise InputError(self.path, "tensors", f"no {', '.join(missing)}", wanted)
+
+    def count(self, pattern: str) -> int:
+        """How many different texts the group of a pattern matches at the beginning of the names: layers, by number."""
+        return len({match[1] for name in self._about if (match := re.match(pattern, name))})
+
+    def renamed(self, aliases: Iterable[tuple[str, str]]) -> "Tensors":
+        """The same tensors; (pattern, replacement) are applied to their names."""
+        stored = {functools.reduce(lambda new, alias: re.sub(*alias, new), aliases, name): name for name in self._about}
+        about = {new: self._about[name] for new, name in stored.items()}
+        return Tensors(self.path, about, lambda new: self._read(stored[new]), self._close)
 
 
 def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
@@ -121,8 +136,6 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     save_file(contiguous, path, metadata={"format": "pt"})
 
 
-# Under this path every parameter has a leading layer axis; their names hold "{layer}".
-_STACKED = ".blocks.block."
 _LISTED = 8
 
 
@@ -150,14 +163,6 @@ def without_first(count: int) -> Transform:
     )
 
 
-def first_rows(count: int) -> Transform:
-    """Theirs has `count` rows of which the first is ours; the others come back as zeros."""
-    return Transform(
-        to_ours=lambda theirs: theirs[0][0],
-        to_theirs=lambda ours, _: [np.concatenate([ours[None], np.zeros((count - 1, *ours.shape), ours.dtype)])],
-    )
-
-
 def patch(size: int | None = None) -> Transform:
     """A convolution whose stride is its kernel: (outputs, channels, rows, columns) there, (rows x columns x channels,
     outputs) here. `size` is the side of the kernel, by default what it is for three channels.
@@ -175,43 +180,25 @@ SAME = Transform(
     to_ours=lambda theirs: theirs[0] if len(theirs) == 1 else np.concatenate(theirs, axis=-1),
     to_theirs=lambda ours, count: np.split(ours, count, axis=-1),
 )
-
 # The weight of a linear layer: (outputs, inputs) there, (inputs, outputs) here; several side by side.
 KERNEL = Transform(
     to_ours=lambda theirs: np.concatenate([weight.T for weight in theirs], axis=-1),
     to_theirs=lambda ours, count: [kernel.T for kernel in np.split(ours, count, axis=-1)],
 )
-
 # A convolution over patches of pixels, and one over single cells.
 PATCH, POINT = patch(), patch(1)
-
 # A convolution: (outputs, inputs, rows, columns) there, (rows, columns, inputs, outputs) here.
 CONVOLUTION = Transform(
     to_ours=lambda theirs: theirs[0].transpose(2, 3, 1, 0),
     to_theirs=lambda ours, _: [ours.transpose(3, 2, 0, 1)],
 )
 
-# A query's weight or bias, and one for keys and values together: one beside the other in ours.
-QUERY_KEY_VALUE_KERNEL = Transform(
-    to_ours=KERNEL.to_ours,
-    to_theirs=lambda ours, _: [part.T for part in np.split(ours, [ours.shape[-1] // 3], axis=-1)],
-)
-QUERY_KEY_VALUE_BIAS = Transform(
-    to_ours=SAME.to_ours,
-    to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1),
-)
-
-
-# The biases of queries and values; keys have none, which is a bias of zeros.
-QUERY_VALUE_BIAS = Transform(
-    to_ours=lambda theirs: np.concatenate([theirs[0], np.zeros_like(theirs[0]), theirs[1]]),
-    to_theirs=lambda ours, _: np.split(ours, 3, axis=-1)[::2],
-)
-
 
 @dataclass(frozen=True)
 class Row:
-    """`ours`, a dotted path of parameters, is `transform` of the tensors `theirs`; layers count from `first_layer`."""
+    """`ours`, a dotted path of parameters, is `transform` of the tensors `theirs`. Below `.blocks.block.` ours has a leading
+    layer axis, and the names of theirs hold "{layer}", which counts from `first_layer`.
+    """
 
     ours: str
     theirs: str | tuple[str, ...]
@@ -221,13 +208,12 @@ class Row:
     @property
     def stacked(self) -> bool:
         """Whether ours stacks one array of theirs a layer."""
-        return _STACKED in self.ours
+        return ".blocks.block." in self.ours
 
-    def names(self, layers: int) -> list[list[str]]:
-        """Their names, one list a layer (a single one where ours is not stacked)."""
+    def names(self, shape: tuple[int, ...]) -> list[list[str]]:
+        """Their names for an array of ours, one list a layer (a single one where ours is not stacked)."""
         theirs = (self.theirs,) if isinstance(self.theirs, str) else self.theirs
-        count = layers if self.stacked else 1
-        numbers = range(self.first_layer, self.first_layer + count)
+        numbers = range(self.first_layer, self.first_layer + (shape[0] if self.stacked else 1))
         return [[name.replace("{layer}", str(layer)) for name in theirs] for layer in numbers]
 
 
@@ -266,8 +252,38 @@ def norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
 
 def batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
     """Of a batch norm of torch with its statistics."""
-    names = {"scale": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
-    return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
+    statistics = {"mean": "running_mean", "variance": "running_var"}
+    rows = [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in statistics.items()]
+    return norm_rows(ours, theirs, first_layer) + rows
+
+
+def block_rows(
+    tower: str,
+    theirs: str,
+    *,
+    norms: tuple[str, str],
+    qkv: Sequence[str] = (),
+    out: str,
+    mlp: Sequence[str],
+    qkv_bias: bool = True,
+) -> list[Row]:
+    """Of the blocks of a transformer, by the names of their layers below `theirs`.
+
+    Args:
+        norms: that stand with the attention and with the MLP.
+        qkv: one linear layer, or one each for queries, keys and values; none where they are no linear layers of torch.
+        mlp: the maps into the hidden channels, two of a gated MLP, and last the one out of them.
+    """
+    ours = f"{tower}.blocks.block"
+    attention = linear_rows(f"{ours}.attention.qkv", *(f"{theirs}.{name}" for name in qkv), bias=qkv_bias)
+    return [
+        *(attention if qkv else ()),
+        *norm_rows(f"{ours}.norm1", f"{theirs}.{norms[0]}"),
+        *linear_rows(f"{ours}.attention.out", f"{theirs}.{out}"),
+        *norm_rows(f"{ours}.norm2", f"{theirs}.{norms[1]}"),
+        *linear_rows(f"{ours}.mlp.up", *(f"{theirs}.{name}" for name in mlp[:-1])),
+        *linear_rows(f"{ours}.mlp.down", f"{theirs}.{mlp[-1]}"),
+    ]
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -278,27 +294,32 @@ def read_parameters(source: Tensors, table: NameTable, shapes: Shapes) -> dict[s
 
     Raises InputError with a list of tensors that are missing, unknown, of a wrong shape, or not floating point.
     """
-    stored = check_tensors(source, table, shapes)
-    return {row.ours: _assemble(source, row, stored, shapes) for row in table.rows}
+    source = source.renamed(table.aliases)
+    check_tensors(source, table, shapes)
+    parameters = {}
+    for row in table.rows:
+        names = row.names(shapes[row.ours])
+        layers = [row.transform.to_ours([source.read(name) for name in group]) for group in names]
+        parameters[row.ours] = np.stack(layers) if row.stacked else layers[0]
+    return parameters
 
 
-def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> dict[str, str]:
-    """The name of each tensor in the checkpoint, by its name in the table. Raises InputError as `read_parameters`."""
-    stored = {_alias(name, table): name for name in source.names}
+def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> None:
+    """Raises InputError as `read_parameters`; the names of `source` are those of the table."""
+    stored = set(source.names)
     expected = _expected_tensors(table, shapes)
     known = {name for name in stored if name in expected or any(re.fullmatch(p, name) for p in table.ignored)}
     wrong = []
-    for name in sorted(expected.keys() & stored.keys()):
-        shape, kind = source.shape(stored[name]), source.kind(stored[name])
+    for name in sorted(expected.keys() & stored):
+        shape, kind = source.shape(name), source.kind(name)
         if shape != expected[name]:
             wrong.append(f"{name} of shape {shape} instead of {expected[name]}")
-        elif kind not in ("F64", "F32", "F16", "BF16"):
+        elif kind not in _FLOATING:
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
-    missing, unknown = expected.keys() - stored.keys(), stored.keys() - known
+    missing, unknown = expected.keys() - stored, stored - known
     if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         wanted = f"the {len(expected)} tensors that its configuration asks for"
         raise InputError(source.path, "tensors", differences, wanted)
-    return stored
 
 
 def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
@@ -306,8 +327,7 @@ def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dic
     tensors = {}
     for row in table.rows:
         ours = parameters[row.ours]
-        names = row.names(len(ours) if row.stacked else 1)
-        for layer, group in enumerate(names):
+        for layer, group in enumerate(row.names(ours.shape)):
             arrays = row.transform.to_theirs(ours[layer] if row.stacked else ours, len(group))
             tensors.update(zip(group, arrays, strict=True))
     return tensors
@@ -315,31 +335,17 @@ def write_tensors(parameters: Mapping[str, np.ndarray], table: NameTable) -> dic
 
 def _expected_tensors(table: NameTable, shapes: Shapes) -> dict[str, tuple[int, ...]]:
     """The name and shape of every tensor a checkpoint must have: the table's way back, run on arrays without memory."""
-    covered = {row.ours for row in table.rows}
-    if covered != set(shapes):
-        raise AssertionError(f"the table and the model differ in {sorted(covered ^ set(shapes))}")
+    if differ := {row.ours for row in table.rows} ^ set(shapes):
+        raise AssertionError(f"the table and the model differ in {sorted(differ)}")
     empty = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
     return {name: array.shape for name, array in write_tensors(empty, table).items()}
 
 
-def _alias(name: str, table: NameTable) -> str:
-    for pattern, replacement in table.aliases:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def _assemble(source: Tensors, row: Row, stored: Mapping[str, str], shapes: Shapes) -> np.ndarray:
-    shape = shapes[row.ours]
-    groups = row.names(shape[0] if row.stacked else 1)
-    layers = [row.transform.to_ours([source.read(stored[name]) for name in group]) for group in groups]
-    return np.stack(layers) if row.stacked else layers[0]
-
-
 def list_differences(**named: Collection[str]) -> str:
     """One line such as "2 missing (a, b); 1 unknown (c)", empty where there are no differences."""
-    lists = []
-    for what, names in named.items():
-        shown = ", ".join(sorted(names)[:_LISTED])
+
+    def in_brackets(names: Collection[str]) -> str:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        lists += [f"{len(names)} {what} ({shown}{more})"] if names else []
-    return "; ".join(lists)
+        return ", ".join(sorted(names)[:_LISTED]) + more
+
+    return "; ".join(f"{len(names)} {what} ({in_brackets(names)})" for what, names in named.items() if names)

@@ -42,7 +42,8 @@ def run(options: Options) -> None:
     import numpy as np
     from flax import nnx
 
-    from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_text, read_region_pooling
+    from rococo_jax.checkpoints.formats.vse_infinity import read_region_pooling, read_vse_text
+    from rococo_jax.checkpoints.parameters import Choices, assemble_parts
     from rococo_jax.data.captions import read_jsonl
     from rococo_jax.encoders.encoder import Encoder
     from rococo_jax.errors import InputError
@@ -60,7 +61,8 @@ def run(options: Options) -> None:
     inputs = pooling.up.kernel.shape[0]
     if regions.shape[2] != inputs:
         raise InputError(options.regions, "regions", f"{regions.shape[2]} channels", f"{inputs}, as of the model")
-    text = Encoder(*convert_vse_text(options.model, tokenizer=options.tokenizer), mesh=make_mesh())
+    checkpoint = read_vse_text(options.model, Choices(tokenizer=options.tokenizer))
+    text = Encoder(*assemble_parts(checkpoint), mesh=make_mesh())
     embed = nnx.jit(lambda model, x, mask: model(x, mask))
     vectors = []
     with progress("embedding regions", len(names), "images") as advance:

@@ -55,11 +55,8 @@ class ForeignEncoder:
         mesh: jax.sharding.Mesh | None = None,
         images_at_once: int | None = None,
     ):
-        named = getattr(encoder, "name", None)
-        self.encoder, self.name = (
-            encoder,
-            name or (named if isinstance(named, str) and named else type(encoder).__name__),
-        )
+        self.encoder, own = encoder, getattr(encoder, "name", None)
+        self.name = name or (own if isinstance(own, str) and own else type(encoder).__name__)
         for method in ("encode_image", "encode_text"):
             if not callable(getattr(encoder, method, None)):
                 wanted = "an object with encode_image(list of PIL images) and encode_text(list of str)"
@@ -123,7 +120,7 @@ class ForeignEncoder:
         """
         if not hasattr(self.encoder, "fingerprint"):
             return None
-        found = self._call("fingerprint", self.encoder.fingerprint)
+        found = run_user_code(self.name, self.encoder.fingerprint, "fingerprint", "a non-empty string")
         if not isinstance(found, str) or not found:
             raise InputError(self.name, "fingerprint()", repr(found)[:80], "a non-empty string")
         return found
@@ -156,7 +153,8 @@ class ForeignEncoder:
 
     def _vectors(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
         """One call, checked, as unit vectors in float32."""
-        array = as_numpy(self._call(method, lambda: getattr(self.encoder, method)(batch)))
+        encode = getattr(self.encoder, method)
+        array = as_numpy(run_user_code(self.name, lambda: encode(batch), method, "an array of vectors"))
         wanted = f"({len(batch)}, dim), one row an item"
         if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
             raise InputError(self.name, method, f"shape {array.shape}", wanted)
@@ -171,15 +169,6 @@ class ForeignEncoder:
             row = np.flatnonzero(norms == 0)[0]
             raise InputError(self.name, method, f"a vector of zeros in row {row}", "vectors with a direction")
         return (array / norms).astype(np.float32)
-
-    def _call(self, method: str, make: Callable[[], Any]) -> Any:
-        try:
-            return make()
-        except InputError:
-            raise
-        except Exception as error:  # whatever a user's own code raises
-            said = f"{type(error).__name__}: {error}"
-            raise InputError(self.name, method, f"an error, {said}", "an array of vectors") from error
 
     def _compare(self, method: str, first: np.ndarray, second: np.ndarray) -> None:
         if (difference := float(np.abs(first - second).max())) > _SAME:
@@ -251,13 +240,13 @@ def _load_module(source: str, name: str) -> Any:
     return run_user_code(source, lambda: importlib.import_module(name))
 
 
-def run_user_code(source: str, make: Callable[[], Any]) -> Any:
+def run_user_code(
+    source: str, make: Callable[[], Any], field: str = "encoder", wanted: str = "a model that loads"
+) -> Any:
     """What a user's own code, or another library, gives. Raises InputError for whatever it raises."""
     try:
         return make()
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's own code raises
-        raise InputError(
-            source, "encoder", f"an error, {type(error).__name__}: {error}", "a model that loads"
-        ) from error
+        raise InputError(source, field, f"an error, {type(error).__name__}: {error}", wanted) from error

@@ -23,7 +23,6 @@ from rococo_jax.checkpoints.parameters import (
     build_model,
     check_parameters,
     check_tokenizer,
-    parameter_shapes,
     parameters_of,
     with_image_size,
 )
@@ -36,7 +35,6 @@ from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.encoders.run_checkpoints import find_checkpoint, read_checkpoint
-from rococo_jax.models.fsdp import partition_of
 from rococo_jax.runtime import cache_folder, make_mesh
 from rococo_jax.storage import is_url
 
@@ -114,9 +112,14 @@ def load_model(
         source = local_copy(str(source), cache_folder() / "remote")
     folder, mesh = demo_folder(source) or Path(source), make_mesh() if mesh is None else mesh
     if (folder / MODEL_FILE).is_file() or (folder / PARAMETERS).is_dir():
-        return _load_directory(folder, mesh, dtype, image_size)
+        spec, description = read_description(folder)
+        provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
+        check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
+        return _described(folder, provenance, parameters, folder.resolve().name, mesh, dtype, image_size)
     if (checkpoint := find_checkpoint(folder)) is not None:
-        return _load_checkpoint(checkpoint, mesh, dtype, image_size)
+        parts = read_checkpoint(checkpoint, mesh, lambda start: parameters_of(load_model(start, mesh=mesh).model))
+        name = f"{checkpoint.resolve().parent.parent.name}@{checkpoint.name}"
+        return _described(*parts, name, mesh, dtype, image_size)
     from rococo_jax.checkpoints.formats import convert
 
     parts = convert(
@@ -129,24 +132,6 @@ def load_model(
         image_size=image_size,
     )
     return Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh)
-
-
-def _load_directory(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
-    spec, description = read_description(folder)
-    parts = mesh.shape["fsdp"]
-    partitions = {name: partition_of(name, shape, parts) for name, shape in parameter_shapes(spec).items()}
-    parameters = restore_parameters(folder, spec, mesh, partitions)
-    check_parameters(parameters, folder / PARAMETERS, description["provenance"].get("weights_sha256"))
-    name = folder.resolve().name
-    return _described(folder, description["provenance"], parameters, name, mesh, dtype, image_size)
-
-
-def _load_checkpoint(folder: Path, mesh: Mesh, dtype: DTypeLike, image_size: int | None) -> Encoder:
-    origin, provenance, parameters = read_checkpoint(
-        folder, mesh, lambda start: parameters_of(load_model(start, mesh=mesh).model)
-    )
-    name = f"{folder.resolve().parent.parent.name}@{folder.name}"
-    return _described(origin, provenance, parameters, name, mesh, dtype, image_size)
 
 
 def _described(
@@ -167,9 +152,7 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    if image_size is not None and spec.vision is not None and image_size != spec.vision.image_size:
-        spec = with_image_size(spec, image_size)
-        preprocessing = preprocessing and preprocessing.with_image_size(image_size)
+    spec, preprocessing = with_image_size(spec, preprocessing, image_size)
     encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
     return encoder

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, quiet_orbax, read_description
 from rococo_jax.checkpoints.parameters import hash_parameters, parameter_shapes
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.models.fsdp import partition_of
+from rococo_jax.models.fsdp import sharding_of
 
 CHECKPOINTS, ORIGIN = "checkpoints", "origin"
 _STATE = "state"
@@ -76,10 +76,10 @@ def read_checkpoint(
         found = "nothing there; the run was begun with an older release"
         raise InputError(origin, "description", found, "what `rococo train` writes; resume the run, and it is written")
     spec, description = read_description(origin)
-    shapes, parts = parameter_shapes(spec), mesh.shape["fsdp"]
+    shapes = parameter_shapes(spec)
 
     def place(name: str) -> NamedSharding:
-        return NamedSharding(mesh, partition_of(name, shapes[name], parts))
+        return sharding_of(name, shapes[name], mesh)
 
     trained = _trained_parameters((folder / _STATE).absolute(), place)
     if unknown := sorted(trained.keys() - shapes.keys()):

@@ -5,7 +5,9 @@
 Towers compute in `dtype`; heads and norms are float32 at full precision, so that rounding makes no near ties.
 """
 
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -174,12 +176,16 @@ def _unit(head: Head | None, features: Float[Array, "b features"]) -> Float[Arra
     return x * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(jnp.float32).tiny))
 
 
+@functools.lru_cache(maxsize=16)
+def abstract_model(spec: ModelSpec, dtype: str = "float32") -> tuple[Any, Any]:
+    """The graph of a model and its state as shapes. Tracing takes a third of a second, so it is done once a spec."""
+    return nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype))))
+
+
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
     """Numbers held by each part of a model: `vision`, `text`, `vision_head`, `text_head`, `logits`, `matching`."""
-    shapes = nnx.eval_shape(lambda: nnx.state(DualEncoder(spec, rngs=nnx.Rngs(0)), nnx.Param))
     counts: dict[str, int] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(shapes)):
-        part = path[0].key
-        part = "logits" if part.startswith("logit_") else part
+    for path, leaf in abstract_model(spec)[1].filter(nnx.Param).flat_state():
+        part = "logits" if path[0].startswith("logit_") else path[0]
         counts[part] = counts.get(part, 0) + math.prod(leaf.shape)
     return counts

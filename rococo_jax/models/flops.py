@@ -1,24 +1,23 @@
-"""Floating-point operations of one image and of one text, from the spec alone: a product and a sum count as two.
+"""Floating-point operations of one image and of one text: a product and a sum count as two.
 
     a linear map of t tokens         2 t inputs outputs
     attention of q over k tokens     4 q k width              (scores, and the mix of the values)
-    a 3 x 3 convolution              2 taps inputs outputs   (taps on the padding, which is zero, left out)
+    a convolution                    2 taps inputs outputs    (taps on the padding, which is zero, left out)
 
+Those of an image are counted in the traced program of its tower, those of a text follow from the spec for any length.
 Norms, activations, softmax and word look-up are left out, under one per cent of towers of usual widths.
 """
 
-from rococo_jax.models.spec import (
-    ConvNextSpec,
-    EfficientNetSpec,
-    FastVitSpec,
-    GridResNetSpec,
-    HeadSpec,
-    MbConvSpec,
-    ModelSpec,
-    ResNetSpec,
-    TextSpec,
-    VisionSpec,
-)
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from rococo_jax.models.dual_encoder import abstract_model
+from rococo_jax.models.spec import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 
 def image_flops(spec: ModelSpec, patches: int | None = None) -> int:
@@ -27,9 +26,41 @@ def image_flops(spec: ModelSpec, patches: int | None = None) -> int:
     """
     if spec.vision is None:
         raise ValueError("this model has no image tower")
-    if patches is not None:
-        return _vit(spec.vision, patches) + _head(spec.vision_head, spec.vision.features)
-    return _TOWERS[type(spec.vision)](spec.vision) + _head(spec.vision_head, spec.vision.features)
+    return _traced_flops(ModelSpec(spec.vision, None, spec.vision_head), patches)
+
+
+@functools.lru_cache(maxsize=64)
+def _traced_flops(spec: ModelSpec, patches: int | None) -> int:
+    graph, state = abstract_model(spec)
+    side = spec.vision.image_size
+    inputs = [jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)]
+    inputs += [] if patches is None else [jax.ShapeDtypeStruct((1, patches), jnp.int32)]
+    program = jax.make_jaxpr(lambda state, *inputs: nnx.merge(graph, state).image_embeddings(*inputs))
+    return _program_flops(program(state, *inputs).jaxpr)
+
+
+def _program_flops(program: Jaxpr) -> int:
+    """Operations of the products and convolutions of a program for one item, inner programs included."""
+    total = 0
+    for equation in program.eqns:
+        parameters, output = equation.params, equation.outvars[0].aval
+        if equation.primitive is jax.lax.dot_general_p:
+            (summed, _), _ = parameters["dimension_numbers"]
+            total += 2 * output.size * math.prod(equation.invars[0].aval.shape[axis] for axis in summed)
+        elif equation.primitive is jax.lax.conv_general_dilated_p:  # channels last
+            image, kernel = (each.aval.shape for each in equation.invars)
+            around = parameters["window_strides"], parameters["padding"]
+            lines = zip(image[1:3], output.shape[1:3], kernel[:2], *around, strict=True)
+            total += 2 * math.prod(kernel[2:]) * math.prod(_reached(*line) for line in lines)
+        inner = (each.jaxpr for each in parameters.values() if isinstance(each, ClosedJaxpr))
+        total += parameters.get("length", 1) * sum(map(_program_flops, inner))  # the rounds of a scan
+    return total
+
+
+def _reached(side: int, outputs: int, size: int, stride: int, padding: tuple[int, int]) -> int:
+    """Cells that kernels of a size reach along a line for all outputs, the padding left out."""
+    firsts = range(-padding[0], stride * outputs - padding[0], stride)
+    return sum(min(first + size, side) - max(first, 0) for first in firsts)
 
 
 def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
@@ -94,150 +125,6 @@ def _blocks(spec: VisionSpec | TextSpec, tokens: int) -> int:
     products = 3 if spec.gated_mlp else 2
     attention = _linear(tokens, width, 4 * width) + _attention(tokens, tokens, width)
     return spec.layers * (attention + products * _linear(tokens, width, spec.mlp_width))
-
-
-def _vit(spec: VisionSpec, patches: int | None = None) -> int:
-    patches, width = spec.grid**2 if patches is None else patches, spec.width
-    tokens = patches + spec.class_token
-    stem = spec.stem_width
-    values = 4 * stem if stem else 3 * spec.patch_size**2
-    embedded = _linear(patches, values, width) if spec.mbconv is None else _mbconv(spec.mbconv, spec.image_size, width)
-    total = embedded + _blocks(spec, tokens)
-    if stem:
-        total += _linear(16 * patches, 48, stem) + _linear(4 * patches, 4 * stem, stem)
-    if spec.pooling in ("attention", "cross"):
-        pooled = spec.pooled_width
-        total += _linear(tokens, width, 2 * pooled) + _linear(2, pooled, pooled) + _attention(1, tokens, pooled)
-    if spec.pooling == "attention":
-        total += 2 * _linear(1, width, spec.pooling_mlp_width or spec.mlp_width)
-    return total
-
-
-def _mbconv(spec: MbConvSpec, side: int, outputs: int) -> int:
-    after, inputs = (side + 1) // 2, spec.stem_width
-    total = _convolution(side, after, 3, 2, 3, inputs) + _convolution(after, after, 3, 1, inputs, inputs)
-    for width, blocks in zip(spec.widths, spec.stage_layers, strict=True):
-        for block in range(blocks):
-            side, after = after, after if block else (after + 1) // 2
-            hidden, stride = 4 * width, 1 if block else 2
-            total += _linear(side**2, inputs, hidden) + _convolution(side, after, 3, stride, 1, hidden)
-            total += _linear(after**2, hidden, width) + (_linear(after**2, inputs, width) if inputs != width else 0)
-            inputs = width
-    return total + _convolution(after, (after + 1) // 2, 3, 2, inputs, outputs)
-
-
-def _fastvit(spec: FastVitSpec) -> int:
-    side, inputs = (spec.image_size + 1) // 2, spec.widths[0]
-    total = _convolution(spec.image_size, side, 3, 2, 3, inputs)
-    after = (side + 1) // 2
-    total += _convolution(side, after, 3, 2, 1, inputs) + _linear(after**2, inputs, inputs)
-    for stage, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
-        side = after
-        if stage:
-            after = (side + 1) // 2
-            total += _convolution(side, after, 7, 2, 1, width) + _linear(after**2, width, width)
-            total += _linear(2, width, width // 4) if spec.squeezed[stage] else 0
-        cells, wide = after**2, _convolution(after, after, 7, 1, 1, width)
-        mixed = _linear(cells, width, 4 * width) + _attention(cells, cells, width)
-        mixed = mixed if spec.attends(stage) else _convolution(after, after, 3, 1, 1, width)
-        total += wide if spec.attends(stage) else 0
-        total += blocks * (mixed + wide + 2 * _linear(cells, width, spec.mlp_ratio * width))
-    return total + _convolution(after, after, 3, 1, 1, spec.features) + _linear(2, spec.features, spec.features // 16)
-
-
-def _convnext(spec: ConvNextSpec) -> int:
-    side, inputs = spec.image_size // 4, spec.widths[0]
-    total = _linear(side**2, 48, inputs)
-    for number, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
-        if number:
-            side //= 2
-            total += _linear(side**2, 4 * inputs, width)
-        total += blocks * (_linear(_reach(side, side, 7) ** 2, 1, width) + _linear(side**2, width, 8 * width))
-        inputs = width
-    return total
-
-
-def _resnet(spec: ResNetSpec) -> int:
-    side, width = (spec.image_size + 1) // 2, spec.width
-    half = width // 2
-    # With stride 2 only the first output of a line reaches over the border.
-    total = _linear((3 * side - 1) ** 2, 3, half)
-    total += _linear(_taps(side), half, half) + _linear(_taps(side), half, width)
-    side, inputs = side // 2, width
-    for number, blocks in enumerate(spec.stage_layers):
-        channels = width << number
-        after = side // 2 if number else side
-        for block in range(blocks):
-            before = side if block == 0 else after
-            total += _linear(before**2, inputs, channels) + _linear(_taps(before), channels, channels)
-            total += _linear(after**2, channels, 4 * channels)
-            if block == 0:
-                total += _linear(after**2, inputs, 4 * channels)
-            inputs = 4 * channels
-        side = after
-    tokens, features = side**2 + 1, spec.features
-    return total + _linear(1 + 2 * tokens, features, features) + _attention(1, tokens, features)
-
-
-def _grid_resnet(spec: GridResNetSpec) -> int:
-    side, inputs = (spec.image_size + 1) // 2, spec.width
-    total = _linear(_reach(spec.image_size, side, 7, 2) ** 2, 3, inputs)
-    side = (side + 1) // 2
-    for number, blocks in enumerate(spec.stage_layers):
-        channels = spec.width << number
-        inner = spec.inner_width(channels)
-        after = (side + 1) // 2 if number else side
-        for block in range(blocks):
-            reduced = after if spec.caffe or block else side
-            taps = _reach(reduced, after, 3, 1 if reduced == after else 2) ** 2
-            total += _linear(reduced**2, inputs, inner) + _linear(taps, inner // spec.groups, inner)
-            total += _linear(after**2, inner, 4 * channels)
-            if block == 0:
-                total += _linear(after**2, inputs, 4 * channels)
-            inputs = 4 * channels
-        side = after
-    return total + _linear(side**2, inputs, spec.pooling_width)
-
-
-def _efficientnet(spec: EfficientNetSpec) -> int:
-    sides = spec.sides
-    total = _linear(_reach(spec.image_size, sides[0], 3, 2, 0) ** 2, 3, spec.stem_width)
-    for stage, (width, blocks) in enumerate(zip(spec.widths, spec.stage_layers, strict=True)):
-        size, expansion, after = spec.kernel_sizes[stage], spec.expansions[stage], sides[stage + 1]
-        for block in range(blocks):
-            before, inputs = (after, width) if block else (sides[stage], spec.inputs(stage))
-            inner, stride = expansion * inputs, 1 if block else spec.strides[stage]
-            total += _linear(before**2, inputs, inner) if expansion > 1 else 0
-            start = size // 2 if block else spec.padding(stage)[0]
-            total += _linear(_reach(before, after, size, stride, start) ** 2, 1, inner)
-            total += 2 * _linear(1, inner, spec.gate_width(inputs)) + _linear(after**2, inner, width)
-    return total
-
-
-_TOWERS = {
-    VisionSpec: _vit,
-    ResNetSpec: _resnet,
-    ConvNextSpec: _convnext,
-    GridResNetSpec: _grid_resnet,
-    EfficientNetSpec: _efficientnet,
-    FastVitSpec: _fastvit,
-}
-
-
-def _convolution(side: int, after: int, size: int, stride: int, inputs: int, outputs: int) -> int:
-    """A convolution padded by half its size; `inputs` are the channels of a group."""
-    return _linear(_reach(side, after, size, stride) ** 2, inputs, outputs)
-
-
-def _reach(side: int, outputs: int, size: int, stride: int = 1, before: int | None = None) -> int:
-    """Cells that kernels of a size reach along a line for all outputs, the padding left out."""
-    firsts = [stride * output - (size // 2 if before is None else before) for output in range(outputs)]
-    return sum(min(first + size, side) - max(first, 0) for first in firsts)
-
-
-def _taps(side: int) -> int:
-    """Products a channel of a 3 x 3 convolution over a square, those with the padding left out."""
-    return (3 * side - 2) ** 2
 
 
 def _head(spec: HeadSpec, features: int) -> int:

@@ -7,6 +7,7 @@ forward, another one for a rematerialised backward pass, a reduce-scatter of the
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -34,14 +35,16 @@ def partition_of(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec
     (None, None, 'fsdp')
     """
     first = 1 if _IN_BLOCKS in path else 0
-    size = 1
-    for length in shape:
-        size *= length
     axes = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
-    if parts == 1 or size < LEAST_SHARDED or not axes:
+    if parts == 1 or math.prod(shape) < LEAST_SHARDED or not axes:
         return PartitionSpec()
     longest = max(axes, key=lambda axis: shape[axis])
     return PartitionSpec(*(None,) * longest, "fsdp")
+
+
+def sharding_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """`partition_of` over the axis `fsdp` of a mesh."""
+    return NamedSharding(mesh, partition_of(path, shape, mesh.shape["fsdp"]))
 
 
 def place_parameters(parameters: Mapping[str, Array | np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
@@ -51,7 +54,7 @@ def place_parameters(parameters: Mapping[str, Array | np.ndarray], mesh: Mesh) -
     """
 
     def place(path: str, array: Array | np.ndarray) -> jax.Array:
-        sharding = NamedSharding(mesh, partition_of(path, array.shape, mesh.shape["fsdp"]))
+        sharding = sharding_of(path, array.shape, mesh)
         if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
             return array
         if mesh.is_multi_process:

@@ -257,25 +257,10 @@ def bicubic_matrix(size_in: int, size_out: int) -> Float[np.ndarray, "size_out s
     return matrix
 
 
-def resize_positions(
-    positions: Float[np.ndarray, "tokens width"], grid: int, class_token: bool
-) -> Float[np.ndarray, "new_tokens width"]:
-    """Position embeddings of a square grid (class token first, if any) for a square of `grid` patches a side."""
-    positions = np.asarray(positions)
-    first, patches = positions[: int(class_token)], positions[int(class_token) :]
-    old = round(len(patches) ** 0.5)
-    if old == grid:
-        return positions
-    matrix = bicubic_matrix(old, grid)
-    square = patches.astype(np.float64).reshape(old, old, -1)
-    resized = np.einsum("ya,xb,abw->yxw", matrix, matrix, square, optimize=True).reshape(grid * grid, -1)
-    return np.concatenate([first, resized.astype(positions.dtype)])
-
-
 def positions_on_grid(
     positions: Float[Array, "tokens width"], grid: int, class_token: bool
 ) -> Float[Array, "new_tokens width"]:
-    """`resize_positions` on the device, float32, for a tower that keeps its stored positions."""
+    """Position embeddings (class token first, if any) of a square grid for one of `grid` patches a side, float32."""
     first, patches = positions[: int(class_token)], positions[int(class_token) :]
     old = round(len(patches) ** 0.5)
     if old == grid:

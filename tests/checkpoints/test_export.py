@@ -103,7 +103,7 @@ def test_clip_used_at_another_size_is_exported_with_its_positions_interpolated(t
     again = load_model(tmp_path / "ours", mesh=MESH)
     assert (again.spec.vision.image_size, again.spec.vision.position_grid) == (50, None)
     pixels = random_pixels(50)
-    # The interpolation in float64 on the host beside that in float32 in the tower.
+    # The same interpolation, compiled apart and inside the tower's program.
     np.testing.assert_allclose(again.encode_image(pixels), encoder.encode_image(pixels), rtol=0, atol=1e-5)
 
 

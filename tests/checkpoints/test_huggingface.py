@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rococo_jax.checkpoints import convert_huggingface
+from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.checkpoints.tensors import write_tensors
@@ -52,7 +52,7 @@ def change_config(folder, change):
 
 
 def parameters(folder, **options):
-    return {path: np.asarray(array) for path, array in parameters_of(convert_huggingface(folder, **options)[0]).items()}
+    return {path: np.asarray(array) for path, array in parameters_of(convert(folder, **options)[0]).items()}
 
 
 def assert_equal(ours, expected):
@@ -64,7 +64,7 @@ def assert_equal(ours, expected):
 @pytest.mark.parametrize("name", ["clip", "siglip", "dinov2", "dinov2_gated", "bert"])
 def test_the_table_backwards_gives_the_checkpoint_bit_for_bit(folders, name):
     folder, family = folders[name], name.split("_")[0]
-    model = convert_huggingface(folder)[0]
+    model = convert(folder)[0]
     prefixes = ("vision_model.", "text_model.") if family in ("clip", "siglip") else ("", "")
     written = write_tensors(parameters(folder), FAMILIES[family].table(model.spec, *prefixes))
     stored = safetensors_torch.load_file(folder / "model.safetensors")
@@ -114,7 +114,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed_at_once(clip_copy):
 
     change_tensors(clip_copy, spoil)
     with pytest.raises(InputError) as caught:
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
     message = str(caught.value)
     assert "1 missing (visual_projection.weight)" in message
     assert "1 unknown (vision_model.surprise)" in message
@@ -126,7 +126,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed_at_once(clip_copy):
 def test_a_layer_too_many_is_unknown_not_ignored(clip_copy):
     change_config(clip_copy, lambda config: config["text_config"].update(num_hidden_layers=2))
     with pytest.raises(InputError, match=r"16 unknown \(text_model.encoder.layers.2.* and 8 more\)"):
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_layer_too_many_is_unknown_not_ignored(clip_copy):
 def test_a_configuration_that_cannot_be_followed_names_its_field(clip_copy, change, field):
     change_config(clip_copy, change)
     with pytest.raises(InputError) as caught:
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
     assert caught.value.field == field
     assert "config.json" in caught.value.source
 
@@ -162,17 +162,17 @@ def test_towers_that_would_be_misread_are_refused(folders, tmp_path):
         folder = shutil.copytree(folders[family], tmp_path / str(index))
         change_config(folder, lambda config, change=change: config.update(change))
         with pytest.raises(InputError, match=field):
-            convert_huggingface(folder)
+            convert(folder)
 
 
 def test_weights_cut_short_are_refused(clip_copy):
     path = clip_copy / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="a whole safetensors file"):
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
     path.write_bytes(b"")
     with pytest.raises(InputError, match="a whole safetensors file"):
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
 
 
 def test_pickled_weights_are_refused_by_name(clip_copy):
@@ -180,7 +180,7 @@ def test_pickled_weights_are_refused_by_name(clip_copy):
     with zipfile.ZipFile(clip_copy / "pytorch_model.bin", "w") as file:
         file.writestr("archive/data.pkl", b"")
     with pytest.raises(InputError, match=r"found pytorch_model.bin; wanted model.safetensors"):
-        convert_huggingface(clip_copy)
+        convert(clip_copy)
 
 
 def test_an_index_that_names_what_is_not_there_is_refused(folders, tmp_path):
@@ -197,16 +197,16 @@ def test_an_index_that_names_what_is_not_there_is_refused(folders, tmp_path):
         change(changed["weight_map"])
         index.write_text(json.dumps(changed))
         with pytest.raises(InputError, match=wanted):
-            convert_huggingface(folder)
+            convert(folder)
 
 
 def test_what_is_no_folder_and_no_hub_name_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for source in (tmp_path / "absent", tmp_path / "file", "no such model"):
         with pytest.raises(InputError, match="a model directory, a checkpoint's folder or file, or a hub name"):
-            convert_huggingface(source)
+            convert(source)
     with pytest.raises(InputError, match="the hub answers"):
-        convert_huggingface("nobody/nothing")  # tests run offline
+        convert("nobody/nothing")  # tests run offline
 
 
 def pooling_folder(folders, tmp_path, pooling, modules=None):
@@ -230,26 +230,26 @@ def pooling_folder(folders, tmp_path, pooling, modules=None):
 def test_sentence_transformers_folders_say_how_they_pool(folders, tmp_path, config, pooling):
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     folder = pooling_folder(folders, tmp_path, config, modules)
-    assert convert_huggingface(folder)[0].spec.text.pooling == pooling
-    assert convert_huggingface(folder, pooling="cls")[0].spec.text.pooling == "cls"
+    assert convert(folder)[0].spec.text.pooling == pooling
+    assert convert(folder, pooling="cls")[0].spec.text.pooling == "cls"
 
 
 def test_sentence_modules_that_change_the_vectors_are_refused(folders, tmp_path):
     folder = pooling_folder(folders, tmp_path, {"pooling_mode_max_tokens": True})
     with pytest.raises(InputError, match="found max_tokens; wanted either cls or mean"):
-        convert_huggingface(folder)
+        convert(folder)
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
     folder = pooling_folder(folders, tmp_path, {"pooling_mode_mean_tokens": True}, modules)
     with pytest.raises(InputError, match=r"2_Dense/config\.json"):
-        convert_huggingface(folder)
+        convert(folder)
 
 
 def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
-    assert convert_huggingface(folders["dinov2"])[0].spec.vision.pooling == "cls"
-    assert convert_huggingface(folders["bert"])[0].spec.text.pooling == "cls"
+    assert convert(folders["dinov2"])[0].spec.vision.pooling == "cls"
+    assert convert(folders["bert"])[0].spec.text.pooling == "cls"
     for family, pooling in (("clip", "mean"), ("siglip", "cls"), ("bert", "cls+mean"), ("dinov2", "attention")):
         with pytest.raises(InputError, match=r"^pooling: "):
-            convert_huggingface(folders[family], pooling=pooling)
+            convert(folders[family], pooling=pooling)
 
 
 CONFIGS = {
@@ -294,7 +294,7 @@ def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it
 
 
 def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders):
-    first, second = convert_huggingface(folders["clip"])[0], convert_huggingface(folders["clip"])[0]
+    first, second = convert(folders["clip"])[0], convert(folders["clip"])[0]
     before = np.asarray(second.text.words[...])
     first.text.words[...] = jnp.zeros_like(first.text.words[...])
     np.testing.assert_array_equal(second.text.words[...], before)
@@ -303,7 +303,7 @@ def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders
 
 def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
     for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
-        model, preprocessing, _, provenance = convert_huggingface(folders[family])
+        model, preprocessing, _, provenance = convert(folders[family])
         assert provenance["preprocessing"] == "the family's default"
         assert preprocessing.image_size == (model.spec.vision.image_size,) * 2
         assert (preprocessing.shortest_edge is not None) == shortest_edge
@@ -316,6 +316,6 @@ def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_refer
         (folder / "preprocessor_config.json").write_text(json.dumps(processor))
         if family == "clip":
             with pytest.raises(InputError, match="64 x 64 pixels"):
-                convert_huggingface(folder)
+                convert(folder)
         else:
-            assert convert_huggingface(folder)[0].spec.vision.image_size == 64
+            assert convert(folder)[0].spec.vision.image_size == 64

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from rococo_jax.checkpoints.formats.open_clip import convert_open_clip
+from rococo_jax.checkpoints.formats.open_clip import read_open_clip
+from rococo_jax.checkpoints.parameters import Choices
 from rococo_jax.data.tokenizers import with_padded_end
 from tests.checkpoints.test_open_clip import NAMES, golden, open_clip_folder
 
@@ -43,7 +44,7 @@ def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
         config["model_cfg"]["text_cfg"].update(kwargs)
 
     folder = bert_folder(open_clip_folder(record, tmp_path / NAMES["clipa"], as_published))
-    ours = convert_open_clip(folder).tokenizer
+    ours = read_open_clip(folder, Choices()).tokenizer
     # As open_clip's HFTokenizer with `strip_sep_token`.
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     options = {"max_length": 12, "padding": "max_length", "truncation": True}
@@ -62,12 +63,12 @@ def dataclasses_copy(tokenizer):
 
 def test_without_a_causal_mask_padding_is_read_and_is_zero(tmp_path):
     folder = clip_folder(open_clip_folder(golden("mobile_large"), tmp_path / NAMES["mobile_large"]))
-    ours = convert_open_clip(folder).tokenizer
+    ours = read_open_clip(folder, Choices()).tokenizer
     ids, mask = ours.pad(ours.encode(["dog a", "a"]))
     assert ids.tolist() == [[2, 1, 0, 3] + [0] * 8, [2, 0, 3] + [0] * 9]
     assert mask.all()
     causal = clip_folder(open_clip_folder(golden("vit_quick_gelu"), tmp_path / "causal"))
-    assert convert_open_clip(causal).tokenizer.spec.fixed_length is None
+    assert read_open_clip(causal, Choices()).tokenizer.spec.fixed_length is None
 
 
 def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
@@ -83,10 +84,10 @@ def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
     )
     rust.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
-    parts = convert_open_clip(folder)
+    parts = read_open_clip(folder, Choices())
     assert parts.tokenizer.encode(["a dog"]) == [[0, 4, 3, 2]]
     assert (parts.tokenizer.spec.context_length, parts.tokenizer.spec.pad_id) == (12, 1)
-    assert (parts.model.spec.text.pooling, parts.model.spec.text.eos_id) == ("first_eos", 2)
+    assert (parts.spec.text.pooling, parts.spec.text.eos_id) == ("first_eos", 2)
 
 
 def test_nllb_begins_a_text_with_its_language(tmp_path):
@@ -97,7 +98,7 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
     for legacy in (False, True):
         folder = open_clip_folder(golden("nllb"), tmp_path / f"{NAMES['nllb']}-{legacy}")
         transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
-        ours = convert_open_clip(folder).tokenizer
+        ours = read_open_clip(folder, Choices()).tokenizer
         expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)
         ids, mask = ours.pad(ours.encode(TEXTS))
         np.testing.assert_array_equal(ids, expected["input_ids"])

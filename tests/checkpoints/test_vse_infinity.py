@@ -11,7 +11,8 @@ from flax import nnx
 from PIL import Image
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_text
+from rococo_jax.checkpoints.formats.vse_infinity import read_vse_text
+from rococo_jax.checkpoints.parameters import Choices
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
@@ -115,7 +116,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path):
     regions = save(tmp_path / "regions.pth", perturb(Aggregator(12, 8, regions=True)), text)
     with pytest.raises(InputError, match="over regions, without a network for pixels"):
         load_model(regions, mesh=MESH, tokenizer="none")
-    assert convert_vse_text(regions, tokenizer="none").model.spec.text.features == 8
+    assert read_vse_text(regions, Choices(tokenizer="none")).spec.text.features == 8
     raw = save(tmp_path / "raw.pth", perturb(Aggregator(12, 8, regions=True)), text, no_imgnorm=True)
     with pytest.raises(InputError, match=r"opt\.no_imgnorm"):
         load_model(raw, mesh=MESH, tokenizer="none")

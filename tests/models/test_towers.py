@@ -12,7 +12,7 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
-from rococo_jax.models.vision import bicubic_matrix, resize_positions
+from rococo_jax.models.vision import bicubic_matrix, positions_on_grid
 from tests.support.random_inputs import random_pixels, random_texts
 
 VISION = VisionSpec(
@@ -119,9 +119,9 @@ def test_bicubic_matrices_equal_torch(size_in, size_out):
 
 
 def test_resizing_keeps_the_class_token_and_does_nothing_at_the_same_size():
-    positions = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
-    np.testing.assert_array_equal(resize_positions(positions, 3, class_token=True), positions)
-    resized = resize_positions(positions, 5, class_token=True)
+    positions = jnp.asarray(np.random.default_rng(0).normal(size=(10, 4)), jnp.float32)
+    np.testing.assert_array_equal(positions_on_grid(positions, 3, class_token=True), positions)
+    resized = positions_on_grid(positions, 5, class_token=True)
     assert resized.shape == (26, 4) and resized.dtype == np.float32
     np.testing.assert_array_equal(resized[0], positions[0])
 

@@ -16,7 +16,7 @@ from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Row,
-    linear_rows,
+    block_rows,
     norm_rows,
     open_safetensors,
     without_first,
@@ -84,20 +84,19 @@ class Bert(Family):
 
     def text_rows(self, prefix: str, spec: TextSpec) -> list[Row]:
         """The tensors of the text tower."""
-        ours, theirs = "text.blocks.block", f"{prefix}encoder.layer.{{layer}}"
-        qkv = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
+        layers = {
+            "norms": ("attention.output.LayerNorm", "output.LayerNorm"),
+            "qkv": [f"attention.self.{name}" for name in ("query", "key", "value")],
+            "out": "attention.output.dense",
+            "mlp": ("intermediate.dense", "output.dense"),
+        }
         positions = f"{prefix}embeddings.position_embeddings.weight"
         return [
             Row("text.words", f"{prefix}embeddings.word_embeddings.weight"),
             Row("text.positions", positions, without_first(self.unused_positions)),
             *([Row("text.types", f"{prefix}embeddings.token_type_embeddings.weight")] if spec.token_types else []),
             *norm_rows("text.norm", f"{prefix}embeddings.LayerNorm"),
-            *linear_rows(f"{ours}.attention.qkv", *qkv),
-            *linear_rows(f"{ours}.attention.out", f"{theirs}.attention.output.dense"),
-            *norm_rows(f"{ours}.norm1", f"{theirs}.attention.output.LayerNorm"),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.intermediate.dense"),
-            *linear_rows(f"{ours}.mlp.down", f"{theirs}.output.dense"),
-            *norm_rows(f"{ours}.norm2", f"{theirs}.output.LayerNorm"),
+            *block_rows("text", f"{prefix}encoder.layer.{{layer}}", **layers),
         ]
 
     def read(

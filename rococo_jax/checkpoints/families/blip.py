@@ -18,7 +18,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.base import Family, Section, library_defaults, part_section
 from rococo_jax.checkpoints.families.bert import BERT
-from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec, TextSpec, VisionSpec
@@ -68,18 +68,14 @@ class Blip(Family):
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
         """The names of both towers and heads, and of the matching head; the logit scale is not among them."""
-        ours, theirs = "vision.blocks.block", "vision_model.encoder.layers.{layer}"
+        layers = {"qkv": ["self_attn.qkv"], "out": "self_attn.projection", "mlp": ("mlp.fc1", "mlp.fc2")}
+        blocks = "vision_model.encoder.layers.{layer}"
         rows = (
             Row("vision.patch.kernel", "vision_model.embeddings.patch_embedding.weight", PATCH),
             Row("vision.patch.bias", "vision_model.embeddings.patch_embedding.bias"),
             Row("vision.class_token", "vision_model.embeddings.class_embedding", leading_ones(2)),
             Row("vision.positions", "vision_model.embeddings.position_embedding", leading_ones(1)),
-            *norm_rows(f"{ours}.norm1", f"{theirs}.layer_norm1"),
-            *linear_rows(f"{ours}.attention.qkv", f"{theirs}.self_attn.qkv"),
-            *linear_rows(f"{ours}.attention.out", f"{theirs}.self_attn.projection"),
-            *norm_rows(f"{ours}.norm2", f"{theirs}.layer_norm2"),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-            *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
+            *block_rows("vision", blocks, norms=("layer_norm1", "layer_norm2"), **layers),
             *norm_rows("vision.norm", "vision_model.post_layernorm"),
             *linear_rows("vision_head", "vision_proj"),
             *BERT.text_rows("text_encoder.", spec.text),

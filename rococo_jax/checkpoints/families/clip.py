@@ -14,7 +14,7 @@ from rococo_jax.checkpoints.families.base import (
     vision_config,
 )
 from rococo_jax.checkpoints.families.bert import ROBERTA
-from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
 
@@ -156,12 +156,6 @@ def text_rows(prefix: str) -> list[Row]:
 
 
 def _block_rows(tower: str, prefix: str) -> list[Row]:
-    ours, theirs = f"{tower}.blocks.block", f"{prefix}encoder.layers.{{layer}}"
-    return [
-        *norm_rows(f"{ours}.norm1", f"{theirs}.layer_norm1"),
-        *linear_rows(f"{ours}.attention.qkv", *(f"{theirs}.self_attn.{name}_proj" for name in "qkv")),
-        *linear_rows(f"{ours}.attention.out", f"{theirs}.self_attn.out_proj"),
-        *norm_rows(f"{ours}.norm2", f"{theirs}.layer_norm2"),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
-    ]
+    qkv = [f"self_attn.{name}_proj" for name in "qkv"]
+    layers = {"qkv": qkv, "out": "self_attn.out_proj", "mlp": ("mlp.fc1", "mlp.fc2")}
+    return block_rows(tower, f"{prefix}encoder.layers.{{layer}}", norms=("layer_norm1", "layer_norm2"), **layers)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, vision_config
-from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
 from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
 
 
@@ -45,23 +45,19 @@ class Dinov2(Family):
         return ModelSpec(vision=vision, text=None)
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        ours, theirs = "vision.blocks.block", f"{vision_prefix}encoder.layer.{{layer}}"
-        up, down = ("weights_in", "weights_out") if spec.vision.gated_mlp else ("fc1", "fc2")
-        qkv = (f"{theirs}.attention.attention.{name}" for name in ("query", "key", "value"))
-        embeddings = f"{vision_prefix}embeddings"
+        theirs, embeddings = f"{vision_prefix}encoder.layer.{{layer}}", f"{vision_prefix}embeddings"
+        layers = {
+            "qkv": [f"attention.attention.{name}" for name in ("query", "key", "value")],
+            "out": "attention.output.dense",
+            "mlp": ("mlp.weights_in", "mlp.weights_out") if spec.vision.gated_mlp else ("mlp.fc1", "mlp.fc2"),
+        }
         rows = (
             Row("vision.patch.kernel", f"{embeddings}.patch_embeddings.projection.weight", PATCH),
             Row("vision.patch.bias", f"{embeddings}.patch_embeddings.projection.bias"),
             Row("vision.class_token", f"{embeddings}.cls_token", leading_ones(2)),
             Row("vision.positions", f"{embeddings}.position_embeddings", leading_ones(1)),
-            *norm_rows(f"{ours}.norm1", f"{theirs}.norm1"),
-            *linear_rows(f"{ours}.attention.qkv", *qkv, bias=spec.vision.qkv_bias),
-            *linear_rows(f"{ours}.attention.out", f"{theirs}.attention.output.dense"),
-            Row(f"{ours}.scale1", f"{theirs}.layer_scale1.lambda1"),
-            *norm_rows(f"{ours}.norm2", f"{theirs}.norm2"),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.{up}"),
-            *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.{down}"),
-            Row(f"{ours}.scale2", f"{theirs}.layer_scale2.lambda1"),
+            *block_rows("vision", theirs, norms=("norm1", "norm2"), qkv_bias=spec.vision.qkv_bias, **layers),
+            *(Row(f"vision.blocks.block.scale{n}", f"{theirs}.layer_scale{n}.lambda1") for n in (1, 2)),
             *norm_rows("vision.norm", f"{vision_prefix}layernorm"),
         )
         return NameTable(rows, IGNORED)

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from rococo_jax.checkpoints.families.base import Section, library_defaults
 from rococo_jax.checkpoints.families.bert import Roberta
-from rococo_jax.checkpoints.tensors import Row, Transform, linear_rows, norm_rows
+from rococo_jax.checkpoints.tensors import Row, Transform, block_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import TextSpec
@@ -51,21 +51,18 @@ class Nllb(Roberta):
         )
 
     def text_rows(self, prefix: str, spec: TextSpec) -> list[Row]:
-        ours, theirs = "text.blocks.block", f"{prefix}layers.{{layer}}"
         positions = sinusoids(self.unused_positions, spec.context_length, spec.width)
         scale = np.float32(spec.width**0.5)
         scaled = Transform(lambda theirs: theirs[0] * scale, lambda ours, _: [ours / scale])
         return [
             Row("text.words", f"{prefix}embed_tokens.weight", scaled),
             Row("text.positions", (), Transform(lambda _: positions, lambda *_: [])),
-            *linear_rows(f"{ours}.attention.qkv", *(f"{theirs}.self_attn.{name}_proj" for name in "qkv")),
-            *linear_rows(f"{ours}.attention.out", f"{theirs}.self_attn.out_proj"),
-            *norm_rows(f"{ours}.norm1", f"{theirs}.self_attn_layer_norm"),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.fc1"),
-            *linear_rows(f"{ours}.mlp.down", f"{theirs}.fc2"),
-            *norm_rows(f"{ours}.norm2", f"{theirs}.final_layer_norm"),
+            *block_rows(
+                "text", f"{prefix}layers.{{layer}}", norms=("self_attn_layer_norm", "final_layer_norm"),
+                qkv=[f"self_attn.{name}_proj" for name in "qkv"], out="self_attn.out_proj", mlp=("fc1", "fc2"),
+            ),
             *norm_rows("text.norm", f"{prefix}layer_norm"),
-        ]
+        ]  # fmt: skip
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         """As `Roberta`, with the language before a text: the file may have it after the end, where NLLB once had it."""

@@ -6,24 +6,32 @@ folder or hub name, config.json        Hugging Face, where its `model_type` is k
 folder or hub name, open_clip_config   open_clip
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families import FAMILIES
-from rococo_jax.checkpoints.formats.big_vision import convert_big_vision
-from rococo_jax.checkpoints.formats.huggingface import convert_huggingface
-from rococo_jax.checkpoints.formats.open_clip import CONFIG, convert_open_clip
-from rococo_jax.checkpoints.formats.openai import convert_openai
-from rococo_jax.checkpoints.formats.vse_infinity import convert_vse_infinity, is_vse_infinity
+from rococo_jax.checkpoints.formats.big_vision import read_big_vision
+from rococo_jax.checkpoints.formats.huggingface import read_huggingface
+from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
+from rococo_jax.checkpoints.formats.openai import read_openai
+from rococo_jax.checkpoints.formats.vse_infinity import is_vse_infinity, read_vse_infinity
 from rococo_jax.checkpoints.hub import WANTED, find_folder
-from rococo_jax.checkpoints.parameters import ModelParts
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json
 
-FORMATS = ("auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity")
+_READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
+    "huggingface": read_huggingface,
+    "openai": read_openai,
+    "open_clip": read_open_clip,
+    "big_vision": read_big_vision,
+    "vse_infinity": read_vse_infinity,
+}
+FORMATS = ("auto", *_READERS)
 _SUFFIXES = {".npz": "big_vision", ".pt": "openai", ".pth": "openai", ".bin": "openai"}
 
 
@@ -60,16 +68,8 @@ def convert(
         if value is not None and form not in forms:
             wanted = f"no choice: it is fixed in the {form} form"
             raise InputError(option, str(source), value, wanted)
-    options = {"tokenizer": tokenizer, "dtype": dtype, "image_size": image_size}
-    if form == "big_vision":
-        return convert_big_vision(source, **options)
-    if form == "vse_infinity":
-        return convert_vse_infinity(source, **options)
-    if form == "openai":
-        return convert_openai(source, declared=source_format == "openai", activation=activation, **options)
-    if form == "open_clip":
-        return convert_open_clip(source, activation=activation, **options)
-    return convert_huggingface(source, pooling=pooling, **options)
+    choices = Choices(pooling, activation, tokenizer, declared=source_format == form)
+    return assemble_parts(_READERS[form](source, choices), dtype, image_size)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:

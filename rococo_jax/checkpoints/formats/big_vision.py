@@ -6,18 +6,16 @@ Layers are apart (`encoderblock_3/...`) or stacked (`encoderblock/...`). Images 
 """
 
 import functools
-import re
+from collections.abc import Mapping
 from pathlib import Path
 
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
-from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, Transform, leading_ones, read_parameters
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
+from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, leading_ones, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
@@ -32,18 +30,17 @@ _TOKENIZERS = {
 _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
-def convert_big_vision(
-    source: str | Path, *, tokenizer: str | None = None, dtype: DTypeLike = jnp.float32, image_size: int | None = None
-) -> ModelParts:
-    """Converts a `.npz` file; arguments as of `convert`. The default tokenizer is the one that fits the vocabulary."""
+def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
+    """Reads a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
-    tensors = read_npz(path)
-    spec = _spec(tensors)
-    parameters = read_parameters(tensors, _table(spec), parameter_shapes(spec))
+    arrays = _read_npz(path)
+    spec = _spec(_tensors(path, arrays))
+    flat = _tensors(path, {name: _flattened(name, array) for name, array in arrays.items()})
+    parameters = read_parameters(flat, _table(spec), parameter_shapes(spec))
     config = {"model_type": "siglip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     default = _TOKENIZERS.get(spec.text.vocabulary_size, _TOKENIZERS[32000])
-    chosen, tokenizer_from = choose_tokenizer(
-        source, tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
+    tokenizer, tokenizer_from = choose_tokenizer(
+        source, choices.tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
     )
 
     preprocessing = Preprocessing.from_huggingface(SIGLIP.processor)
@@ -57,10 +54,10 @@ def convert_big_vision(
         "preprocessing": "the family's default",
         "tokenizer": tokenizer_from,
     }
-    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def read_npz(path: Path) -> Tensors:
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name without `params/`, stacked layers apart. Raises InputError for a damaged file or Python
     objects.
     """
@@ -77,15 +74,25 @@ def read_npz(path: Path) -> Tensors:
             apart[name] = array
             continue
         apart |= {name.replace("encoderblock/", f"encoderblock_{n}/"): layer for n, layer in enumerate(array)}
-    shapes = {name: (array.shape, array.dtype) for name, array in apart.items()}
-    return Tensors(path, shapes, apart.__getitem__)
+    return apart
+
+
+def _tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Tensors:
+    return Tensors(path, {name: (array.shape, array.dtype.name) for name, array in arrays.items()}, arrays.__getitem__)
+
+
+def _flattened(name: str, array: np.ndarray) -> np.ndarray:
+    """As the layers here have it: the values of a patch, and the channels of all heads, along one axis."""
+    if name.endswith(("/embedding/kernel", "/out/kernel")) and array.ndim > 1:
+        return array.reshape(-1, array.shape[-1])
+    by_head = _ATTENTION in name and not name.endswith("/out/bias")
+    return array.reshape(*array.shape[:-2], -1) if by_head else array
 
 
 def _spec(tensors: Tensors) -> ModelSpec:
     needed = [f"{tower}pos_embedding" for tower in ("img/", "txt/")] + ["img/embedding/kernel", "txt/Embed_0/embedding"]
     needed += ["img/MAPHead_0/probe", "txt/head/kernel", f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel"]
-    if missing := [name for name in needed if name not in tensors.names]:
-        raise InputError(tensors.path, "arrays", f"no {', '.join(missing)}", "the parameters of a SigLIP of big_vision")
+    tensors.require(needed, "the parameters of a SigLIP of big_vision")
     for name, axes in {"img/embedding/kernel": 4, "img/pos_embedding": 3, "txt/pos_embedding": 3}.items():
         if len(tensors.shape(name)) != axes:
             raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
@@ -114,9 +121,8 @@ def _spec(tensors: Tensors) -> ModelSpec:
 
 
 def _blocks(tensors: Tensors, prefix: str) -> dict[str, int]:
-    pattern = re.compile(rf"{prefix}/encoderblock_(\d+)/")
     return {
-        "layers": len({match[1] for name in tensors.names if (match := pattern.match(name))}),
+        "layers": tensors.count(rf"{prefix}/encoderblock_(\d+)/"),
         "heads": tensors.shape(f"{prefix}/encoderblock_0/{_ATTENTION}/query/kernel")[1],
         "mlp_width": tensors.shape(f"{prefix}/encoderblock_0/MlpBlock_0/Dense_0/kernel")[-1],
     }
@@ -124,28 +130,27 @@ def _blocks(tensors: Tensors, prefix: str) -> dict[str, int]:
 
 def _table(spec: ModelSpec) -> NameTable:
     rows = [
-        Row("vision.patch.kernel", "img/embedding/kernel", _PATCH),
-        Row("vision.patch.bias", "img/embedding/bias"),
+        *_layer_rows("vision.patch", "img/embedding"),
         Row("vision.positions", "img/pos_embedding", leading_ones(1)),
         Row("vision.pooling.probe", "img/MAPHead_0/probe", leading_ones(2)),
-        *_attention_rows("vision.pooling", f"img/MAPHead_0/{_ATTENTION}", spec.vision.heads),
+        *_attention_rows("vision.pooling", f"img/MAPHead_0/{_ATTENTION}"),
         *_norm_rows("vision.pooling.norm", "img/MAPHead_0/LayerNorm_0"),
         *_mlp_rows("vision.pooling.mlp", "img/MAPHead_0/MlpBlock_0"),
-        *_tower_rows("vision", "img/Transformer", spec.vision.heads),
+        *_tower_rows("vision", "img/Transformer"),
         Row("text.words", "txt/Embed_0/embedding"),
         Row("text.positions", "txt/pos_embedding", leading_ones(1)),
-        *_tower_rows("text", "txt/Encoder_0", spec.text.heads),
-        *_linear_rows("text_head", "txt/head"),
+        *_tower_rows("text", "txt/Encoder_0"),
+        *_layer_rows("text_head", "txt/head"),
         Row("logit_scale", "t", leading_ones(1)),
     ]
     return NameTable(tuple(rows + ([Row("logit_bias", "b", leading_ones(1))] if spec.logit_bias else [])))
 
 
-def _tower_rows(tower: str, prefix: str, heads: int) -> list[Row]:
+def _tower_rows(tower: str, prefix: str) -> list[Row]:
     ours, theirs = f"{tower}.blocks.block", f"{prefix}/encoderblock_{{layer}}"
     return [
         *_norm_rows(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
-        *_attention_rows(f"{ours}.attention", f"{theirs}/{_ATTENTION}", heads),
+        *_attention_rows(f"{ours}.attention", f"{theirs}/{_ATTENTION}"),
         *_norm_rows(f"{ours}.norm2", f"{theirs}/LayerNorm_1"),
         *_mlp_rows(f"{ours}.mlp", f"{theirs}/MlpBlock_0"),
         *_norm_rows(f"{tower}.norm", f"{prefix}/encoder_norm"),
@@ -156,43 +161,14 @@ def _norm_rows(ours: str, theirs: str) -> list[Row]:
     return [Row(f"{ours}.{name}", f"{theirs}/{name}") for name in ("scale", "bias")]
 
 
-def _linear_rows(ours: str, theirs: str) -> list[Row]:
-    return [Row(f"{ours}.{name}", f"{theirs}/{name}") for name in ("kernel", "bias")]
+def _layer_rows(ours: str, *theirs: str) -> list[Row]:
+    return [Row(f"{ours}.{name}", tuple(f"{each}/{name}" for each in theirs)) for name in ("kernel", "bias")]
 
 
 def _mlp_rows(ours: str, theirs: str) -> list[Row]:
-    return _linear_rows(f"{ours}.up", f"{theirs}/Dense_0") + _linear_rows(f"{ours}.down", f"{theirs}/Dense_1")
+    return _layer_rows(f"{ours}.up", f"{theirs}/Dense_0") + _layer_rows(f"{ours}.down", f"{theirs}/Dense_1")
 
 
-def _attention_rows(ours: str, theirs: str, heads: int) -> list[Row]:
-    names = ("query", "key", "value")
-    return [
-        Row(f"{ours}.qkv.kernel", tuple(f"{theirs}/{name}/kernel" for name in names), _by_head(heads)),
-        Row(f"{ours}.qkv.bias", tuple(f"{theirs}/{name}/bias" for name in names), _by_head(heads)),
-        Row(f"{ours}.out.kernel", f"{theirs}/out/kernel", _heads_in(heads)),
-        Row(f"{ours}.out.bias", f"{theirs}/out/bias"),
-    ]
-
-
-_PATCH = Transform(
-    to_ours=lambda theirs: theirs[0].reshape(-1, theirs[0].shape[-1]),
-    to_theirs=lambda ours, _: [ours.reshape(*(round((ours.shape[0] / 3) ** 0.5),) * 2, 3, ours.shape[-1])],
-)
-
-
-def _by_head(heads: int) -> Transform:
-    """(..., heads, channels) there, (..., heads x channels) here; queries, keys and values side by side."""
-    return Transform(
-        to_ours=lambda theirs: np.concatenate([part.reshape(*part.shape[:-2], -1) for part in theirs], axis=-1),
-        to_theirs=lambda ours, count: [
-            part.reshape(*part.shape[:-1], heads, -1) for part in np.split(ours, count, axis=-1)
-        ],
-    )
-
-
-def _heads_in(heads: int) -> Transform:
-    """(heads, channels, outputs) there, (heads x channels, outputs) here."""
-    return Transform(
-        to_ours=lambda theirs: theirs[0].reshape(-1, theirs[0].shape[-1]),
-        to_theirs=lambda ours, _: [ours.reshape(heads, -1, ours.shape[-1])],
-    )
+def _attention_rows(ours: str, theirs: str) -> list[Row]:
+    qkv = (f"{theirs}/{name}" for name in ("query", "key", "value"))
+    return _layer_rows(f"{ours}.qkv", *qkv) + _layer_rows(f"{ours}.out", f"{theirs}/out")

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families import family_of_config, family_of_spec
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder, has_tokenizer
 from rococo_jax.checkpoints.parameters import (
+    Checkpoint,
+    Choices,
     HasModelParts,
-    ModelParts,
     assemble_parts,
     hash_parameters,
     parameters_of,
@@ -29,22 +29,15 @@ from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors, writ
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.models.vision import resize_positions
+from rococo_jax.models.vision import positions_on_grid
 from rococo_jax.storage import atomic_directory, check_free_space, read_json, read_json_object, write_json
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
 
 
-def convert_huggingface(
-    source: str | Path,
-    *,
-    pooling: str | None = None,
-    tokenizer: str | None = None,
-    dtype: DTypeLike = jnp.float32,
-    image_size: int | None = None,
-) -> ModelParts:
-    """Converts a folder with `config.json` and safetensors, or a name on the hub; arguments as of `convert`.
+def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
+    """Reads a folder with `config.json` and safetensors, or a name on the hub.
 
     The pooling is by default what a sentence-transformers folder names, else the family's first. The tokenizer is None
     where the folder has no file for it; preprocessing is then the family's default, and provenance tells so.
@@ -53,19 +46,16 @@ def convert_huggingface(
     path = folder / "config.json"
     config = read_json(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
-    spec, parameters = family.read(folder, config, pooling)
+    spec, parameters = family.read(folder, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance |= family.notes(spec)
-    preprocessing, chosen = None, None
+    preprocessing, tokenizer = None, None
     if spec.vision is not None:
         preprocessing, provenance["preprocessing"] = _read_preprocessing(folder, family, spec.vision.image_size)
-        image_size = image_size or preprocessing.image_size[0]
-    if spec.text is not None and (tokenizer or has_tokenizer(folder)):
+    if spec.text is not None and (choices.tokenizer or has_tokenizer(folder)):
         read = functools.partial(family.read_tokenizer, config=config)
-        chosen, provenance["tokenizer"] = choose_tokenizer(source, tokenizer, folder, str(folder), read)
-    if preprocessing is not None and preprocessing.image_size[0] != spec.vision.image_size:
-        preprocessing = preprocessing.with_image_size(image_size)
-    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, folder, str(folder), read)
+    return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
 def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str]:
@@ -109,13 +99,14 @@ def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
             family.write_tokenizer(folder, encoder.tokenizer)
         family.write_more(folder, spec, parameters)
         wanted = "what the Hugging Face form can express"
-        refuse_another_model(convert_huggingface(folder), encoder, spec, parameters, wanted)
+        refuse_another_model(read_huggingface(folder, Choices()), encoder, spec, parameters, wanted)
     return family.name
 
 
 def _interpolated(spec: ModelSpec, parameters: dict[str, np.ndarray]) -> tuple[ModelSpec, dict[str, np.ndarray]]:
     vision = dataclasses.replace(spec.vision, position_grid=None)
-    positions = resize_positions(parameters["vision.positions"], vision.grid, vision.positioned_class)
+    stored = jnp.asarray(parameters["vision.positions"])
+    positions = np.asarray(positions_on_grid(stored, vision.grid, vision.positioned_class))
     return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
 
 
@@ -137,9 +128,10 @@ def _first_difference(spec: ModelSpec, back: ModelSpec, family: Family) -> tuple
 
 
 def refuse_another_model(
-    back: ModelParts, encoder: HasModelParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
+    read_back: Checkpoint, encoder: HasModelParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
 ) -> None:
-    """Raises InputError where an export that was read `back` differs from the model that was exported."""
+    """Raises InputError where an export that was read back differs from the model that was exported."""
+    back = assemble_parts(read_back)
     same = {
         "specification": back.model.spec == spec,
         "weights": back.provenance["weights_sha256"] == hash_parameters(parameters),

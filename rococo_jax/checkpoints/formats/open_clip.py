@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.families.clip import CLIP
@@ -30,13 +28,7 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
-from rococo_jax.checkpoints.parameters import (
-    HasModelParts,
-    ModelParts,
-    assemble_parts,
-    parameter_shapes,
-    parameters_of,
-)
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, HasModelParts, parameter_shapes, parameters_of
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Tensors,
@@ -60,18 +52,9 @@ _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
-def convert_open_clip(
-    source: str | Path,
-    *,
-    folder: Path | None = None,
-    activation: str | None = None,
-    tokenizer: str | None = None,
-    dtype: DTypeLike = jnp.float32,
-    image_size: int | None = None,
-) -> ModelParts:
-    """Converts an open_clip folder or hub name; arguments as of `convert`.
-
-    `folder` is where the files are, if not there: `source` is then only the name of the checkpoint.
+def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = None) -> Checkpoint:
+    """Reads an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
+    name of the checkpoint.
     """
     folder = folder or find_folder(source, _FILES)
     path = folder / CONFIG
@@ -81,11 +64,11 @@ def convert_open_clip(
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
     hf_config = _hf_config(model["text_cfg"], path)
     with _tensors(folder) as tensors:
-        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, activation, hf_config)
+        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_config)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
     preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_config)
-    chosen, tokenizer_from = _tokenizer(source, folder, model["text_cfg"], spec, kind, tokenizer)
+    tokenizer, tokenizer_from = _tokenizer(source, folder, model["text_cfg"], spec, kind, choices.tokenizer)
     provenance = {
         "source": str(source),
         "format": "open_clip",
@@ -94,7 +77,7 @@ def convert_open_clip(
         "preprocessing": read_from,
         "tokenizer": tokenizer_from,
     }
-    return assemble_parts(spec, parameters, preprocessing, chosen, provenance, dtype, image_size)
+    return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
 def towers_of_open_clip(
@@ -238,6 +221,6 @@ def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:
         write_safetensors(folder / _SAFETENSORS[0], tensors)
         if encoder.tokenizer is not None:
             CLIP.write_tokenizer(folder, encoder.tokenizer)
-        back = convert_open_clip(name, folder=folder, tokenizer=None if encoder.tokenizer is not None else "none")
-        refuse_another_model(back, encoder, spec, parameters, EXPRESSIBLE)
+        choices = Choices(tokenizer=None if encoder.tokenizer is not None else "none")
+        refuse_another_model(read_open_clip(name, choices, folder), encoder, spec, parameters, EXPRESSIBLE)
     return "open_clip"

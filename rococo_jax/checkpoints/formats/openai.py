@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-from jax.typing import DTypeLike
-
 from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
 from rococo_jax.checkpoints.tensors import Tensors, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
@@ -59,29 +56,21 @@ _OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
 _HEAD_WIDTH = 64
 
 
-def convert_openai(
-    source: str | Path,
-    *,
-    declared: bool = True,
-    activation: str | None = None,
-    tokenizer: str | None = None,
-    dtype: DTypeLike = jnp.float32,
-    image_size: int | None = None,
-) -> ModelParts:
-    """Converts a `.pt` file; arguments as of `convert`, `declared` as of `activation_of_openai`."""
+def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
+    """Reads a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
     _, tensors = read_torch_archive(path)
     with tensors:
         published = PUBLISHED.get(digest)
         archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
-        known, how = activation_of_openai(source, activation, archive=archive, declared=declared)
+        known, how = activation_of_openai(source, choices.activation, archive=archive, declared=choices.declared)
         spec = spec_from_tensors(tensors, known)
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(tensors, openai_table(spec, scalar_axes=axes), parameter_shapes(spec))
     config = {"model_type": "clip", "text_config": {"max_position_embeddings": spec.text.context_length}}
-    chosen, tokenizer_from = choose_tokenizer(
-        source, tokenizer, None, TOKENIZER, functools.partial(CLIP.read_tokenizer, config=config)
+    tokenizer, tokenizer_from = choose_tokenizer(
+        source, choices.tokenizer, None, TOKENIZER, functools.partial(CLIP.read_tokenizer, config=config)
     )
     provenance = {
         "source": str(source),
@@ -92,9 +81,7 @@ def convert_openai(
         "preprocessing": "OpenAI's",
         "tokenizer": tokenizer_from,
     }
-    return assemble_parts(
-        spec, parameters, clip_preprocessing(spec.vision.image_size), chosen, provenance, dtype, image_size
-    )
+    return Checkpoint(spec, parameters, clip_preprocessing(spec.vision.image_size), tokenizer, provenance)
 
 
 def clip_preprocessing(size: int):
@@ -108,15 +95,13 @@ def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
     needed = ("text_projection", "positional_embedding", "token_embedding.weight", "ln_final.weight", "logit_scale")
     needed += ("transformer.resblocks.0.mlp.c_fc.weight",)
     resnet = "visual.layer1.0.conv1.weight" in shapes
-    needed += _RESNET_NEEDS if resnet else _VIT_NEEDS
-    if missing := [name for name in needed if name not in shapes]:
-        raise InputError(tensors.path, "tensors", f"no {', '.join(missing)}", "the weights of OpenAI's CLIP")
+    tensors.require(needed + (_RESNET_NEEDS if resnet else _VIT_NEEDS), "the weights of OpenAI's CLIP")
     width = shapes["ln_final.weight"][0]
     text = TextSpec(
         vocabulary_size=shapes["token_embedding.weight"][0],
         context_length=shapes["positional_embedding"][0],
         width=width,
-        layers=_count(shapes, r"transformer\.resblocks\.(\d+)\..*"),
+        layers=tensors.count(r"transformer\.resblocks\.(\d+)\."),
         heads=_heads(tensors, width),
         mlp_width=shapes["transformer.resblocks.0.mlp.c_fc.weight"][0],
         activation=activation,
@@ -140,7 +125,7 @@ def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]]) -> ResNetSpec:
     return ResNetSpec(
         image_size=32 * round((shapes["visual.attnpool.positional_embedding"][0] - 1) ** 0.5),
         width=width,
-        stage_layers=tuple(_count(shapes, rf"visual\.layer{stage}\.(\d+)\..*") for stage in (1, 2, 3, 4)),
+        stage_layers=tuple(tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4)),
         heads=_heads(tensors, 32 * width),
     )
 
@@ -151,7 +136,7 @@ def _vit(tensors: Tensors, shapes: dict[str, tuple[int, ...]], activation: Activ
         image_size=patch * round((shapes["visual.positional_embedding"][0] - 1) ** 0.5),
         patch_size=patch,
         width=width,
-        layers=_count(shapes, r"visual\.transformer\.resblocks\.(\d+)\..*"),
+        layers=tensors.count(r"visual\.transformer\.resblocks\.(\d+)\."),
         heads=_heads(tensors, width),
         mlp_width=shapes["visual.transformer.resblocks.0.mlp.c_fc.weight"][0],
         activation=activation,
@@ -164,10 +149,6 @@ def _heads(tensors: Tensors, width: int) -> int:
     if width % _HEAD_WIDTH:
         raise InputError(tensors.path, "width", width, f"a multiple of {_HEAD_WIDTH}, the width of CLIP's heads")
     return width // _HEAD_WIDTH
-
-
-def _count(shapes: dict[str, tuple[int, ...]], pattern: str) -> int:
-    return len({match[1] for name in shapes if (match := re.fullmatch(pattern, name))})
 
 
 def activation_of_open_clip(

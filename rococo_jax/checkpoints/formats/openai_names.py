@@ -10,6 +10,8 @@ of open_clip.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rococo_jax.checkpoints.families.bert import BERT, Bert
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
@@ -17,8 +19,9 @@ from rococo_jax.checkpoints.tensors import (
     PATCH,
     NameTable,
     Row,
+    Transform,
     batch_norm_rows,
-    first_rows,
+    block_rows,
     leading_ones,
     linear_rows,
     norm_rows,
@@ -73,15 +76,9 @@ def openai_table(
 
 def _block_rows(tower: str, prefix: str, layer_scale: bool = False) -> list[Row]:
     ours, theirs = f"{tower}.blocks.block", f"{prefix}transformer.resblocks.{{layer}}"
-    rows = [
-        *norm_rows(f"{ours}.norm1", f"{theirs}.ln_1"),
-        Row(f"{ours}.attention.qkv.kernel", f"{theirs}.attn.in_proj_weight", KERNEL),
-        Row(f"{ours}.attention.qkv.bias", f"{theirs}.attn.in_proj_bias"),
-        *linear_rows(f"{ours}.attention.out", f"{theirs}.attn.out_proj"),
-        *norm_rows(f"{ours}.norm2", f"{theirs}.ln_2"),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.c_fc"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.c_proj"),
-    ]
+    rows = block_rows(tower, theirs, norms=("ln_1", "ln_2"), out="attn.out_proj", mlp=("mlp.c_fc", "mlp.c_proj"))
+    rows.append(Row(f"{ours}.attention.qkv.kernel", f"{theirs}.attn.in_proj_weight", KERNEL))
+    rows.append(Row(f"{ours}.attention.qkv.bias", f"{theirs}.attn.in_proj_bias"))
     if layer_scale:
         rows += [Row(f"{ours}.scale{number}", f"{theirs}.ls_{number}.gamma") for number in (1, 2)]
     return rows
@@ -103,9 +100,13 @@ def _vit_rows(spec: VisionSpec, head: HeadSpec, probes: int) -> list[Row]:
 def _cross_rows(probes: int) -> list[Row]:
     """Of the pooling of a CoCa: the norm of the tokens belongs to it, the last norm comes after it."""
     ours, theirs = "vision.pooling", "visual.attn_pool"
+    first = Transform(
+        to_ours=lambda theirs: theirs[0][0],
+        to_theirs=lambda ours, _: [np.concatenate([ours[None], np.zeros((probes - 1, *ours.shape), ours.dtype)])],
+    )
     return [
         *norm_rows("vision.norm", f"{theirs}.ln_k"),
-        Row(f"{ours}.probe", f"{theirs}.query", first_rows(probes)),
+        Row(f"{ours}.probe", f"{theirs}.query", first),
         *norm_rows(f"{ours}.probe_norm", f"{theirs}.ln_q"),
         Row(f"{ours}.query.kernel", f"{theirs}.attn.q_proj_weight", KERNEL),
         Row(f"{ours}.key_value.kernel", tuple(f"{theirs}.attn.{name}_proj_weight" for name in "kv"), KERNEL),

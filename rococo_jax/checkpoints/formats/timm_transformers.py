@@ -4,6 +4,7 @@ Sources: `vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `vit
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,21 @@ import numpy as np
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
+    KERNEL,
     PATCH,
     POINT,
-    QUERY_KEY_VALUE_BIAS,
-    QUERY_KEY_VALUE_KERNEL,
-    QUERY_VALUE_BIAS,
+    SAME,
     Row,
     Tensors,
     Transform,
     batch_norm_rows,
+    block_rows,
     convolution_rows,
     leading_ones,
     linear_rows,
     norm_rows,
     patch,
 )
-from rococo_jax.errors import InputError
 from rococo_jax.models import MbConvSpec, RotarySpec, VisionSpec
 
 TRUNK = "visual.trunk"
@@ -34,6 +34,20 @@ _HEADS = {
     "tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "so400m": 16, "giantopt": 16, "giant": 16,
     "enormous": 16, "gigantic": 16, "large2": 16, "xlarge": 16,
 }  # fmt: skip
+_OURS, _BLOCKS = "vision.blocks.block", f"{TRUNK}.blocks.{{layer}}"
+# A query's weight or bias, and one for keys and values together: one beside the other in ours.
+_QUERY_KEY_VALUE_KERNEL = Transform(
+    to_ours=KERNEL.to_ours,
+    to_theirs=lambda ours, _: [part.T for part in np.split(ours, [ours.shape[-1] // 3], axis=-1)],
+)
+_QUERY_KEY_VALUE_BIAS = Transform(
+    to_ours=SAME.to_ours, to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1)
+)
+# The biases of queries and values; keys have none, which is a bias of zeros.
+_QUERY_VALUE_BIAS = Transform(
+    to_ours=lambda theirs: np.concatenate([theirs[0], np.zeros_like(theirs[0]), theirs[1]]),
+    to_theirs=lambda ours, _: np.split(ours, 3, axis=-1)[::2],
+)
 _POOLINGS = {"map": "attention", "avg": "mean", "token": "cls"}
 # The patches a side of the images that EVA-CLIP's rotary positions were first trained on.
 _EVA_GRID = 16
@@ -42,16 +56,13 @@ _EVA_GRID = 16
 def trunk_shapes(section: Section, tensors: Tensors, **wanted: str) -> dict[str, tuple[int, ...]]:
     """The shapes of tensors of the trunk that tell a width. Raises InputError where one is not there."""
     names = {key: f"{TRUNK}.{name}" for key, name in wanted.items()}
-    if missing := [name for name in names.values() if name not in tensors.names]:
-        found = f"the weights of {section.values['timm_model_name']}"
-        raise InputError(tensors.path, "tensors", f"no {', '.join(missing)}", found)
+    tensors.require(names.values(), f"the weights of {section.values['timm_model_name']}")
     return {key: tensors.shape(name) for key, name in names.items()}
 
 
 def count_blocks(tensors: Tensors, prefix: str) -> int:
     """The number of blocks below a prefix."""
-    pattern = re.compile(rf"{re.escape(TRUNK)}\.{prefix}\.(\d+)\.")
-    return len({match[1] for name in tensors.names if (match := pattern.match(name))})
+    return tensors.count(rf"{re.escape(TRUNK)}\.{prefix}\.(\d+)\.")
 
 
 def pooling_of(section: Section, default: str, *allowed: str) -> str:
@@ -65,20 +76,25 @@ def pooling_of(section: Section, default: str, *allowed: str) -> str:
 
 
 def _transformer(
-    match: re.Match, section: Section, tensors: Tensors, up: str = "blocks.0.mlp.fc1.weight", **fields: Any
+    match: re.Match,
+    section: Section,
+    tensors: Tensors,
+    up: str = "blocks.0.mlp.fc1.weight",
+    patches: str = "patch_embed.proj.weight",
+    **fields: Any,
 ) -> VisionSpec:
-    shapes = trunk_shapes(section, tensors, patch="patch_embed.proj.weight", up=up)
+    shapes = trunk_shapes(section, tensors, patches=patches, up=up)
     plain = {
         "activation": "gelu", "norm_eps": 1e-6, "class_token": True, "patch_bias": True, "norm_before_blocks": False,
         "layer_scale": False,
     }  # fmt: skip
     return VisionSpec(
         image_size=section.side("image_size"),
-        width=shapes["patch"][0],
+        width=shapes["patches"][0],
         layers=count_blocks(tensors, "blocks"),
         heads=_HEADS[match["size"]],
         mlp_width=shapes["up"][0],
-        **{"patch_size": shapes["patch"][-1], **plain, **fields},
+        **{"patch_size": shapes["patches"][-1], **plain, **fields},
     )
 
 
@@ -96,16 +112,10 @@ def vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
 
 def mobile_vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Reads MobileCLIP-B."""
-    shapes = trunk_shapes(
-        section, tensors, stem="patch_embed.backbone.0.conv.weight", last="patch_embed.backbone.2.conv.weight",
-        up="blocks.0.mlp.fc1.weight",
-    )  # fmt: skip
-    return VisionSpec(
-        image_size=section.side("image_size"), patch_size=16, width=shapes["last"][0],
-        layers=count_blocks(tensors, "blocks"), heads=_HEADS[match["size"]], mlp_width=shapes["up"][0],
-        activation="gelu", norm_eps=1e-6, class_token=True, patch_bias=True, norm_before_blocks=False,
-        layer_scale=False, pooling=pooling_of(section, "cls", "cls"), class_position=False,
-        stem_width=shapes["stem"][0],
+    stem = trunk_shapes(section, tensors, stem="patch_embed.backbone.0.conv.weight")["stem"]
+    return _transformer(
+        match, section, tensors, patches="patch_embed.backbone.2.conv.weight", patch_size=16,
+        pooling=pooling_of(section, "cls", "cls"), class_position=False, stem_width=stem[0],
     )  # fmt: skip
 
 
@@ -137,57 +147,36 @@ def vitamin(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     stem, stages = "patch_embed.backbone", "patch_embed.backbone.stages"
     shapes = trunk_shapes(
         section, tensors, stem=f"{stem}.stem.conv1.weight", first=f"{stages}.0.0.conv3_1x1.weight",
-        second=f"{stages}.1.0.conv3_1x1.weight", last=f"{stem}.pool.proj.weight", up="blocks.0.mlp.w0.weight",
+        second=f"{stages}.1.0.conv3_1x1.weight",
     )  # fmt: skip
     layers = tuple(count_blocks(tensors, rf"patch_embed\.backbone\.stages\.{number}") for number in range(2))
-    return VisionSpec(
-        image_size=section.side("image_size"), patch_size=16, width=shapes["last"][0],
-        layers=count_blocks(tensors, "blocks"), heads=_HEADS[match["size"]], mlp_width=shapes["up"][0],
-        activation="gelu", norm_eps=1e-6, class_token=False, patch_bias=True, norm_before_blocks=False,
-        layer_scale=False, pooling=pooling_of(section, "mean", "mean"), gated_mlp=True, norm_after_pooling=True,
+    return _transformer(
+        match, section, tensors, "blocks.0.mlp.w0.weight", f"{stem}.pool.proj.weight", patch_size=16, class_token=False,
+        pooling=pooling_of(section, "mean", "mean"), gated_mlp=True, norm_after_pooling=True,
         mbconv=MbConvSpec(shapes["stem"][0], (shapes["first"][0], shapes["second"][0]), layers), mlp_norms=True,
     )  # fmt: skip
 
 
 def vit_rows(spec: VisionSpec) -> list[Row]:
     """The tensors of a ViT."""
-    ours, theirs = "vision.blocks.block", f"{TRUNK}.blocks.{{layer}}"
-    return [
-        *_ends(spec),
-        *linear_rows(f"{ours}.attention.qkv", f"{theirs}.attn.qkv"),
-        *_block_rows(ours, theirs),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-    ]
+    return [*_ends(spec), *_block_rows(("fc1", "fc2"), ("attn.qkv",))]
 
 
 def eva_rows(spec: VisionSpec) -> list[Row]:
     """The tensors of EVA and EVA02."""
-    ours, theirs = "vision.blocks.block", f"{TRUNK}.blocks.{{layer}}"
-    rows = [*_ends(spec), *_block_rows(ours, theirs)]
-    attention = f"{ours}.attention.qkv"
+    suffix = "_proj.bias" if spec.inner_norms else "_bias"
+    biases = tuple(f"{_BLOCKS}.attn.{name}{suffix}" for name in "qv")
+    rows = [*_ends(spec), Row(f"{_OURS}.attention.qkv.bias", biases, _QUERY_VALUE_BIAS)]
     if not spec.inner_norms:
-        biases = (f"{theirs}.attn.q_bias", f"{theirs}.attn.v_bias")
-        rows += linear_rows(attention, f"{theirs}.attn.qkv", bias=False)
-        return [
-            *rows,
-            Row(f"{attention}.bias", biases, QUERY_VALUE_BIAS),
-            *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-        ]
-    rows += linear_rows(attention, *(f"{theirs}.attn.{name}_proj" for name in "qkv"), bias=False)
-    rows.append(Row(f"{attention}.bias", tuple(f"{theirs}.attn.{name}_proj.bias" for name in "qv"), QUERY_VALUE_BIAS))
-    rows += norm_rows(f"{ours}.attention.norm", f"{theirs}.attn.norm") + norm_rows(
-        f"{ours}.mlp.norm", f"{theirs}.mlp.norm"
-    )
-    return rows + linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1_g", f"{theirs}.mlp.fc1_x")
+        return rows + _block_rows(("fc1", "fc2"), ("attn.qkv",), qkv_bias=False)
+    rows += norm_rows(f"{_OURS}.attention.norm", f"{_BLOCKS}.attn.norm")
+    rows += norm_rows(f"{_OURS}.mlp.norm", f"{_BLOCKS}.mlp.norm")
+    return rows + _block_rows(("fc1_g", "fc1_x", "fc2"), [f"attn.{name}_proj" for name in "qkv"], qkv_bias=False)
 
 
-def _block_rows(ours: str, theirs: str) -> list[Row]:
-    return [
-        *norm_rows(f"{ours}.norm1", f"{theirs}.norm1"),
-        *linear_rows(f"{ours}.attention.out", f"{theirs}.attn.proj"),
-        *norm_rows(f"{ours}.norm2", f"{theirs}.norm2"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
-    ]
+def _block_rows(mlp: tuple[str, ...], qkv: Sequence[str], qkv_bias: bool = True) -> list[Row]:
+    names = {"qkv": qkv, "out": "attn.proj", "mlp": [f"mlp.{name}" for name in mlp]}
+    return block_rows("vision", _BLOCKS, norms=("norm1", "norm2"), qkv_bias=qkv_bias, **names)
 
 
 def _ends(spec: VisionSpec) -> list[Row]:
@@ -205,8 +194,8 @@ def _ends(spec: VisionSpec) -> list[Row]:
         ours, theirs = "vision.pooling", f"{TRUNK}.attn_pool"
         rows += [
             Row(f"{ours}.probe", f"{theirs}.latent", leading_ones(2)),
-            Row(f"{ours}.qkv.kernel", (f"{theirs}.q.weight", f"{theirs}.kv.weight"), QUERY_KEY_VALUE_KERNEL),
-            Row(f"{ours}.qkv.bias", (f"{theirs}.q.bias", f"{theirs}.kv.bias"), QUERY_KEY_VALUE_BIAS),
+            Row(f"{ours}.qkv.kernel", (f"{theirs}.q.weight", f"{theirs}.kv.weight"), _QUERY_KEY_VALUE_KERNEL),
+            Row(f"{ours}.qkv.bias", (f"{theirs}.q.bias", f"{theirs}.kv.bias"), _QUERY_KEY_VALUE_BIAS),
             *linear_rows(f"{ours}.out", f"{theirs}.proj"),
             *norm_rows(f"{ours}.norm", f"{theirs}.norm"),
             *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
@@ -232,28 +221,19 @@ def _stem_rows() -> list[Row]:
 def vitamin_rows(spec: VisionSpec, positions: bool = True) -> list[Row]:
     """The tensors of ViTamin. Without stored `positions` (XL) those of the tower are zeros."""
     zeros = Transform(lambda _: np.zeros((spec.grid**2, spec.width), np.float32), lambda *_: [])
-    ours, theirs = "vision.blocks.block", f"{TRUNK}.blocks.{{layer}}"
-    rows = [
-        Row("vision.positions", f"{TRUNK}.pos_embed", leading_ones(1))
-        if positions
-        else Row("vision.positions", (), zeros),
-        *norm_rows("vision.norm", f"{TRUNK}.fc_norm"),
-        *norm_rows(f"{ours}.norm1", f"{theirs}.norm1"),
-        *linear_rows(f"{ours}.attention.qkv", f"{theirs}.attn.qkv"),
-        *linear_rows(f"{ours}.attention.out", f"{theirs}.attn.proj"),
-        *norm_rows(f"{ours}.norm2", f"{theirs}.norm2"),
-        *norm_rows(f"{ours}.mlp.input_norm", f"{theirs}.mlp.norm"),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.w0", f"{theirs}.mlp.w1"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.w2"),
-    ]
+    stored = Row("vision.positions", f"{TRUNK}.pos_embed", leading_ones(1))
     ours, theirs, conv = "vision.stem", f"{TRUNK}.patch_embed.backbone", spec.mbconv
-    rows += convolution_rows(f"{ours}.conv1", f"{theirs}.stem.conv1") + norm_rows(
-        f"{ours}.norm1", f"{theirs}.stem.norm1"
-    )
-    rows += convolution_rows(f"{ours}.conv2", f"{theirs}.stem.conv2") + norm_rows(
-        f"{ours}.norm2", f"{theirs}.pool.norm"
-    )
-    rows += convolution_rows(f"{ours}.conv3", f"{theirs}.pool.proj")
+    rows = [
+        stored if positions else Row("vision.positions", (), zeros),
+        *norm_rows("vision.norm", f"{TRUNK}.fc_norm"),
+        *_block_rows(("w0", "w1", "w2"), ("attn.qkv",)),
+        *norm_rows(f"{_OURS}.mlp.input_norm", f"{_BLOCKS}.mlp.norm"),
+        *convolution_rows(f"{ours}.conv1", f"{theirs}.stem.conv1"),
+        *norm_rows(f"{ours}.norm1", f"{theirs}.stem.norm1"),
+        *convolution_rows(f"{ours}.conv2", f"{theirs}.stem.conv2"),
+        *norm_rows(f"{ours}.norm2", f"{theirs}.pool.norm"),
+        *convolution_rows(f"{ours}.conv3", f"{theirs}.pool.proj"),
+    ]
     for number, (inputs, width, layers) in enumerate(
         zip((conv.stem_width, conv.widths[0]), conv.widths, conv.stage_layers, strict=True)
     ):

@@ -172,7 +172,7 @@ def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
                 raise ValueError(f"the storage of {name} is cut short")
             return tensor.of(np.frombuffer(data, tensor.dtype, tensor.storage.count))
 
-    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    shapes = {name: (tensor.shape, tensor.dtype.name) for name, tensor in tensors.items()}
     return value, Tensors(path, shapes, read, archive.close)
 
 

@@ -12,6 +12,7 @@ Source: `lib/encoders.py`, `lib/modules/`, `lib/datasets/image_caption.py` of th
 """
 
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.families.bert import ALIASES, BERT
 from rococo_jax.checkpoints.formats.openai_names import stage_rows
-from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.formats.torch_archive import Module, read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.parameters import ModelParts, assemble_parts, parameter_shapes
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
     KERNEL,
@@ -54,8 +54,6 @@ _IGNORED = (
     r".*\.num_batches_tracked",
     rf"{_TEXT}\.bert\.(embeddings\.position_ids|pooler\..*)",
 )
-# Either part may have been wrapped for several GPUs.
-_ALIASES = ((r"^(\d)\.module\.", r"\1."), *ALIASES)
 _SIDE = 256
 _DETECTOR_MEAN = (122.7717, 115.9465, 102.9801)
 # Detectors read blue first: the first convolution is turned round, and not the images.
@@ -72,19 +70,14 @@ def is_vse_infinity(path: Path) -> bool:
     except InputError:
         return False
     with tensors:
-        return _has(tensors, rf"{_TEXT}.gpool.gru.weight_ih_l0")
+        return any(re.fullmatch(rf"{_TEXT}\.(module\.)?gpool\.gru\.weight_ih_l0", name) for name in tensors.names)
 
 
-def convert_vse_infinity(
-    source: str | Path, *, tokenizer: str | None = None, dtype: DTypeLike = jnp.float32, image_size: int | None = None
-) -> ModelParts:
-    """Converts a checkpoint over grids; arguments as of `convert`. Raises InputError for one over regions."""
-    path = Path(source)
-    value, tensors = read_torch_archive(path)
+def read_vse_infinity(source: str | Path, choices: Choices) -> Checkpoint:
+    """Reads a checkpoint over grids. Raises InputError for one over regions."""
+    path, (options, tensors) = Path(source), _open(source)
     with tensors:
-        options = _options(value)
-        refuse_unnormalised(path, options)
-        if not _has(tensors, f"{_RESNET}.conv1.weight"):
+        if f"{_RESNET}.conv1.weight" not in tensors.names:
             wanted = "one over grids; for this one, `rococo embed-regions` with the features of the regions"
             raise InputError(path, "image encoder", "one over regions, without a network for pixels", wanted)
         detector = "detector" in str(options.get("backbone_source", ""))
@@ -102,33 +95,29 @@ def convert_vse_infinity(
         "logit_scale": "1/0.07, ours: the checkpoint was trained by a triplet loss and has none",
         "preprocessing": "the release's, resized by Pillow where it took OpenCV's linear filter",
     }
-    chosen, provenance["tokenizer"] = _read_tokenizer(source, tokenizer, spec.text)
-    return assemble_parts(spec, parameters, _preprocessing(size, detector), chosen, provenance, dtype, image_size)
+    tokenizer, provenance["tokenizer"] = _read_tokenizer(source, choices.tokenizer, spec.text)
+    return Checkpoint(spec, parameters, _preprocessing(size, detector), tokenizer, provenance)
 
 
-def convert_vse_text(source: str | Path, *, tokenizer: str | None = None, dtype: DTypeLike = jnp.float32) -> ModelParts:
-    """The text encoder alone, of either kind of checkpoint."""
-    path = Path(source)
-    value, tensors = read_torch_archive(path)
+def read_vse_text(source: str | Path, choices: Choices) -> Checkpoint:
+    """Reads the text encoder alone, of either kind of checkpoint."""
+    _, tensors = _open(source)
     with tensors:
-        refuse_unnormalised(path, _options(value))
         spec = ModelSpec(None, _text_spec(tensors))
         parameters = _read(tensors, spec, _text_rows(spec), ignored=(rf"{_IMAGE}\..*",))
-    chosen, origin = _read_tokenizer(source, tokenizer, spec.text)
+    tokenizer, origin = _read_tokenizer(source, choices.tokenizer, spec.text)
     provenance = {"source": str(source), "format": "vse_infinity", "model_type": "vse_infinity", "tokenizer": origin}
-    return assemble_parts(spec, parameters, None, chosen, provenance, dtype, None)
+    return Checkpoint(spec, parameters, None, tokenizer, provenance)
 
 
 def read_region_pooling(source: str | Path) -> RegionPooling:
     """The image encoder of a checkpoint over regions. Raises InputError for one over grids."""
-    path = Path(source)
-    value, tensors = read_torch_archive(path)
+    path, (_, tensors) = Path(source), _open(source)
     with tensors:
-        refuse_unnormalised(path, _options(value))
-        if not _has(tensors, f"{_IMAGE}.mlp.layers.0.weight"):
+        if f"{_IMAGE}.mlp.layers.0.weight" not in tensors.names:
             wanted = "one over regions; one over grids reads images as any other model does"
             raise InputError(path, "image encoder", "no MLP over regions", wanted)
-        width, inputs = _shape(tensors, f"{_IMAGE}.fc.weight")
+        width, inputs = tensors.shape(f"{_IMAGE}.fc.weight")
         graph, state = nnx.split(nnx.eval_shape(lambda: RegionPooling(inputs, width, rngs=nnx.Rngs(0))))
         shapes = {name: leaf.shape for name, leaf in flatten_dict(nnx.to_pure_dict(state), sep=".").items()}
         rows = [
@@ -139,75 +128,56 @@ def read_region_pooling(source: str | Path) -> RegionPooling:
         ]
         # Nothing reads the second batch norm of the MLP.
         ignored = (*_IGNORED, rf"{_TEXT}\..*", rf"{_IMAGE}\.mlp\.bns\.1\..*")
-        parameters = read_parameters(tensors, NameTable(tuple(rows), ignored, _ALIASES), shapes)
+        parameters = read_parameters(tensors, NameTable(tuple(rows), ignored, ALIASES), shapes)
     nnx.replace_by_pure_dict(state, unflatten_dict({k: jnp.asarray(v) for k, v in parameters.items()}, sep="."))
     return nnx.merge(graph, state)
 
 
-def refuse_unnormalised(path: Path, options: Mapping[str, Any]) -> None:
-    """Raises InputError where vectors were compared by their products, not by cosines."""
+def _open(source: str | Path) -> tuple[Mapping[str, Any], Tensors]:
+    """The options of the training run, and the tensors; either part may have been wrapped for several GPUs.
+
+    Raises InputError where vectors were compared by their products, not by cosines.
+    """
+    value, tensors = read_torch_archive(Path(source))
+    options = vars(value["opt"]) if isinstance(value, dict) and isinstance(value.get("opt"), Module) else {}
     for name in ("no_imgnorm", "no_txtnorm"):
         if options.get(name):
-            raise InputError(path, f"opt.{name}", "true", "false: vectors are compared by their cosine here")
-
-
-def _has(tensors: Tensors, name: str) -> bool:
-    part, _, rest = name.partition(".")
-    return name in tensors.names or f"{part}.module.{rest}" in tensors.names
-
-
-def _shape(tensors: Tensors, name: str) -> tuple[int, ...]:
-    part, _, rest = name.partition(".")
-    for each in (name, f"{part}.module.{rest}"):
-        if each in tensors.names:
-            return tensors.shape(each)
-    raise InputError(tensors.path, "tensors", f"no {name}", "the weights of VSE-infinity")
-
-
-def _count(tensors: Tensors, prefix: str) -> int:
-    """Layers below a prefix."""
-    part, _, rest = prefix.partition(".")
-    places = (f"{prefix}.", f"{part}.module.{rest}.")
-    found = (name.removeprefix(place) for name in tensors.names for place in places if name.startswith(place))
-    return len({rest.partition(".")[0] for rest in found})
-
-
-def _options(value: Any) -> Mapping[str, Any]:
-    return vars(value["opt"]) if isinstance(value, dict) and hasattr(value.get("opt"), "__dict__") else {}
+            raise InputError(source, f"opt.{name}", "true", "false: vectors are compared by their cosine here")
+    return options, tensors.renamed([(r"^(\d)\.module\.", r"\1.")])
 
 
 def _grid_spec(tensors: Tensors, size: int) -> GridResNetSpec:
-    width = _shape(tensors, f"{_RESNET}.conv1.weight")[0]
-    outputs, per_group = _shape(tensors, f"{_RESNET}.layer1.0.conv2.weight")[:2]
+    width = tensors.shape(f"{_RESNET}.conv1.weight")[0]
+    outputs, per_group = tensors.shape(f"{_RESNET}.layer1.0.conv2.weight")[:2]
     groups = outputs // per_group
     return GridResNetSpec(
         image_size=size,
         width=width,
-        stage_layers=tuple(_count(tensors, f"{_RESNET}.layer{number}") for number in (1, 2, 3, 4)),
+        stage_layers=tuple(tensors.count(rf"{_RESNET}\.layer{number}\.(\d+)\.") for number in (1, 2, 3, 4)),
         groups=groups,
         group_width=per_group,
         # The release's own ResNet has its strides where Caffe's had them; ResNeXt comes from torchvision.
         caffe=groups == 1,
-        pooling_width=_shape(tensors, f"{_IMAGE}.image_encoder.fc.weight")[0],
+        pooling_width=tensors.shape(f"{_IMAGE}.image_encoder.fc.weight")[0],
     )
 
 
 def _text_spec(tensors: Tensors) -> TextSpec:
-    vocabulary, width = _shape(tensors, f"{_TEXT}.bert.embeddings.word_embeddings.weight")
+    vocabulary, width = tensors.shape(f"{_TEXT}.bert.embeddings.word_embeddings.weight")
     return TextSpec(
         vocabulary_size=vocabulary,
-        context_length=_shape(tensors, f"{_TEXT}.bert.embeddings.position_embeddings.weight")[0],
+        context_length=tensors.shape(f"{_TEXT}.bert.embeddings.position_embeddings.weight")[0],
         width=width,
-        layers=_count(tensors, f"{_TEXT}.bert.encoder.layer"),
+        layers=tensors.count(rf"{_TEXT}\.bert\.encoder\.layer\.(\d+)\."),
         heads=max(1, width // 64),
-        mlp_width=_shape(tensors, f"{_TEXT}.bert.encoder.layer.0.intermediate.dense.weight")[0],
+        mlp_width=tensors.shape(f"{_TEXT}.bert.encoder.layer.0.intermediate.dense.weight")[0],
         activation="gelu",
         norm_eps=1e-12,
         attention="masked",
         norm_after_blocks=True,
         pooling="generalized",
-        token_types=_shape(tensors, f"{_TEXT}.bert.embeddings.token_type_embeddings.weight")[0],
-        pooling_width=_shape(tensors, f"{_TEXT}.linear.weight")[0],
+        token_types=tensors.shape(f"{_TEXT}.bert.embeddings.token_type_embeddings.weight")[0],
+        pooling_width=tensors.shape(f"{_TEXT}.linear.weight")[0],
     )
 
 
@@ -236,7 +206,7 @@ def _resnet_rows(spec: GridResNetSpec, detector: bool) -> list[Row]:
 
 def _read(tensors: Tensors, spec: ModelSpec, rows: list[Row], ignored: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
     shapes = {path: shape for path, shape in parameter_shapes(spec).items() if path != "logit_scale"}
-    parameters = read_parameters(tensors, NameTable(tuple(rows), (*_IGNORED, *ignored), _ALIASES), shapes)
+    parameters = read_parameters(tensors, NameTable(tuple(rows), (*_IGNORED, *ignored), ALIASES), shapes)
     return {**parameters, "logit_scale": _SCALE} if spec.vision is not None else parameters
 
 

@@ -1,6 +1,5 @@
 """open_clip's models: `open_clip:ARCHITECTURE/TAG`, or `open_clip:hf-hub:NAME`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rococo_jax.encoders.adapters.torch_model import TorchModel, find_dtype
@@ -9,7 +8,7 @@ from rococo_jax.errors import InputError
 
 def load(
     model: str, pretrained: str | None = None, device: str = "cpu", dtype: str = "float32", batch_size: int = 32
-) -> "OpenClipModel":
+) -> TorchModel:
     """A model of open_clip.
 
     Args:
@@ -22,6 +21,7 @@ def load(
         InputError: neither the name nor `pretrained` says which weights.
     """
     import open_clip
+    import torch
 
     hub = model.startswith(("hf-hub:", "local-dir:"))
     if not hub and pretrained is None:
@@ -32,25 +32,15 @@ def load(
     find_dtype(dtype)
     weights = None if hub or pretrained == "random" else pretrained
     precision = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
-    made, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)
-    settings = {"open_clip": open_clip.__version__, "model": model, "images": repr(prepare), "dtype": dtype}
-    return OpenClipModel(made, prepare, open_clip.get_tokenizer(model), device, dtype, settings, batch_size)
+    module, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)
+    tokenize, settings = open_clip.get_tokenizer(model), {"open_clip": open_clip.__version__, "model": model}
 
+    def encode_images(images: list) -> Any:
+        pixels = torch.stack([prepare(image) for image in images])
+        return module.encode_image(pixels.to(device, find_dtype(dtype)))
 
-class OpenClipModel(TorchModel):
-    """The towers, the transform of evaluation, and the tokenizer."""
+    def encode_texts(texts: list[str]) -> Any:
+        return module.encode_text(tokenize(texts).to(device))
 
-    def __init__(
-        self, module: Any, prepare: Any, tokenize: Any, device: str, dtype: str, settings: dict, batch_size: int
-    ):
-        super().__init__(module, settings, batch_size)
-        self.prepare, self.tokenize, self.device, self.dtype = prepare, tokenize, device, find_dtype(dtype)
-
-    def _image_vectors(self, images: Sequence) -> Any:
-        import torch
-
-        pixels = torch.stack([self.prepare(image) for image in images])
-        return self.module.encode_image(pixels.to(self.device, self.dtype))
-
-    def _text_vectors(self, texts: Sequence[str]) -> Any:
-        return self.module.encode_text(self.tokenize(list(texts)).to(self.device))
+    settings |= {"images": repr(prepare), "dtype": dtype}
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size)

@@ -1,6 +1,5 @@
 """Models of `transformers` with `get_image_features` and `get_text_features`, run by torch: `transformers:NAME`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rococo_jax.encoders.adapters.torch_model import TorchModel, find_dtype
@@ -18,7 +17,7 @@ def load(
     dtype: str = "float32",
     batch_size: int = 32,
     trust_remote_code: bool = False,
-) -> "TransformersModel":
+) -> TorchModel:
     """A model of `transformers` and its processor.
 
     Args:
@@ -39,9 +38,22 @@ def load(
         if not hasattr(made, method):
             raise InputError(model, "model", f"{type(made).__name__} without {method}", "a dual encoder")
     ready = transformers.AutoProcessor.from_pretrained(processor or model, **options)
-    settings = {"transformers": transformers.__version__, "config": made.config.to_dict(), "dtype": dtype}
+    module, config = made.to(device), made.config.to_dict()
+    settings = {"transformers": transformers.__version__, "config": _plain(config), "dtype": dtype}
     settings["processor"] = _plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
-    return TransformersModel(made.to(device), ready, device, settings, batch_size)
+    padding = {"padding": "max_length" if made.config.model_type in _PADDED else True, "truncation": True}
+    if length := (config.get("text_config") or {}).get("max_position_embeddings"):
+        padding["max_length"] = length
+
+    def encode_images(images: list) -> Any:
+        pixels = ready.image_processor(images=images, return_tensors="pt").to(device, module.dtype)
+        return _vectors(module.get_image_features(**pixels))
+
+    def encode_texts(texts: list[str]) -> Any:
+        tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
+        return _vectors(module.get_text_features(**tokens))
+
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size)
 
 
 def _plain(value: Any) -> Any:
@@ -51,28 +63,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-class TransformersModel(TorchModel):
-    """A dual encoder and its processor."""
-
-    def __init__(self, module: Any, processor: Any, device: str, settings: dict, batch_size: int):
-        settings["config"] = _plain(settings["config"])
-        super().__init__(module, settings, batch_size)
-        self.processor, self.device = processor, device
-        padded = module.config.model_type in _PADDED
-        self.padding = {"padding": "max_length"} if padded else {"padding": True}
-        length = getattr(getattr(module.config, "text_config", None), "max_position_embeddings", None)
-        self.padding |= {"truncation": True} | ({"max_length": length} if length else {})
-
-    def _image_vectors(self, images: Sequence) -> Any:
-        pixels = self.processor.image_processor(images=list(images), return_tensors="pt")
-        pixels = pixels.to(self.device, self.module.dtype)
-        return _vectors(self.module.get_image_features(**pixels))
-
-    def _text_vectors(self, texts: Sequence[str]) -> Any:
-        tokens = self.processor.tokenizer(list(texts), return_tensors="pt", **self.padding).to(self.device)
-        return _vectors(self.module.get_text_features(**tokens))
 
 
 def _vectors(output: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What adapters of torch libraries share: batches, the device, and a fingerprint of weights and settings."""
+"""A torch model as an encoder: batches, and a fingerprint of weights and settings."""
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from rococo_jax.encoders.foreign import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
+
+# Of one batch.
+Encode = Callable[[list[Any]], Any]
 
 
 def find_dtype(name: str) -> Any:
@@ -22,28 +25,25 @@ def find_dtype(name: str) -> Any:
 
 
 class TorchModel:
-    """A torch module that encodes in batches; a subclass has `_image_vectors` and `_text_vectors` of one batch.
+    """A torch module that encodes in batches.
 
     Args:
         module: whose parameters and buffers decide the vectors.
+        encode_images, encode_texts: the vectors of one batch.
         settings: what else decides them, as JSON: preprocessing, tokenizer, dtype, versions.
         batch_size: given to the module at once.
     """
 
     name = ""
 
-    def __init__(self, module: Any, settings: Mapping[str, Any], batch_size: int = 32):
+    def __init__(
+        self, module: Any, encode_images: Encode, encode_texts: Encode, settings: Mapping[str, Any], batch_size: int
+    ):
         if batch_size < 1:
             raise InputError("model argument", "batch_size", batch_size, "at least 1")
         self.module, self.settings, self.batch_size = module.eval(), dict(settings), batch_size
-
-    def encode_image(self, images: list) -> np.ndarray:
-        """One vector an image."""
-        return self._encoded(self._image_vectors, images)
-
-    def encode_text(self, texts: list[str]) -> np.ndarray:
-        """One vector a text."""
-        return self._encoded(self._text_vectors, texts)
+        self.encode_image = functools.partial(self._encoded, encode_images)
+        self.encode_text = functools.partial(self._encoded, encode_texts)
 
     def fingerprint(self) -> str:
         """A hash of weights and settings."""
@@ -59,17 +59,9 @@ class TorchModel:
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _encoded(self, encode: Callable[[Sequence], Any], items: Sequence) -> np.ndarray:
+    def _encoded(self, encode: Encode, items: Sequence[Any]) -> np.ndarray:
         import torch
 
+        starts = range(0, len(items), self.batch_size)
         with torch.inference_mode():
-            return np.concatenate([as_numpy(encode(batch)) for batch in self._batches(items)])
-
-    def _batches(self, items: Sequence) -> Iterator[Sequence]:
-        return (items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size))
-
-    def _image_vectors(self, images: Sequence) -> Any:
-        raise NotImplementedError
-
-    def _text_vectors(self, texts: Sequence[str]) -> Any:
-        raise NotImplementedError
+            return np.concatenate([as_numpy(encode(list(items[at : at + self.batch_size]))) for at in starts])
