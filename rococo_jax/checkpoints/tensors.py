@@ -93,10 +93,9 @@ def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
 
     Raises InputError where there are no safetensors files, or one is missing, cut short or otherwise unreadable.
     """
-    files, about = {}, {}
-    weight_map = None if single else _weight_map(folder)
+    files, about, weight_map = {}, {}, {} if single else _weight_map(folder)
     with contextlib.ExitStack() as stack:
-        for name in sorted(set(weight_map.values()) if weight_map else {single or _SINGLE}):
+        for name in sorted(set(weight_map.values()) or {single or _SINGLE}):
             path = folder / name
             if not path.is_file():
                 raise InputError(path, "file", "nothing there", "a safetensors file")
@@ -105,7 +104,7 @@ def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
             except SafetensorError as error:
                 raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
             names = set(file.keys())
-            if weight_map and (absent := {n for n, f in weight_map.items() if f == name} - names):
+            if absent := {n for n, f in weight_map.items() if f == name} - names:
                 raise InputError(path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
             files |= dict.fromkeys(names, file)
             slices = {tensor: file.get_slice(tensor) for tensor in names}
@@ -113,10 +112,10 @@ def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
         return Tensors(folder, about, lambda tensor: files[tensor].get_tensor(tensor), stack.pop_all().close)
 
 
-def _weight_map(folder: Path) -> dict[str, str] | None:
-    """File names by tensor, or None for a single file."""
+def _weight_map(folder: Path) -> dict[str, str]:
+    """File names by tensor; empty for a single file."""
     if (folder / _SINGLE).is_file():
-        return None
+        return {}
     if not (folder / _INDEX).is_file():
         pickles = [name for name in _PICKLES if (folder / name).exists()]
         raise InputError(folder, "weights", ", ".join(pickles) or "no weight files", f"{_SINGLE} or {_INDEX}")
@@ -124,8 +123,7 @@ def _weight_map(folder: Path) -> dict[str, str] | None:
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise InputError(folder / _INDEX, "weight_map", type(weight_map).__name__, "file names by tensor")
-    outside = sorted(file for file in set(weight_map.values()) if Path(file).name != file)
-    if outside:
+    if outside := sorted(file for file in set(weight_map.values()) if Path(file).name != file):
         raise InputError(folder / _INDEX, "weight_map", outside[0], "file names inside the folder")
     return weight_map
 
@@ -134,9 +132,6 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors row by row; a transposed view would be stored in the order of its memory."""
     contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt"})
-
-
-_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -196,8 +191,9 @@ CONVOLUTION = Transform(
 
 @dataclass(frozen=True)
 class Row:
-    """`ours`, a dotted path of parameters, is `transform` of the tensors `theirs`. Below `.blocks.block.` ours has a leading
-    layer axis, and the names of theirs hold "{layer}", which counts from `first_layer`.
+    """`ours`, a dotted path of parameters, is `transform` of the tensors `theirs`.
+
+    Below `.blocks.block.` ours has a leading layer axis, and theirs hold "{layer}", counted from `first_layer`.
     """
 
     ours: str
@@ -219,10 +215,9 @@ class Row:
 
 @dataclass(frozen=True)
 class NameTable:
-    """All rows of a model.
+    """All rows of a model, one for each parameter.
 
     Attributes:
-        rows: one for each parameter.
         ignored: regular expressions of tensors that carry nothing we use (buffers, pretraining heads).
         aliases: (pattern, replacement) applied to the checkpoint's names first, for names of older releases.
     """
@@ -345,7 +340,6 @@ def list_differences(**named: Collection[str]) -> str:
     """One line such as "2 missing (a, b); 1 unknown (c)", empty where there are no differences."""
 
     def in_brackets(names: Collection[str]) -> str:
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        return ", ".join(sorted(names)[:_LISTED]) + more
+        return ", ".join(sorted(names)[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
     return "; ".join(f"{len(names)} {what} ({in_brackets(names)})" for what, names in named.items() if names)
