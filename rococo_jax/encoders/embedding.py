@@ -76,12 +76,11 @@ def images_ahead(
     runs = [(images, run) for images in sets for run in images.runs(IMAGES_PER_RUN)]
     parts = [[(images, row) for row in run] for images, run in runs]
     contents = [[images.content(row) for row in run] for images, run in runs]
-    view = getattr(encoder, "pixel_view", None)
 
     def read(items: Sequence[tuple[ImageSet, int]]) -> Iterator[Any]:
         of_sets = itertools.groupby(items, lambda item: item[0])
         requests = ((images, [row for _, row in rows]) for images, rows in of_sets)
-        return read_images(requests, view or encoder.prepare)
+        return read_images(requests, encoder.pixel_view or encoder.prepare)
 
     kind = "images" if sets[0].name == ORIGINALS or len(sets) > 1 else f"images ({sets[0].name})"
     work = _Pass(encoder, kind, parts, contents, encoder.image_batches, cache, read)

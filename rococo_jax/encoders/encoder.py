@@ -24,14 +24,13 @@ from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.buckets import bucket_length, text_batches
 from rococo_jax.encoders.compute import Compute, free_bytes, images_at_once, largest_unit, text_tokens_at_once
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
 from rococo_jax.encoders.inputs import as_pixels, token_ids
 from rococo_jax.encoders.matching import Matcher
-from rococo_jax.encoders.protocol import OnProgress
+from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.attention import use_fused_attention
@@ -40,7 +39,7 @@ from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
 
-class Encoder:
+class Encoder(FeatureEncoder):
     """A dual encoder (or a single tower) with its preprocessing and tokenizer, placed on a mesh.
 
     Attributes:
@@ -50,10 +49,7 @@ class Encoder:
         provenance: where the weights came from, and their hash.
         name: what reports call it.
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
-        training_images: what it was trained on; None where that is not known.
     """
-
-    training_images: TrainingImages | None = None
 
     def __init__(
         self,
@@ -168,49 +164,27 @@ class Encoder:
         """How many images all devices encode in one step."""
         return self._image_rows * self.mesh.size
 
-    def encode_image(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:
-        """Unit image vectors, float32.
+    def image_batches(self, images) -> Iterator[BatchFeatures]:
+        """Places among the images and pooled features of the image tower before the head, batch by batch.
 
         Args:
             images: uint8 `(n, h, w, 3)` of any size (resized and cropped as the model wants), float pixels
                 `(n, h, w, 3)` already normalised, or a sequence of PIL images.
-            on_progress: called with the number of images done.
 
         Raises:
             InputError: the model has no image tower, or the pixels have another size than the model's.
         """
-        return self.project_image_features(self.image_features(images, on_progress))
+        yield from self._image_batches(images, programs.image_features)
 
-    def encode_text(
-        self, texts: Sequence[Any], on_progress: OnProgress | None = None
-    ) -> Float[np.ndarray, "texts dim"]:
-        """Unit text vectors, float32.
+    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
+        """Places among the texts and pooled features of the text tower before the head, short texts first.
 
         Args:
             texts: strings, or lists of token ids with their special tokens in place.
-            on_progress: called with the number of texts done.
 
         Raises:
             InputError: the model has no text tower, or a text has more tokens than its context.
         """
-        return self.project_text_features(self.text_features(texts, on_progress))
-
-    def image_features(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images width"]:
-        """Pooled features of the image tower before the projection head, as `encode_image` takes them."""
-        return collected(self.name, "images", self.image_batches(images), on_progress)
-
-    def text_features(
-        self, texts: Sequence[Any], on_progress: OnProgress | None = None
-    ) -> Float[np.ndarray, "texts width"]:
-        """Pooled features of the text tower before the projection head, as `encode_text` takes them."""
-        return collected(self.name, "texts", self.text_batches(texts), on_progress)
-
-    def image_batches(self, images) -> Iterator[BatchFeatures]:
-        """As `image_features`, batch by batch: places among the images, and their features."""
-        yield from self._image_batches(images, programs.image_features)
-
-    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
-        """As `text_features`, batch by batch: places among the texts, and their features. Short texts come first."""
         ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
         program = partial(programs.text_features, self.mesh, self._graph, self.compute.products, self._state)
         yield from self.steps.run(self._text_rows(ids), program)
@@ -266,7 +240,7 @@ class Encoder:
     def require_matching(self) -> None:
         """Raises InputError where the model has no matching head."""
         if self.spec.matching is None:
-            raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
+            super().require_matching()
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
         vectors = programs.project(self.mesh, self._graph, self._state, method, features)

@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from rococo_jax.encoders.device_steps import BatchFeatures, collected
-from rococo_jax.encoders.protocol import ImageTextEncoder, OnProgress
+from rococo_jax.encoders.device_steps import BatchFeatures
+from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 
@@ -33,7 +33,7 @@ _IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 64, 256
 _SAME = 1e-4
 
 
-class ForeignEncoder:
+class ForeignEncoder(FeatureEncoder):
     """An object with `encode_image` and `encode_text` as evaluation uses encoders.
 
     Args:
@@ -45,8 +45,6 @@ class ForeignEncoder:
     Raises:
         InputError: the object lacks a method.
     """
-
-    training_images = None  # not known
 
     def __init__(
         self,
@@ -80,14 +78,6 @@ class ForeignEncoder:
         """The image in RGB."""
         return image.convert("RGB")
 
-    def image_features(self, images: Iterable[Image.Image], on_progress: OnProgress | None = None) -> np.ndarray:
-        """Unit vectors of images."""
-        return collected(self.name, "encode_image", self.image_batches(images), on_progress)
-
-    def text_features(self, texts: Sequence[str], on_progress: OnProgress | None = None) -> np.ndarray:
-        """Unit vectors of texts."""
-        return collected(self.name, "encode_text", self.text_batches(texts), on_progress)
-
     def image_batches(self, images: Iterable[Image.Image]) -> Iterator[BatchFeatures]:
         """Places among the images and unit vectors, batch by batch."""
         return self._encode("encode_image", images, self._images_at_once)
@@ -105,7 +95,6 @@ class ForeignEncoder:
         return features
 
     project_text_features = project_image_features
-    encode_image, encode_text = image_features, text_features
 
     def describe(self) -> dict[str, Any]:
         """Name, class and fingerprint."""
@@ -133,10 +122,6 @@ class ForeignEncoder:
     def facts(self) -> dict[str, Any]:
         """The class that encodes."""
         return {"provenance": {"encoder": self.describe()["class"]}}
-
-    def require_matching(self) -> None:
-        """Raises InputError: reranking needs a matching head of this project's models."""
-        raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
 
     def _encode(self, method: str, items: Iterable, at_once: int) -> Iterator[BatchFeatures]:
         items, done, width = iter(items), 0, None
