@@ -144,17 +144,17 @@ def with_image_size(spec: ModelSpec, preprocessing: Any, image_size: int | None)
     """
     if spec.vision is None or image_size is None:
         return spec, preprocessing
+    if image_size != spec.vision.image_size:
+        grid = spec.vision.position_grid or spec.vision.grid
+        vision = dataclasses.replace(spec.vision, image_size=image_size)
+        if vision.grid < 1:
+            raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
+        if vision.stores_positions:
+            vision = dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
+        spec = dataclasses.replace(spec, vision=vision)
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
-    if image_size == spec.vision.image_size:
-        return spec, preprocessing
-    grid = spec.vision.position_grid or spec.vision.grid
-    vision = dataclasses.replace(spec.vision, image_size=image_size)
-    if vision.grid < 1:
-        raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
-    if vision.stores_positions:
-        vision = dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
-    return dataclasses.replace(spec, vision=vision), preprocessing
+    return spec, preprocessing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +187,7 @@ def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
     provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
-    image_size = image_size or (preprocessing and preprocessing.image_size[0])
+    if image_size is None and preprocessing is not None:
+        image_size = preprocessing.image_size[0]
     spec, preprocessing = with_image_size(spec, preprocessing, image_size)
     return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)

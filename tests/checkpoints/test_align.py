@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from PIL import Image
 from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
 
@@ -25,6 +24,7 @@ from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
     TEXT,
     assert_same_vectors,
+    pairs,
     perturbed,
     saved,
     torch,
@@ -35,8 +35,7 @@ from tests.support.reference_models import (
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 MESH = make_mesh(jax.devices()[:1])
-images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
-texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
+pytestmark = pytest.mark.quick
 # 9 blocks on maps of 30, 30, 15, 7, 4, 2 and 2 cells: strides of 2 on odd and even maps, with kernels of both sizes,
 # the last two padded alike on all sides. Channels are rounded up, down, and not down by more than a tenth.
 # The last stage reads maps of its own shape, and still has no shortcut in its first block.
@@ -106,7 +105,7 @@ def test_align_gives_the_reference_vectors_and_logits(case, tmp_path):
     pixels = random_pixels(vision["image_size"]) + colours
     with torch.no_grad():
         output = reference(torch_ids(ids), torch_pixels(pixels), torch.from_numpy(mask).long())
-    ours = np.asarray(images(model, pixels)), np.asarray(texts(model, ids, mask))
+    ours = [np.asarray(vectors) for vectors in pairs(model, pixels, ids, mask)]
     assert_same_vectors(ours[0], output.image_embeds)
     assert_same_vectors(ours[1], output.text_embeds)
     assert (ours[0] @ ours[0].T).min() < 0.98  # images differ, so that equal vectors say something

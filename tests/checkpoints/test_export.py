@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import export_huggingface, export_open_clip
-from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.cli import export
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder, load_model
@@ -33,10 +33,11 @@ from tests.support.reference_models import (
     transformers,
     unit,
 )
-from tests.support.tiny import tiny_spec, tiny_tokenizer
+from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 MESH = make_mesh(jax.devices()[:1])
+pytestmark = pytest.mark.quick
 
 SOURCES = {
     "clip": clip,
@@ -107,13 +108,6 @@ def test_clip_used_at_another_size_is_exported_with_its_positions_interpolated(t
     np.testing.assert_allclose(again.encode_image(pixels), encoder.encode_image(pixels), rtol=0, atol=1e-5)
 
 
-def numbers(spec):
-    """A model whose every parameter is random."""
-    random = np.random.default_rng(0)
-    shapes = parameter_shapes(spec)
-    return build_model(spec, {path: random.normal(size=shape).astype(np.float32) for path, shape in shapes.items()})
-
-
 def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
     for attention in ("causal", "masked"):
         spec, tokenizer = tiny_spec(attention=attention), tiny_tokenizer()
@@ -124,7 +118,7 @@ def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
         else:  # in the Hugging Face form the id 2 stands for the highest id of a text
             spec = dataclasses.replace(spec, text=dataclasses.replace(spec.text, eos_id=299))
             tokenizer = tiny_tokenizer(end=299)
-        encoder = Encoder(numbers(spec), preprocessing, tokenizer, name="mine", mesh=MESH)
+        encoder = encoder_of(spec, preprocessing, tokenizer)
         export_huggingface(encoder, tmp_path / attention)
         again = load_model(tmp_path / attention, mesh=MESH)
         assert again.tokenizer.hash() == encoder.tokenizer.hash()
@@ -132,8 +126,8 @@ def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
         assert again.spec == spec
 
 
-def encoder_of(spec):
-    return Encoder(numbers(spec), None, None, name="mine", mesh=MESH)
+def encoder_of(spec, preprocessing=None, tokenizer=None):
+    return Encoder(build_model(spec, drawn_parameters(spec)), preprocessing, tokenizer, name="mine", mesh=MESH)
 
 
 def changed(part, **changes):
@@ -147,7 +141,7 @@ BERT = dataclasses.replace(tiny_spec(attention="masked").text, eos_id=None)
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_head_of_a_sentence_tower_becomes_a_dense_module_and_comes_back(bias, tmp_path):
     spec = ModelSpec(None, BERT, text_head=HeadSpec("linear", 5, bias=bias))
-    encoder = Encoder(numbers(spec), None, None, name="mine", mesh=MESH)
+    encoder = encoder_of(spec)
     export_huggingface(encoder, tmp_path / "out")
     assert (tmp_path / "out" / "2_Dense" / "model.safetensors").is_file()
     again = load_model(tmp_path / "out", mesh=MESH)
@@ -173,7 +167,7 @@ def test_open_clip_folders_come_back_the_same(case, tmp_path):
 def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_path):
     spec = changed("text", eos_id=299)
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), std=(0.5, 0.25, 0.2))
-    encoder = Encoder(numbers(spec), preprocessing, tiny_tokenizer(end=299), name="mine", mesh=MESH)
+    encoder = encoder_of(spec, preprocessing, tiny_tokenizer(end=299))
     export_open_clip(encoder, tmp_path / "out")
     again = load_model(tmp_path / "out", mesh=MESH)
     assert (again.spec, again.preprocessing) == (spec, preprocessing)

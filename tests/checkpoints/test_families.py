@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from flax import nnx
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.encoders import load_model
@@ -20,9 +19,12 @@ from tests.support.reference_models import (
     VISION,
     assert_same_vectors,
     bert,
+    mean_pooled,
+    pairs,
     perturbed,
     saved,
     siglip,
+    texts,
     torch,
     torch_ids,
     torch_pixels,
@@ -32,8 +34,7 @@ from tests.support.reference_models import (
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 MESH = make_mesh(jax.devices()[:1])
-images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
-texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
+pytestmark = pytest.mark.quick
 
 
 def blip():
@@ -56,7 +57,7 @@ def test_the_contrastive_pair_of_blip_gives_the_reference_vectors(tmp_path):
         tokens = reference.text_encoder(torch_ids(ids), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
         text_vectors = reference.text_proj(tokens[:, 0])
         cosines = reference(torch_ids(ids), torch_pixels(pixels), False, torch.from_numpy(mask).long()).itm_score
-    ours = images(encoder.model, pixels), texts(encoder.model, ids, mask)
+    ours = pairs(encoder.model, pixels, ids, mask)
     assert_same_vectors(ours[0], unit(image_vectors))
     assert_same_vectors(ours[1], unit(text_vectors))
     np.testing.assert_allclose(np.asarray(ours[0]) @ np.asarray(ours[1]).T, cosines.numpy(), rtol=0, atol=1e-4)
@@ -85,8 +86,7 @@ def test_roberta_gives_the_reference_vectors(kind, tmp_path):
     ids = np.where(mask & (ids == 1), 3, ids)  # the padding id stands for padding alone
     with torch.no_grad():
         tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
-    weights = torch.from_numpy(mask).float()[..., None]
-    assert_same_vectors(texts(model, ids, mask), unit((tokens * weights).sum(1) / weights.sum(1)))
+    assert_same_vectors(texts(model, ids, mask), unit(mean_pooled(tokens, mask)))
 
 
 def sentence_folder(tmp_path, activation):
@@ -112,8 +112,7 @@ def test_a_dense_module_after_the_pooling_is_the_head(tmp_path):
     ids, mask = random_texts(13, 99, 7)
     with torch.no_grad():
         tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
-        weights = torch.from_numpy(mask).float()[..., None]
-        expected = dense((tokens * weights).sum(1) / weights.sum(1))
+        expected = dense(mean_pooled(tokens, mask))
     assert_same_vectors(texts(load_model(folder, mesh=MESH).model, ids, mask), unit(expected))
 
 
@@ -218,8 +217,9 @@ def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(
     pixels, (ids, mask) = random_pixels(30), random_texts(13, 99, 98)
     with torch.no_grad():
         output = reference(torch_ids(ids), torch_pixels(pixels))
-    assert_same_vectors(images(encoder.model, pixels), output.image_embeds)
-    assert_same_vectors(texts(encoder.model, ids, np.ones_like(mask)), output.text_embeds)
+    of_images, of_texts = pairs(encoder.model, pixels, ids, np.ones_like(mask))
+    assert_same_vectors(of_images, output.image_embeds)
+    assert_same_vectors(of_texts, output.text_embeds)
     assert float(encoder.model.logit_bias[...]) == reference.logit_bias.item()
     assert encoder.preprocessing.exact_size == (30, 30)
 

@@ -29,6 +29,7 @@ from tests.support.paths import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "support" / "golden"
 MESH = make_mesh(jax.devices()[:1])
+pytestmark = pytest.mark.quick
 CASES = sorted(path.stem.removeprefix("open_clip_") for path in GOLDEN.glob("open_clip_*.json"))
 
 

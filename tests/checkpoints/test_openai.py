@@ -20,6 +20,7 @@ from tests.support.golden.weights import weights_for
 
 torch = pytest.importorskip("torch")
 MESH = make_mesh(jax.devices()[:1])
+pytestmark = pytest.mark.quick
 NUMBERS = {"input_resolution": 32, "context_length": 12, "vocab_size": 60}
 
 

@@ -23,6 +23,7 @@ from tests.support.reference_models import assert_same_vectors, torch, torch_pix
 from tests.support.vse_reference import Aggregator, Gpo, GridEncoder, ResNet, TextEncoder, perturb, save
 
 MESH = make_mesh(jax.devices()[:1])
+pytestmark = pytest.mark.quick
 SIZES = {
     "vocab_size": 60, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 80,
     "max_position_embeddings": 16,

@@ -4,11 +4,10 @@ import dataclasses
 import json
 
 import jax
-import numpy as np
 import pytest
 import tokenizers
 
-from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.cli import inspect
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
@@ -17,17 +16,15 @@ from rococo_jax.models import HeadSpec
 from rococo_jax.runtime import make_mesh
 from tests.checkpoints.test_open_clip import golden, open_clip_folder
 from tests.support.commands import run_command
-from tests.support.tiny import tiny_spec, tiny_tokenizer
+from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
 
 MESH = make_mesh(jax.devices()[:1])
 
 
 def encoder_of(spec):
     """Random parameters, without the cost of initialising them."""
-    random = np.random.default_rng(0)
-    shapes = parameter_shapes(spec)
-    model = build_model(spec, {path: random.normal(size=shape).astype(np.float32) for path, shape in shapes.items()})
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32))
+    model = build_model(spec, drawn_parameters(spec))
     return Encoder(model, preprocessing, tiny_tokenizer(), name="tiny", mesh=MESH)
 
 

@@ -16,9 +16,13 @@ from tests.support.reference_models import (
     bert,
     clip,
     dinov2,
+    images,
+    mean_pooled,
+    pairs,
     perturbed,
     saved,
     siglip,
+    texts,
     torch,
     torch_ids,
     torch_pixels,
@@ -28,9 +32,6 @@ from tests.support.reference_models import (
 
 # No test here promises bits: the reference computes in another order.
 pytestmark = pytest.mark.quick
-images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
-texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
-both = nnx.jit(lambda model, pixels, ids, mask: (model.image_embeddings(pixels), model.text_embeddings(ids, mask)))
 
 
 def converted(reference, folder, **options):
@@ -76,7 +77,7 @@ def test_clip_gives_the_reference_vectors(case, tmp_path):
     pixels = random_pixels(reference.config.vision_config.image_size)
     with torch.no_grad():
         output = reference(torch_ids(ids), torch_pixels(pixels))
-    of_images, of_texts = both(ours, pixels, ids, mask)
+    of_images, of_texts = pairs(ours, pixels, ids, mask)
     assert_same_vectors(of_images, output.image_embeds)
     assert_same_vectors(of_texts, output.text_embeds)
     assert float(ours.logit_scale[...]) == reference.logit_scale.item()
@@ -102,7 +103,7 @@ def test_siglip_gives_the_reference_vectors(case, tmp_path):
     pixels = random_pixels(reference.config.vision_config.image_size)
     with torch.no_grad():
         output = reference(torch_ids(ids), torch_pixels(pixels))
-    of_images, of_texts = both(ours, pixels, ids, np.ones(ids.shape, bool))
+    of_images, of_texts = pairs(ours, pixels, ids, np.ones(ids.shape, bool))
     assert_same_vectors(of_images, output.image_embeds)
     assert_same_vectors(of_texts, output.text_embeds)
     assert float(ours.logit_scale[...]) == reference.logit_scale.item()
@@ -149,8 +150,7 @@ def test_bert_gives_the_reference_vectors(case, tmp_path):
     ids, mask = random_texts(13, 99, 7)
     with torch.no_grad():
         tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
-    weights = torch.from_numpy(mask).float()[..., None]
-    expected = tokens[:, 0] if pooling == "cls" else (tokens * weights).sum(1) / weights.sum(1)
+    expected = tokens[:, 0] if pooling == "cls" else mean_pooled(tokens, mask)
     assert_same_vectors(texts(ours, ids, mask), unit(expected))
 
 

@@ -14,6 +14,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec
 from rococo_jax.models.resnet import Bottleneck
 from tests.support.random_inputs import random_pixels
+from tests.support.tiny import drawn_parameters
 
 VISION = ResNetSpec(image_size=64, width=8, stage_layers=(1, 1, 3, 1), heads=4)
 SPEC = ModelSpec(VISION, None, HeadSpec("linear", 16, bias=True))
@@ -21,14 +22,7 @@ SPEC = ModelSpec(VISION, None, HeadSpec("linear", 16, bias=True))
 
 @functools.lru_cache
 def model_of(spec, dtype="float32"):
-    random = np.random.default_rng(0)
-    parameters = {}
-    for path, shape in parameter_shapes(spec).items():
-        noise = random.normal(size=shape).astype(np.float32)
-        centred = path.endswith(("scale", "variance"))
-        fan = np.prod(shape[:-1]) if path.endswith("kernel") else 25
-        parameters[path] = (np.abs(1 + 0.2 * noise) if centred else noise / np.sqrt(fan)).astype(np.float32)
-    return build_model(spec, parameters, dtype)
+    return build_model(spec, drawn_parameters(spec), dtype)
 
 
 def test_statistics_are_stored_but_no_gradient_reaches_them():

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
+from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
+from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.vision import bicubic_matrix, positions_on_grid
 from tests.support.random_inputs import random_pixels, random_texts
+from tests.support.tiny import drawn_parameters
 
 VISION = VisionSpec(
     image_size=30, patch_size=10, width=24, layers=3, heads=3, mlp_width=40, activation="gelu", norm_eps=1e-5,
@@ -33,12 +35,7 @@ images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
 @functools.lru_cache
 def model_of(spec: ModelSpec, dtype: str = "float32") -> DualEncoder:
     """Random parameters, no bias zero and no norm one."""
-    random = np.random.default_rng(0)
-    parameters = {}
-    for path, shape in parameter_shapes(spec).items():
-        centre = 1.0 if path.endswith("scale") else 0.0
-        parameters[path] = (centre + 0.15 * random.normal(size=shape)).astype(np.float32)
-    return build_model(spec, parameters, dtype)
+    return build_model(spec, drawn_parameters(spec), dtype)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 98])
@@ -147,7 +144,7 @@ def test_rematerialised_blocks_give_the_same_gradients():
 def test_depth_does_not_lengthen_the_program():
     def program(layers: int) -> str:
         spec = ModelSpec(dataclasses.replace(VISION, layers=layers), None)
-        graph, state = nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0))))
+        graph, state = abstract_model(spec)
         pixels = jax.ShapeDtypeStruct((2, 30, 30, 3), jnp.float32)
         return jax.jit(lambda s, x: nnx.merge(graph, s).image_embeddings(x)).lower(state, pixels).as_text()
 

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
+
+images = nnx.jit(lambda model, pixels: model.image_embeddings(pixels))
+texts = nnx.jit(lambda model, ids, mask: model.text_embeddings(ids, mask))
+pairs = nnx.jit(lambda model, pixels, ids, mask: (model.image_embeddings(pixels), model.text_embeddings(ids, mask)))
 
 
 def perturbed(model, seed: int = 0):
@@ -70,6 +75,12 @@ def torch_pixels(pixels: np.ndarray) -> torch.Tensor:
 
 def torch_ids(ids: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(ids.astype(np.int64))
+
+
+def mean_pooled(tokens: torch.Tensor, mask: np.ndarray) -> torch.Tensor:
+    """The mean of the tokens under the mask."""
+    weights = torch.from_numpy(mask).float()[..., None]
+    return (tokens * weights).sum(1) / weights.sum(1)
 
 
 def unit(vectors: torch.Tensor) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Tiny models that tests make for themselves: random weights, a word-level tokenizer, a few hundred kilobytes."""
 
+import functools
+
 import jax
 import numpy as np
 import tokenizers
 from flax import nnx
 
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import build_model, parameter_shapes, parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.encoders import Encoder
@@ -51,9 +53,17 @@ def tiny_tokenizer(end: int = 2) -> Tokenizer:
 
 def tiny_encoder(seed: int = 0, devices: int = 1, spec: ModelSpec | None = None, name: str = "tiny") -> Encoder:
     """A random dual encoder on the first `devices` devices."""
-    model = DualEncoder(spec or tiny_spec(), rngs=nnx.Rngs(seed))
+    spec = spec or tiny_spec()
+    # A copy: training may donate the arrays of a model.
+    model = build_model(spec, {path: array.copy() for path, array in _initial_parameters(spec, seed).items()})
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     return Encoder(model, preprocessing, tiny_tokenizer(), name=name, mesh=make_mesh(jax.devices()[:devices]))
+
+
+@functools.cache
+def _initial_parameters(spec: ModelSpec, seed: int) -> dict[str, np.ndarray]:
+    """What a new model begins with, once for all tests."""
+    return jax.device_get(parameters_of(DualEncoder(spec, rngs=nnx.Rngs(seed))))
 
 
 def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:

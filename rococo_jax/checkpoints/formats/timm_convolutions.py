@@ -169,7 +169,7 @@ def _identity(theirs: str) -> Branch:
 def fused_rows(ours: str, *branches: Branch, scale: str | None = None) -> list[Row]:
     """One convolution with a bias for the sum of branches, the first a whole kernel; with `scale`, `x + scale sum(x)`.
 
-    On the way back the first branch is the whole convolution and the others are zero.
+    No form exports them: the way back has the shapes of theirs alone.
     """
     factors = [f"{branch.norm}.{name}" for branch in branches for name in ("weight", "running_var")]
     factors += [scale] if scale else []
@@ -214,19 +214,14 @@ class _Fusion:
 
     def kernel_back(self, ours: np.ndarray, _: int) -> list[np.ndarray]:
         (kernel,) = CONVOLUTION.to_theirs(ours, 1)
-        kernel = kernel - _identity_kernel(kernel.shape) if self.scaled else kernel
-        small = [branch for branch in self.branches[1:] if branch.weight is not None]
-        zeros = [np.zeros((*kernel.shape[:2], branch.size, branch.size), np.float32) for branch in small]
-        return [*self._factors_back(len(kernel)), kernel, *zeros]
+        small = [branch.size for branch in self.branches[1:] if branch.weight is not None]
+        return [*self._factors_back(len(kernel)), kernel, *(np.zeros((*kernel.shape[:2], n, n)) for n in small)]
 
     def bias_back(self, ours: np.ndarray, _: int) -> list[np.ndarray]:
-        zero = np.zeros_like(ours)
-        return [*self._factors_back(len(ours)), ours, zero, *(zero for _ in self.branches[1:] for _ in range(2))]
+        return [*self._factors_back(len(ours)), *[ours] * 2 * len(self.branches)]
 
     def _factors_back(self, width: int) -> list[np.ndarray]:
-        one, rest = np.ones(width, np.float32), np.full(width, 1 - _EPS, np.float32)
-        factors = [array for number in range(len(self.branches)) for array in (one * (number == 0), rest)]
-        return factors + ([one.reshape(-1, 1, 1)] if self.scaled else [])
+        return [np.zeros(width)] * 2 * len(self.branches) + [np.zeros((width, 1, 1))] * self.scaled
 
 
 def _identity_kernel(shape: tuple[int, ...]) -> np.ndarray:
@@ -239,7 +234,7 @@ def _identity_kernel(shape: tuple[int, ...]) -> np.ndarray:
 
 _WITH_SHORTCUT = Transform(
     to_ours=lambda theirs: CONVOLUTION.to_ours([(theirs[0] + _identity_kernel(theirs[0].shape)).astype(np.float32)]),
-    to_theirs=lambda ours, _: [CONVOLUTION.to_theirs(ours, 1)[0] - _identity_kernel(ours.transpose(3, 2, 0, 1).shape)],
+    to_theirs=CONVOLUTION.to_theirs,
 )
 _TRAILING_ONES = Transform(
     to_ours=lambda theirs: theirs[0].reshape(-1), to_theirs=lambda ours, _: [ours.reshape(-1, 1, 1)]
