@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders.buckets import pad_rows
 from rococo_jax.encoders.device_steps import on_active_devices
+from rococo_jax.encoders.inputs import pad_rows
 from rococo_jax.models.fsdp import merge_gathered
 from rococo_jax.models.products import float32_products
 from rococo_jax.runtime import AXES

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rococo_jax.checkpoints.families.base import Section
-from rococo_jax.checkpoints.formats.timm_transformers import TRUNK, count_blocks, pooling_of, trunk_shapes
+from rococo_jax.checkpoints.formats.timm_transformers import TRUNK, count_blocks, pooling_of, trunk_shape
 from rococo_jax.checkpoints.tensors import (
     CONVOLUTION,
     PATCH,
@@ -36,11 +36,10 @@ _EPS = 1e-5
 
 def convnext(match: re.Match, section: Section, tensors: Tensors) -> ConvNextSpec:
     """Reads ConvNeXt."""
-    shapes = trunk_shapes(section, tensors, **{f"w{n}": f"stages.{n}.blocks.0.gamma" for n in range(4)})
     pooling_of(section, "mean", "mean")
     return ConvNextSpec(
         image_size=section.side("image_size"),
-        widths=tuple(shapes[f"w{number}"][0] for number in range(4)),
+        widths=tuple(trunk_shape(tensors, f"stages.{number}.blocks.0.gamma")[0] for number in range(4)),
         stage_layers=tuple(count_blocks(tensors, rf"stages\.{number}\.blocks") for number in range(4)),
         norm_eps=1e-5 if match["size"] == "xxlarge" else 1e-6,
     )
@@ -73,16 +72,15 @@ def fastvit(match: re.Match, section: Section, tensors: Tensors) -> FastVitSpec:
     """Reads MobileCLIP's MCi towers."""
     pooling_of(section, "mean", "mean")
     stages = range(count_blocks(tensors, "stages"))
-    shapes = trunk_shapes(section, tensors, **{f"w{n}": f"stages.{n}.blocks.0.mlp.fc1.weight" for n in stages})
-    names = set(tensors.names)
-    widths = tuple(shapes[f"w{stage}"][1] for stage in stages)
+    up = [trunk_shape(tensors, f"stages.{stage}.blocks.0.mlp.fc1.weight") for stage in stages]
+    names, widths = set(tensors.names), tuple(shape[1] for shape in up)
     return FastVitSpec(
         image_size=section.side("image_size"),
         widths=widths,
         stage_layers=tuple(count_blocks(tensors, rf"stages\.{stage}\.blocks") for stage in stages),
         squeezed=tuple(f"{_down(stage)}.0.se.fc1.weight" in names for stage in stages),
         attention_stages=sum(f"{TRUNK}.stages.{stage}.pos_emb.pos_enc.weight" in names for stage in stages),
-        mlp_ratio=shapes["w0"][0] // widths[0],
+        mlp_ratio=up[0][0] // widths[0],
         layer_norm=f"{TRUNK}.stages.{stages[-1]}.blocks.0.norm.running_mean" not in names,
     )
 

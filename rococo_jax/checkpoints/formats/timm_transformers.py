@@ -53,11 +53,9 @@ _POOLINGS = {"map": "attention", "avg": "mean", "token": "cls"}
 _EVA_GRID = 16
 
 
-def trunk_shapes(section: Section, tensors: Tensors, **wanted: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of tensors of the trunk that tell a width. Raises InputError where one is not there."""
-    names = {key: f"{TRUNK}.{name}" for key, name in wanted.items()}
-    tensors.require(names.values(), f"the weights of {section.values['timm_model_name']}")
-    return {key: tensors.shape(name) for key, name in names.items()}
+def trunk_shape(tensors: Tensors, name: str) -> tuple[int, ...]:
+    """The shape of a tensor of the trunk, which tells a width. Raises InputError where it is not there."""
+    return tensors.shape(f"{TRUNK}.{name}")
 
 
 def count_blocks(tensors: Tensors, prefix: str) -> int:
@@ -83,18 +81,18 @@ def _transformer(
     patches: str = "patch_embed.proj.weight",
     **fields: Any,
 ) -> VisionSpec:
-    shapes = trunk_shapes(section, tensors, patches=patches, up=up)
+    shape = trunk_shape(tensors, patches)
     plain = {
         "activation": "gelu", "norm_eps": 1e-6, "class_token": True, "patch_bias": True, "norm_before_blocks": False,
         "layer_scale": False,
     }  # fmt: skip
     return VisionSpec(
         image_size=section.side("image_size"),
-        width=shapes["patches"][0],
+        width=shape[0],
         layers=count_blocks(tensors, "blocks"),
         heads=_HEADS[match["size"]],
-        mlp_width=shapes["up"][0],
-        **{"patch_size": shapes["patches"][-1], **plain, **fields},
+        mlp_width=trunk_shape(tensors, up)[0],
+        **{"patch_size": shape[-1], **plain, **fields},
     )
 
 
@@ -112,10 +110,10 @@ def vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
 
 def mobile_vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Reads MobileCLIP-B."""
-    stem = trunk_shapes(section, tensors, stem="patch_embed.backbone.0.conv.weight")["stem"]
+    stem_width = trunk_shape(tensors, "patch_embed.backbone.0.conv.weight")[0]
     return _transformer(
         match, section, tensors, patches="patch_embed.backbone.2.conv.weight", patch_size=16,
-        pooling=pooling_of(section, "cls", "cls"), class_position=False, stem_width=stem[0],
+        pooling=pooling_of(section, "cls", "cls"), class_position=False, stem_width=stem_width,
     )  # fmt: skip
 
 
@@ -133,27 +131,24 @@ def eva(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
 def pe(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Reads PE-Core."""
     with_class = f"{TRUNK}.cls_token" in tensors.names
-    patch_size = trunk_shapes(section, tensors, patch="patch_embed.proj.weight")["patch"][-1]
+    patch_size = trunk_shape(tensors, "patch_embed.proj.weight")[-1]
     return _transformer(
         match, section, tensors, norm_eps=1e-5, class_token=with_class, patch_bias=False, norm_before_blocks=True,
         pooling=pooling_of(section, "attention", "attention"),
         rotary=RotarySpec(int(match["pixels"]) // patch_size, from_one=with_class, columns_first=True), pooling_heads=8,
-        pooling_mlp_width=trunk_shapes(section, tensors, up="attn_pool.mlp.fc1.weight")["up"][0],
+        pooling_mlp_width=trunk_shape(tensors, "attn_pool.mlp.fc1.weight")[0],
     )  # fmt: skip
 
 
 def vitamin(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Reads ViTamin, whose patches are the cells of a stem of convolutions."""
-    stem, stages = "patch_embed.backbone", "patch_embed.backbone.stages"
-    shapes = trunk_shapes(
-        section, tensors, stem=f"{stem}.stem.conv1.weight", first=f"{stages}.0.0.conv3_1x1.weight",
-        second=f"{stages}.1.0.conv3_1x1.weight",
-    )  # fmt: skip
+    stem = "patch_embed.backbone"
+    widths = tuple(trunk_shape(tensors, f"{stem}.stages.{number}.0.conv3_1x1.weight")[0] for number in range(2))
     layers = tuple(count_blocks(tensors, rf"patch_embed\.backbone\.stages\.{number}") for number in range(2))
     return _transformer(
         match, section, tensors, "blocks.0.mlp.w0.weight", f"{stem}.pool.proj.weight", patch_size=16, class_token=False,
         pooling=pooling_of(section, "mean", "mean"), gated_mlp=True, norm_after_pooling=True,
-        mbconv=MbConvSpec(shapes["stem"][0], (shapes["first"][0], shapes["second"][0]), layers), mlp_norms=True,
+        mbconv=MbConvSpec(trunk_shape(tensors, f"{stem}.stem.conv1.weight")[0], widths, layers), mlp_norms=True,
     )  # fmt: skip
 
 
