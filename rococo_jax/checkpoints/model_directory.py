@@ -28,7 +28,7 @@ from rococo_jax.checkpoints.tensors import list_differences
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.fsdp import sharding_of
-from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.model", 1
@@ -89,10 +89,9 @@ def write_description(folder: Path, spec: ModelSpec, parts: HasInputParts, prove
 def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
     """The spec, and all of `model.json`. Raises InputError where it is damaged, of another format, or no model."""
     path = folder / MODEL_FILE
-    description = read_json(path, "a model directory's model.json")
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        found = description.get("format") if isinstance(description, dict) else type(description).__name__
-        raise InputError(path, "format", repr(found), FORMAT)
+    description = read_json_object(path, "a model directory's model.json")
+    if description.get("format") != FORMAT:
+        raise InputError(path, "format", repr(description.get("format")), FORMAT)
     if description.get("version") != VERSION:
         raise InputError(path, "version", repr(description.get("version")), f"{VERSION}, which this release reads")
     if set(description) != _KEYS:

@@ -36,10 +36,17 @@ _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text")
 
 @runtime_checkable
 class HasModelParts(HasInputParts, Protocol):
-    """The parts that `save_model` and the exports read: of an `Encoder`, a `ModelParts`, or anything alike."""
+    """The parts that `save_model` reads: of an `Encoder`, a `ModelParts`, or anything alike."""
 
     model: DualEncoder
     provenance: dict[str, Any]
+
+
+@runtime_checkable
+class HasNamedParts(HasModelParts, Protocol):
+    """The parts that the exports read: of an `Encoder`."""
+
+    name: str
 
 
 class ModelParts(NamedTuple):

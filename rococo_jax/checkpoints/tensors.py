@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import read_json
+from rococo_jax.storage import read_json_object
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -119,8 +119,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if not (folder / _INDEX).is_file():
         pickles = [name for name in _PICKLES if (folder / name).exists()]
         raise InputError(folder, "weights", ", ".join(pickles) or "no weight files", f"{_SINGLE} or {_INDEX}")
-    index = read_json(folder / _INDEX, "an index of safetensors files")
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    weight_map = read_json_object(folder / _INDEX, "an index of safetensors files").get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise InputError(folder / _INDEX, "weight_map", type(weight_map).__name__, "file names by tensor")
     if outside := sorted(file for file in set(weight_map.values()) if Path(file).name != file):

@@ -255,7 +255,7 @@ def made_ahead(items: Iterator[T], ahead: int = _MADE_AHEAD) -> Iterator[T]:
     def make() -> None:
         error = None
         try:
-            with contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext():
+            with _closing(items):
                 for item in items:
                     made.put((item, None, False))
                     if left.is_set():
@@ -294,7 +294,7 @@ def begun(items: Iterator[Any], most_bytes: int) -> tuple[Iterator[Any], Callabl
     size = sum(getattr(item, "nbytes", _UNKNOWN_BYTES) for item in first) or 1
 
     def groups() -> Iterator[list[Any]]:
-        with contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext():
+        with _closing(items):
             yield first
             while group := list(itertools.islice(items, _GROUP)):
                 yield group
@@ -303,6 +303,11 @@ def begun(items: Iterator[Any], most_bytes: int) -> tuple[Iterator[Any], Callabl
     # The thread starts when the first is asked for, which is there.
     started = next(made)
     return itertools.chain(started, itertools.chain.from_iterable(made)), made.close
+
+
+def _closing(items: Iterator[Any]) -> contextlib.AbstractContextManager:
+    """Closes a generator at the end; other iterators have nothing to close."""
+    return contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext()
 
 
 def _failing(error: Exception) -> Iterator[Any]:

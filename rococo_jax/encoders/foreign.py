@@ -166,11 +166,11 @@ class ForeignEncoder(FeatureEncoder):
 
 def as_numpy(value: Any) -> np.ndarray:
     """Any framework's array: torch tensors are detached and copied to the CPU, bfloat16 becomes float32."""
-    for step in ("detach", "cpu"):
-        value = getattr(value, step)() if hasattr(value, step) else value
-    if "bfloat16" in str(getattr(value, "dtype", "")):
-        value = value.float() if hasattr(value, "float") else value.astype(np.float32)
-    return np.asarray(value)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if "bfloat16" in str(value.dtype) else value
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def is_factory(source: str) -> bool:

@@ -106,7 +106,7 @@ def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
     if mesh.shape["fsdp"] == 1:
         return
     for tower in (model.vision, model.text):
-        if hasattr(tower, "blocks"):
+        if tower is not None and tower.blocks is not None:
             tower.blocks.prepare_layer = _GatherLayer(mesh, tower.blocks.layers, model.dtype)
 
 

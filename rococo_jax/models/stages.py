@@ -98,9 +98,11 @@ class ConvolutionalTower(nnx.Module):
     Attributes:
         stage1, stage2...: one for each entry of the spec's `stage_layers`.
         pooling: the module that pools, None for the mean.
+        blocks: None, where a transformer has its stack.
     """
 
     pooling: nnx.Module | None = None
+    blocks: None = None
 
     def __init__(self, spec: ConvolutionalSpec, dtype: DTypeLike):
         self.spec, self.dtype = spec, dtype

@@ -177,33 +177,23 @@ def test_an_empty_configuration_has_the_sizes_of_efficientnet_b7(tmp_path):
     assert parameter_counts(spec)["vision"] == sum(each.numel() for each in theirs.parameters())
 
 
-def test_the_commands_convert_evaluate_embed_and_inspect(world, tmp_path, capsys):
+def test_the_commands_convert_embed_and_inspect(world, tmp_path, capsys):
     _, _, folder, encoder = world
     ours = str(tmp_path / "ours")
     assert main(["convert", str(folder), ours]) == 0
     (tmp_path / "images").mkdir()
-    (tmp_path / "annotations").mkdir()
     rng, items = np.random.default_rng(2), []
     for number in range(4):
         Image.fromarray(rng.integers(0, 256, (70, 90, 3), np.uint8)).save(tmp_path / "images" / f"{number}.png")
-        captions = [" ".join(rng.choice(WORDS[5:12], 6)) for _ in range(5)]
-        items.append({"image": f"{number}.png", "caption": [*captions, *(f"{caption} dogs" for caption in captions)]})
-    (tmp_path / "annotations" / "danger.json").write_text(json.dumps(items))
-    data = ["--images", str(tmp_path / "images")]
-    asked = [*data, "--annotations", str(tmp_path / "annotations"), "--tasks", "image_to_text", "--no-report"]
-    assert main(["evaluate", ours, *asked, "--out", str(tmp_path / "out")]) == 0
-    captions = str(tmp_path / "annotations" / "danger.json")
-    assert main(["embed", ours, *data, "--captions", captions, "--out", str(tmp_path / "E.npz"), "--no-cache"]) == 0
-    with np.load(tmp_path / "E.npz") as stored:
-        vectors = {name: stored[name] for name in ("image_embeddings", "text_embeddings", "caption_image")}
+        items.append({"image": f"{number}.png", "caption": [" ".join(rng.choice(WORDS[5:12], 6)) for _ in range(5)]})
+    (tmp_path / "captions.json").write_text(json.dumps(items))
+    given = ["--images", str(tmp_path / "images"), "--captions", str(tmp_path / "captions.json"), "--no-cache"]
+    assert main(["embed", ours, *given, "--out", str(tmp_path / "E.npz")]) == 0
     direct = encoder.encode_image([Image.open(tmp_path / "images" / f"{number}.png") for number in range(4)])
-    np.testing.assert_allclose(vectors["image_embeddings"], direct, rtol=0, atol=1e-5)
-    scores = vectors["image_embeddings"] @ vectors["text_embeddings"].T
-    first = vectors["caption_image"][scores.argmax(1)] == np.arange(4)
-    altered = scores.argmax(1) % 10 >= 5
-    found = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]["image_to_text"]["danger"]
-    assert found["fr1"] == pytest.approx(100 * altered.mean())
-    assert found["r1"] == pytest.approx(100 * (first & ~altered).mean())
+    with np.load(tmp_path / "E.npz") as stored:
+        np.testing.assert_allclose(stored["image_embeddings"], direct, rtol=0, atol=1e-5)
+        texts = encoder.encode_text([caption for item in items for caption in item["caption"]])
+        np.testing.assert_allclose(stored["text_embeddings"], texts, rtol=0, atol=1e-5)
     capsys.readouterr()
     assert main(["inspect", ours]) == 0
     page = capsys.readouterr().out

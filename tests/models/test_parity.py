@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from rococo_jax.checkpoints import convert, save_model
-from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.encoders import load_model
 from rococo_jax.runtime import make_mesh
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
@@ -69,8 +69,13 @@ def test_clip_gives_the_reference_vectors(case, tmp_path):
     ours = converted(reference, tmp_path / "theirs")
     if case == "quick_gelu":  # through the whole path: written, loaded
         mesh = make_mesh(jax.devices()[:1])
-        save_model(tmp_path / "ours", Encoder(*convert(tmp_path / "theirs"), mesh=mesh))
-        ours = load_model(tmp_path / "ours", mesh=mesh).model
+        direct = load_model(tmp_path / "theirs", mesh=mesh)
+        save_model(tmp_path / "ours", direct)
+        loaded = load_model(tmp_path / "ours", mesh=mesh)
+        assert loaded.provenance["weights_sha256"] == direct.provenance["weights_sha256"]
+        assert loaded.provenance["format"] == "huggingface" and loaded.tokenizer is None
+        assert loaded.preprocessing == direct.preprocessing
+        ours = loaded.model
     end = reference.config.text_config.eos_token_id
     legacy = case == "legacy_end_of_text_id"
     ids, mask = random_texts(13, 98 if end == 2 else 99, 98 if legacy else end, padding=1)

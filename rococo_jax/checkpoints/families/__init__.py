@@ -26,9 +26,9 @@ FAMILIES: dict[str, Family] = {
 _NAFLEX = ("siglip2", "siglip2_vision_model", "siglip2_text_model")
 
 
-def family_of_config(config: Any, path: Path) -> Family:
+def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
     """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
-    kind = config.get("model_type") if isinstance(config, Mapping) else None
+    kind = config.get("model_type")
     if kind in _NAFLEX:
         found = f"{kind!r}, SigLIP 2 in its NaFlex form, whose grid of patches follows the shape of each image"
         raise InputError(path, "model_type", found, "a SigLIP 2 of a fixed size, whose model_type is siglip")
@@ -37,7 +37,9 @@ def family_of_config(config: Any, path: Path) -> Family:
     return FAMILIES[kind]
 
 
-def spec_from_config(config: Any, path: Path, names: Collection[str], pooling: str | None = None) -> ModelSpec:
+def spec_from_config(
+    config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None = None
+) -> ModelSpec:
     """The spec of a checkpoint; see `Family.spec_from_config`."""
     return family_of_config(config, path).spec_from_config(config, path, names, pooling)
 

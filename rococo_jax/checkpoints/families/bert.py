@@ -25,7 +25,7 @@ from rococo_jax.checkpoints.tensors import (
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
-from rococo_jax.storage import read_json, write_json
+from rococo_jax.storage import read_json, read_json_object, write_json
 
 SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
@@ -176,12 +176,10 @@ def sentence_pooling(folder: Path) -> str | None:
     path = folder / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
     if not path.is_file():
         return None
-    config = read_json(path, "a pooling configuration")
-    modes: list[str] = []
-    if isinstance(config, dict):  # `pooling_mode` of newer releases, else the flags that are true
-        flag = "pooling_mode_"
-        named, flags = config.get("pooling_mode"), [k for k, v in config.items() if k.startswith(flag) and v is True]
-        modes = [named] if isinstance(named, str) else [key.removeprefix(flag) for key in flags]
+    config, flag = read_json_object(path, "a pooling configuration"), "pooling_mode_"
+    named, flags = config.get("pooling_mode"), [k for k, v in config.items() if k.startswith(flag) and v is True]
+    # `pooling_mode` of newer releases, else the flags that are true
+    modes = [named] if isinstance(named, str) else [key.removeprefix(flag) for key in flags]
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise InputError(path, "pooling", ", ".join(modes) or "none", "either cls or mean")
     return _POOLINGS[modes[0]]
@@ -210,7 +208,7 @@ def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.nd
     if path is None:
         return HeadSpec(), {}
     dense = folder / path
-    config = read_json(dense / "config.json", "a dense module")
+    config = read_json_object(dense / "config.json", "a dense module")
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation != _IDENTITY:
         raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)

@@ -91,8 +91,7 @@ class Blip(Family):
         return notes
 
     def processor_settings(self, config: Any) -> Any:
-        kind = {"image_processor_type": self.processor["image_processor_type"]}
-        return {**self.processor, **config, **kind} if isinstance(config, dict) else config
+        return {**self.processor, **config, "image_processor_type": self.processor["image_processor_type"]}
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         return BERT.read_tokenizer(source, {**config, "model_type": "bert"})

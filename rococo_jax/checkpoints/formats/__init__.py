@@ -22,7 +22,7 @@ from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES
 from rococo_jax.errors import InputError
-from rococo_jax.storage import read_json
+from rococo_jax.storage import read_json_object
 
 _READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
     "huggingface": read_huggingface,
@@ -105,6 +105,5 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
 
 def _is_known_huggingface(folder: Path, local: bool) -> bool:
     """Whether `config.json` beside an open_clip configuration is of a model that `transformers` reads, weights too."""
-    config = read_json(folder / "config.json", "a Hugging Face config.json")
-    known = isinstance(config, dict) and config.get("model_type") in FAMILIES
+    known = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type") in FAMILIES
     return known and (not local or any(any(folder.glob(pattern)) for pattern in WEIGHT_FILES))

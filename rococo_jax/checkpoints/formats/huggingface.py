@@ -20,7 +20,7 @@ from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_f
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
-    HasModelParts,
+    HasNamedParts,
     assemble_parts,
     hash_parameters,
     parameters_of,
@@ -30,7 +30,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import positions_on_grid
-from rococo_jax.storage import atomic_directory, check_free_space, read_json, read_json_object, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
@@ -44,7 +44,7 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     """
     folder = find_folder(source, _FILES)
     path = folder / "config.json"
-    config = read_json(path, "a Hugging Face config.json")
+    config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
     spec, parameters = family.read(folder, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
@@ -71,7 +71,7 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
     return Preprocessing.from_huggingface(family.processor).with_image_size(image_size), "the family's default"
 
 
-def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
+def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     """Write the folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the family's name.
 
     A model that is used at another size than it was stored for gets its position embeddings interpolated, unless
@@ -80,7 +80,7 @@ def export_huggingface(encoder: HasModelParts, out: str | os.PathLike) -> str:
     Raises:
         InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    out, spec, name = Path(out), encoder.model.spec, encoder.name
     family = family_of_spec(spec, name)
     parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
     if spec.vision is not None and spec.vision.position_grid is not None and not family.interpolates_positions:
@@ -128,7 +128,7 @@ def _first_difference(spec: ModelSpec, back: ModelSpec, family: Family) -> tuple
 
 
 def refuse_another_model(
-    read_back: Checkpoint, encoder: HasModelParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
+    read_back: Checkpoint, encoder: HasNamedParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
 ) -> None:
     """Raises InputError where an export that was read back differs from the model that was exported."""
     back = assemble_parts(read_back)
@@ -140,4 +140,4 @@ def refuse_another_model(
     }
     if wrong := [what for what, agrees in same.items() if not agrees]:
         found = f"{', '.join(wrong)} that would not come back the same"
-        raise InputError(getattr(encoder, "name", "model"), "export", found, wanted)
+        raise InputError(encoder.name, "export", found, wanted)

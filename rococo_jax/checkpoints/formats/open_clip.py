@@ -28,7 +28,7 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, HasModelParts, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, HasNamedParts, parameter_shapes, parameters_of
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Tensors,
@@ -42,7 +42,7 @@ from rococo_jax.data.tokenizers import Tokenizer, with_padded_end
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
-from rococo_jax.storage import atomic_directory, check_free_space, read_json, write_json
+from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 CONFIG = "open_clip_config.json"
 _SAFETENSORS = ("open_clip_model.safetensors", "model.safetensors")
@@ -58,8 +58,8 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     """
     folder = folder or find_folder(source, _FILES)
     path = folder / CONFIG
-    config = read_json(path, "an open_clip configuration")
-    model = config.get("model_cfg", config) if isinstance(config, Mapping) else None
+    config = read_json_object(path, "an open_clip configuration")
+    model = config.get("model_cfg", config)
     if not isinstance(model, Mapping) or not all(isinstance(model.get(k), Mapping) for k in ("vision_cfg", "text_cfg")):
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
     hf_config = _hf_config(model["text_cfg"], path)
@@ -142,10 +142,9 @@ def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
             found = f"{name}, whose config.json cannot be read ({first_line(error)})"
             wanted = "a name on the hub that can be reached, or a folder"
             raise InputError(path, "text_cfg.hf_model_name", found, wanted) from None
-    config = read_json(folder / "config.json", "the configuration of a text tower")
-    if not isinstance(config, Mapping) or config.get("model_type") not in TEXT_FAMILIES:
-        found = config.get("model_type") if isinstance(config, Mapping) else type(config).__name__
-        raise InputError(folder / "config.json", "model_type", repr(found), f"one of {', '.join(TEXT_FAMILIES)}")
+    config = read_json_object(folder / "config.json", "the configuration of a text tower")
+    if (kind := config.get("model_type")) not in TEXT_FAMILIES:
+        raise InputError(folder / "config.json", "model_type", repr(kind), f"one of {', '.join(TEXT_FAMILIES)}")
     return config
 
 
@@ -200,7 +199,7 @@ def _tokenizer(
     return choose_tokenizer(source, requested, folder, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
-def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:
+def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     """Write `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns `open_clip`.
 
     The export is exact, or refused. The form can express what Hugging Face's cannot: ResNets, averaged patches, layer
@@ -209,7 +208,7 @@ def export_open_clip(encoder: HasModelParts, out: str | os.PathLike) -> str:
     Raises:
         InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, spec, name = Path(out), encoder.model.spec, getattr(encoder, "name", "model")
+    out, spec, name = Path(out), encoder.model.spec, encoder.name
     config = {"model_cfg": model_config(spec, name)}
     if encoder.preprocessing is not None:
         config["preprocess_cfg"] = preprocess_config(encoder.preprocessing, name)
