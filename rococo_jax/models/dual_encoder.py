@@ -185,7 +185,8 @@ def abstract_model(spec: ModelSpec, dtype: str = "float32") -> tuple[Any, Any]:
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
     """Numbers held by each part of a model: `vision`, `text`, `vision_head`, `text_head`, `logits`, `matching`."""
     counts: dict[str, int] = {}
-    for path, leaf in abstract_model(spec)[1].filter(nnx.Param).flat_state():
-        part = "logits" if path[0].startswith("logit_") else path[0]
-        counts[part] = counts.get(part, 0) + math.prod(leaf.shape)
+    parameters = nnx.to_pure_dict(nnx.filter_state(abstract_model(spec)[1], nnx.Param))
+    for name, part in parameters.items():
+        name = "logits" if name.startswith("logit_") else name
+        counts[name] = counts.get(name, 0) + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(part))
     return counts

@@ -15,6 +15,7 @@ from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.tiny import random_captions
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def pictures():
 
 
 def assert_alike(theirs, ours, pictures):
-    captions = random_captions(7)
+    captions = random_captions(7, longest=3)
     for method, items in (("encode_image", pictures), ("encode_text", captions)):
         # float32 in two frameworks: products in another order.
         np.testing.assert_allclose(getattr(theirs, method)(items), getattr(ours, method)(items), atol=1e-5)

@@ -19,7 +19,7 @@ def encoder():
 
 
 def test_only_new_items_are_computed(encoder, tmp_path):
-    captions = sorted(set(random_captions(60, seed=3)))
+    captions = sorted(set(random_captions(60, seed=3, longest=3)))
     first, second = captions[:40], captions[20:]
     plain = embed_texts(encoder, captions, EmbeddingCache(None))
     cache = EmbeddingCache(tmp_path)
@@ -37,7 +37,7 @@ def test_only_new_items_are_computed(encoder, tmp_path):
 
 
 def test_another_model_finds_nothing(encoder, tmp_path):
-    captions = random_captions(10, seed=4)
+    captions = random_captions(10, seed=4, longest=3)
     embed_texts(encoder, captions, EmbeddingCache(tmp_path))
     cache = EmbeddingCache(tmp_path)
     embed_texts(tiny_encoder(1), captions[:5], cache)
@@ -45,7 +45,7 @@ def test_another_model_finds_nothing(encoder, tmp_path):
 
 
 def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
-    captions = sorted(set(random_captions(12, seed=5)))
+    captions = sorted(set(random_captions(12, seed=5, longest=3)))
     expected = embed_texts(encoder, captions, EmbeddingCache(tmp_path))
     for path in tmp_path.rglob("*.npy"):
         path.write_bytes(path.read_bytes()[:40])
@@ -95,7 +95,7 @@ class Drawn:
 
 
 def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
-    encoder, images, captions = tiny_encoder(), Drawn(40), random_captions(20)
+    encoder, images, captions = tiny_encoder(), Drawn(40), random_captions(20, longest=3)
 
     def texts_then_images(*rest):
         assert images.begun.wait(20)

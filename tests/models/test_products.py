@@ -21,6 +21,7 @@ from rococo_jax.runtime import AXES, make_mesh
 from tests.support.random_inputs import random_texts
 from tests.support.tiny import drawn_parameters
 
+pytestmark = pytest.mark.quick
 ROWS = 29
 VIT = VisionSpec(
     image_size=32, patch_size=8, width=24, layers=2, heads=3, mlp_width=40, activation="gelu", norm_eps=1e-5,
@@ -124,10 +125,9 @@ def test_bfloat16_gradients_do_not_depend_on_the_number_of_devices(name):
                                       "bfloat16"))  # fmt: skip
 
     expected = gradients(1)
-    for devices in (2, 8):
-        for path, gradient in gradients(devices).items():
-            scale = max(np.abs(expected[path]).max(), 1e-8)
-            np.testing.assert_allclose(gradient, expected[path], rtol=0, atol=1e-3 * scale, err_msg=path)
+    for path, gradient in gradients(8).items():
+        scale = max(np.abs(expected[path]).max(), 1e-8)
+        np.testing.assert_allclose(gradient, expected[path], rtol=0, atol=1e-3 * scale, err_msg=path)
 
 
 @pytest.mark.parametrize("shape", [(3200, 8), (64, 50, 8)])

@@ -16,6 +16,7 @@ from rococo_jax.models.resnet import Bottleneck
 from tests.support.random_inputs import random_pixels
 from tests.support.tiny import drawn_parameters
 
+pytestmark = pytest.mark.quick
 VISION = ResNetSpec(image_size=64, width=8, stage_layers=(1, 1, 3, 1), heads=4)
 SPEC = ModelSpec(VISION, None, HeadSpec("linear", 16, bias=True))
 

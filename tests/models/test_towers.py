@@ -17,6 +17,7 @@ from rococo_jax.models.vision import bicubic_matrix, positions_on_grid
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.tiny import drawn_parameters
 
+pytestmark = pytest.mark.quick
 VISION = VisionSpec(
     image_size=30, patch_size=10, width=24, layers=3, heads=3, mlp_width=40, activation="gelu", norm_eps=1e-5,
     class_token=True, patch_bias=True, norm_before_blocks=False, layer_scale=True, pooling="cls+mean",
