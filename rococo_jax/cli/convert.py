@@ -55,7 +55,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.checkpoints import convert, save_model
     from rococo_jax.encoders import Encoder, load_model
-    from rococo_jax.encoders.run_checkpoints import find_checkpoint
+    from rococo_jax.encoders.loading import find_checkpoint
     from rococo_jax.runtime import make_mesh
 
     mesh = make_mesh(_first_device())

@@ -1,14 +1,23 @@
-"""`load_model`: any model by its name, ready to encode."""
+"""`load_model`: any model by its name, ready to encode; checkpoints of `rococo train` among them.
+
+RUN/checkpoints/STEP/state    the trained parameters, and their average, which is the model where there is one
+RUN/origin                    what all of a run have in common: a model directory without parameters
+
+Names are `RUN/checkpoints/STEP`, `RUN@STEP`, `RUN@latest` and `RUN@best`. Frozen parameters are those of the model that
+the run started from.
+"""
 
 import dataclasses
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from rococo_jax.checkpoints.hub import demo_folder
@@ -16,6 +25,7 @@ from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
     TOKENIZER_FILE,
+    quiet_orbax,
     read_description,
     restore_parameters,
 )
@@ -23,6 +33,8 @@ from rococo_jax.checkpoints.parameters import (
     build_model,
     check_parameters,
     check_tokenizer,
+    hash_parameters,
+    parameter_shapes,
     parameters_of,
     with_image_size,
 )
@@ -34,9 +46,13 @@ from rococo_jax.encoders.adapters import is_adapted, load_adapted
 from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
-from rococo_jax.encoders.run_checkpoints import find_checkpoint, read_checkpoint
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
 from rococo_jax.storage import is_url
+
+CHECKPOINTS, ORIGIN = "checkpoints", "origin"
+_STATE = "state"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +133,7 @@ def load_model(
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
         return _described(folder, provenance, parameters, folder.resolve().name, mesh, dtype, image_size)
     if (checkpoint := find_checkpoint(folder)) is not None:
-        parts = read_checkpoint(checkpoint, mesh, lambda start: parameters_of(load_model(start, mesh=mesh).model))
+        parts = _read_checkpoint(checkpoint, mesh)
         name = f"{checkpoint.resolve().parent.parent.name}@{checkpoint.name}"
         return _described(*parts, name, mesh, dtype, image_size)
     from rococo_jax.checkpoints.formats import convert
@@ -156,3 +172,86 @@ def _described(
     encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
     return encoder
+
+
+def find_checkpoint(source: str | os.PathLike) -> Path | None:
+    """The folder of the checkpoint that `source` names, or None where it names none.
+
+    Raises:
+        InputError: the run is there, and no such checkpoint.
+    """
+    path = Path(source)
+    if path.name.isdecimal() and path.parent.name == CHECKPOINTS and (path / _STATE).is_dir():
+        return path
+    run, at, which = str(source).rpartition("@")
+    folder = Path(run) / CHECKPOINTS
+    if not at or not run or not folder.is_dir():
+        return None
+    steps = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal() and (each / _STATE).is_dir())
+    scores = {step: score for step in steps if (score := _score(folder / str(step))) is not None}
+    if which == "best" and scores:
+        return folder / str(max(scores, key=lambda step: (scores[step], step)))
+    if which == "latest" and steps:
+        return folder / str(steps[-1])
+    if which.isdecimal() and int(which) in steps:
+        return folder / which
+    known = [*(["latest"] if steps else []), *(["best"] if scores else []), *map(str, steps)]
+    wanted = f"one of {', '.join(known)}" if known else "a run that has saved one"
+    raise InputError(run, "checkpoint", repr(which), wanted)
+
+
+def _score(folder: Path) -> float | None:
+    """The score of the evaluation at a checkpoint."""
+    try:
+        return float(json.loads((folder / "metrics" / "metrics").read_text())["score"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], dict[str, jax.Array]]:
+    """The folder of the description of a checkpoint's model, its provenance, and its parameters, placed on the mesh.
+
+    Raises:
+        InputError: something is missing or does not fit.
+    """
+    origin = folder.parent.parent / ORIGIN
+    spec, description = read_description(origin)
+    shapes = parameter_shapes(spec)
+
+    def place(name: str) -> NamedSharding:
+        return sharding_of(name, shapes[name], mesh)
+
+    trained = _trained_parameters((folder / _STATE).absolute(), place)
+    if unknown := sorted(trained.keys() - shapes.keys()):
+        raise InputError(folder, "parameters", unknown[0], f"those that the spec in {origin / MODEL_FILE} asks for")
+    parameters = dict(trained)
+    missing = [name for name, shape in shapes.items() if name not in trained or trained[name].shape != shape]
+    provenance = dict(description["provenance"])
+    if missing:
+        start = parameters_of(load_model(provenance["trained"]["config"]["init.model"], mesh=mesh).model)
+        for name in missing:
+            whole = start[name]
+            if name in trained:  # the first blocks of the stack were frozen
+                whole = jnp.concatenate([whole[: len(whole) - len(trained[name])], trained[name]])
+            parameters[name] = jax.device_put(whole, place(name))
+    provenance["trained"] = {**provenance["trained"], "step": int(folder.name)}
+    if not mesh.is_multi_process:
+        provenance["weights_sha256"] = hash_parameters(parameters)
+    return origin, provenance, parameters
+
+
+def _trained_parameters(path: Path, place: Callable[[str], NamedSharding]) -> dict[str, jax.Array]:
+    """The average of the parameters, or they themselves."""
+    try:
+        with quiet_orbax(), ocp.PyTreeCheckpointer() as checkpointer:
+            stored = checkpointer.metadata(path).item_metadata
+            part = "average" if stored["average"] else "parameters"
+            wanted = {
+                name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(name))
+                for name, leaf in stored[part].items()
+            }
+            how = ocp.checkpoint_utils.construct_restore_args({part: wanted})
+            args = ocp.args.PyTreeRestore({part: wanted}, restore_args=how, partial_restore=True)
+            return checkpointer.restore(path, args)[part]
+    except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
+        raise InputError(path, "state", first_line(error), "a checkpoint that Orbax can read") from None

@@ -29,7 +29,7 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.pair_source import PairSource, content_sample
 from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.run_checkpoints import CHECKPOINTS, ORIGIN
+from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN
 from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
