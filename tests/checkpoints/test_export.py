@@ -181,9 +181,9 @@ def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        (changed("vision_head", hidden=8), "vision_head"),
+        (changed("vision_head", hidden=8), "vision_head.hidden"),
         (changed("vision", pooling="cls+mean"), "vision.pooling"),
-        (changed("vision", activation="gelu"), "activation"),
+        (changed("vision", activation="gelu"), "vision.activation"),
         (changed("vision", position_grid=9), "vision.position_grid"),
         (tiny_spec(attention="masked"), "towers"),
     ],

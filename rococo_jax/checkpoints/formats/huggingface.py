@@ -86,8 +86,12 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     if spec.vision is not None and spec.vision.position_grid is not None and not family.interpolates_positions:
         spec, parameters = _interpolated(spec, parameters)
     config = {**family.config(spec), "dtype": "float32"}
-    if lost := _first_difference(spec, family.spec_of_export(config, spec, Path(name)), family):
-        raise InputError(name, *lost)
+    back = family.spec_of_export(config, spec, Path(name))
+    if back.vision is not None and family.interpolates_positions:
+        # Its size is that of the stored positions; the image processor tells at which size it is used.
+        sizes = {"image_size": spec.vision.image_size, "position_grid": spec.vision.position_grid}
+        back = dataclasses.replace(back, vision=dataclasses.replace(back.vision, **sizes))
+    refuse_another_spec(back, spec, name, f"only what the Hugging Face form of {family.name} can express")
     tensors = write_tensors(parameters, family.table(spec, *family.export_prefixes(spec)))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
@@ -110,21 +114,17 @@ def _interpolated(spec: ModelSpec, parameters: dict[str, np.ndarray]) -> tuple[M
     return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
 
 
-def _first_difference(spec: ModelSpec, back: ModelSpec, family: Family) -> tuple[str, str, str] | None:
-    """(field, what the spec has, what the family's files can express), or None where nothing is lost."""
+def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:
+    """Raises InputError, which names the field, where the spec that an export would be read `back` with differs."""
     for part in ("vision_head", "text_head", "vision", "text", "logit_bias"):
         ours, theirs = getattr(spec, part), getattr(back, part)
-        if part == "vision" and family.interpolates_positions:
-            # Its size is that of the stored positions; the image processor tells at which size it is used.
-            ours, theirs = (dataclasses.replace(each, image_size=1, position_grid=None) for each in (ours, theirs))
         if ours == theirs:
             continue
-        wanted = f"only what the Hugging Face form of {family.name} can express"
         if not dataclasses.is_dataclass(ours) or not dataclasses.is_dataclass(theirs):
-            return part, repr(ours), f"{theirs!r}: {wanted}"
-        name = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
-        return f"{part}.{name}", repr(getattr(ours, name)), f"{getattr(theirs, name)!r}: {wanted}"
-    return None
+            raise InputError(name, part, repr(ours), f"{theirs!r}: {wanted}")
+        field = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
+        found, expressed = repr(getattr(ours, field)), repr(getattr(theirs, field))
+        raise InputError(name, f"{part}.{field}", found, f"{expressed}: {wanted}")
 
 
 def refuse_another_model(

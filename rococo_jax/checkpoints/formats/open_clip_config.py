@@ -4,7 +4,6 @@ Defaults are those of open_clip's `CLIPVisionCfg` and `CLIPTextCfg`. A field tha
 cannot follow here is refused, and so is a field that is not known. timm's image towers are in `timm_towers`.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
 from rococo_jax.checkpoints.families.nllb import NLLB
+from rococo_jax.checkpoints.formats.huggingface import refuse_another_spec
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.models import ConvNextSpec, HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
 
 _VISION = {
@@ -192,44 +192,26 @@ def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSp
 
 
 def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
-    """`model_cfg`. Raises InputError where the model is none of open_clip's own towers."""
+    """`model_cfg`. Raises InputError where the model is none of open_clip's own towers, or has what the form lacks."""
     vision, text = spec.vision, spec.text
-    if vision is None or text is None or text.attention != "causal":
-        raise InputError(name, "towers", "one alone, or a text tower that is not CLIP's", EXPRESSIBLE)
-    resnet = isinstance(vision, ResNetSpec)
-    if isinstance(vision, ConvNextSpec):
-        raise InputError(name, "vision", "a ConvNeXt", EXPRESSIBLE)
-    if vision.position_grid is not None:
-        raise InputError(name, "vision.position_grid", vision.position_grid, f"null: {EXPRESSIBLE}")
-    if newer := [f"{part.what}.{field}" for part in (vision, text) for field in part.newer_fields]:
-        raise InputError(name, newer[0], "a part that few towers have", EXPRESSIBLE)
-    if not resnet and (vision.patch_bias or not vision.class_token or vision.gated_mlp):
-        raise InputError(name, "vision", "patches with biases, no class token, or gated MLPs", EXPRESSIBLE)
-    activations = {text.activation} | (set() if resnet else {vision.activation})
-    if len(activations) > 1 or not activations <= {"quick_gelu", "gelu"}:
-        raise InputError(
-            name, "activation", ", ".join(sorted(activations)), f"quick_gelu or gelu in both: {EXPRESSIBLE}"
-        )
-    heads = HeadSpec("linear", spec.dim, bias=resnet), HeadSpec("linear", spec.dim, bias=spec.text_head.bias)
-    for part, wanted in zip(("vision_head", "text_head"), heads, strict=True):
-        if getattr(spec, part) != wanted:
-            raise InputError(name, part, json.dumps(getattr(spec, part).to_json()), f"an affine map: {EXPRESSIBLE}")
-    config: dict[str, Any] = {"embed_dim": spec.dim, "quick_gelu": activations == {"quick_gelu"}}
+    if text is None or text.attention != "causal" or not isinstance(vision, VisionSpec | ResNetSpec):
+        raise InputError(name, "towers", "one alone, or one that is none of open_clip's own", EXPRESSIBLE)
+    config: dict[str, Any] = {"embed_dim": spec.dim, "quick_gelu": text.activation == "quick_gelu"}
     if text.pooling == "first_eos" or spec.text_head.bias:
         config["custom_text"] = True
     if spec.logit_bias:
         config["init_logit_bias"] = -10.0
-    return {**config, "vision_cfg": _vision_config(vision, name), "text_cfg": _text_config(spec, text)}
+    config |= {"vision_cfg": _vision_config(vision), "text_cfg": _text_config(spec, text)}
+    activation = "quick_gelu" if config["quick_gelu"] else "gelu"
+    back = spec_from_open_clip(config, Path(name), Tensors(Path(name), {}, dict), lambda: activation, None)
+    refuse_another_spec(back, spec, name, EXPRESSIBLE)
+    return config
 
 
-def _vision_config(spec: VisionSpec | ResNetSpec, name: str) -> dict[str, Any]:
+def _vision_config(spec: VisionSpec | ResNetSpec) -> dict[str, Any]:
     if isinstance(spec, ResNetSpec):
-        head_width = spec.features // spec.heads
-        layers = list(spec.stage_layers)
+        head_width, layers = spec.features // spec.heads, list(spec.stage_layers)
         return {"image_size": spec.image_size, "layers": layers, "width": spec.width, "head_width": head_width}
-    poolings = {"cls": "tok", "mean": "avg"}
-    if spec.pooling not in poolings:
-        raise InputError(name, "vision.pooling", spec.pooling, f"cls or mean: {EXPRESSIBLE}")
     config = {
         "image_size": spec.image_size,
         "layers": spec.layers,
@@ -237,7 +219,7 @@ def _vision_config(spec: VisionSpec | ResNetSpec, name: str) -> dict[str, Any]:
         "head_width": spec.width // spec.heads,
         "mlp_ratio": spec.mlp_width / spec.width,
         "patch_size": spec.patch_size,
-        "pool_type": poolings[spec.pooling],
+        "pool_type": "avg" if spec.pooling == "mean" else "tok",
         "no_ln_pre": not spec.norm_before_blocks,
         "norm_kwargs": {"eps": spec.norm_eps},
     }
