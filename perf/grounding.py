@@ -9,6 +9,7 @@ own, twice, since the first one compiles; the fastest of the repeats counts. Oth
 elapsed time. `--one-task`: one altered image-to-text task alone (`cpu_seconds_of_scores` is its ranking).
 """
 
+import argparse
 import dataclasses
 import json
 import os

@@ -9,6 +9,7 @@ One chip of `--topology`, bfloat16 towers, `--rows` images (and texts of 32 toke
 without a fused implementation; `fused` is what `rococo_jax.models.attention.fused_attention` chooses.
 """
 
+import argparse
 import json
 import os
 import sys
