@@ -29,7 +29,7 @@ from tests.support.processes import run_lines
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
 # More than one part of the embedding cache, so that there is work to share.
-IMAGES = 520
+IMAGES = 260
 TIMEOUT = 40
 
 

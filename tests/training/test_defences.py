@@ -1,70 +1,37 @@
 """Every term against altered captions in one run, balanced captions, pools of hard positives, and what stays put."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.training import run
-from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.init import interpolated, starting_encoder
 from rococo_jax.training.optimizer import pull_to_start
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny_runs import (
+    CAPTIONS,
+    FEATURES_ALONE,
+    changed,
+    metrics_of,
+    tiny_config,
+    trained_parameters,
+    write_material,
+)
 
 pytestmark = pytest.mark.usefixtures("one_device")
-CAPTIONS = (
-    "a red dog sits on the house",
-    "two men and a cat in a boat",
-    "the woman runs near a big tree",
-    "a blue car near the small house",
-    "a man and his dog on a ball",
-    "a dog near a car",
-    "a cat near a tree",
-)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "images").mkdir()
-    rng = np.random.default_rng(0)
-    items = []
-    for number in range(16):
-        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": list(CAPTIONS[number % 5 :][:3])})
-    (folder / "captions.json").write_text(json.dumps(items))
-    save_model(folder / "start", tiny_encoder(name="start"))
-    return folder
+    captions = (*CAPTIONS, "a dog near a car", "a cat near a tree")
+    return write_material(tmp_path_factory.mktemp("data"), [captions[n % 5 :][:3] for n in range(16)], size=(40, 48))
 
 
 @pytest.fixture(scope="module")
 def config(folder):
-    config = default_config()
-    config.steps, config.batch_size = 3, 8
-    config.init.model, config.data.images = str(folder / "start"), str(folder / "images")
-    config.data.captions = str(folder / "captions.json")
-    config.train.vision = config.train.text = "none"
-    config.data.cached_features = True
-    config.log.every, config.log.tensorboard = 1, False
-    return config
-
-
-def changed(config, **values):
-    config = config.copy_and_resolve_references()
-    config.update_from_flattened_dict({key.replace("__", "."): value for key, value in values.items()})
-    check_config(config)
-    return config
-
-
-def metrics_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return tiny_config(folder, steps=3, batch_size=8, **FEATURES_ALONE)
 
 
 def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, config, tmp_path):
@@ -86,7 +53,7 @@ def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, 
     total = first["contrastive"] + sum(weight * parts[name] for name, weight in weights.items())
     np.testing.assert_allclose(first["loss"], total, rtol=1e-5)
     # Of the heads the text's alone is trained, as LABCLIP does.
-    before, after = (parameters_of(load_model(path).model) for path in (folder / "start", done.model))
+    before, after = (trained_parameters(path) for path in (folder / "start", done.model))
     moved = {path.split(".")[0] for path, array in before.items() if not np.array_equal(array, after[path])}
     assert moved == {"text_head", "logit_scale"}
 
@@ -106,9 +73,9 @@ def test_models_between_two_models(folder, config, tmp_path, capsys):
     assert (
         main(["interpolate", start, str(done.model), "--weight", "0,0.25,1", "--out", str(tmp_path / "between")]) == 0
     )
-    ends = [parameters_of(load_model(path).model) for path in (start, done.model)]
+    ends = [trained_parameters(path) for path in (start, done.model)]
     for weight in (0, 0.25, 1):
-        found = parameters_of(load_model(tmp_path / "between" / f"weight_{weight}").model)
+        found = trained_parameters(tmp_path / "between" / f"weight_{weight}")
         for path, array in found.items():
             np.testing.assert_array_equal(
                 array, np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]

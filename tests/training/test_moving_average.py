@@ -1,22 +1,17 @@
 """The moving average of parameters against those of NumPy and optax: debiased, evaluated, saved, resumed bit by bit."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
-from rococo_jax.runtime import make_mesh
-from rococo_jax.training.config import default_config
 from rococo_jax.training.optimizer import moving_average
 from rococo_jax.training.run import train
-from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny import random_captions
+from tests.support.tiny_runs import FEATURES_ALONE, Stopped, mesh_of, stop_after, tiny_config, write_material
 
 IMAGES, STEPS = 8, 6
 
@@ -65,35 +60,20 @@ def test_nothing_of_the_starting_parameters_stays(updates):
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """Heads on features of frozen towers, which take a second."""
-    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    (folder / "images").mkdir()
-    items = []
-    for number in range(IMAGES):
-        Image.fromarray(random.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / "images" / f"{number}.png")
-        items.append({"image": f"{number}.png", "caption": random_captions(3, seed=number, longest=6)})
-    (folder / "captions.json").write_text(json.dumps(items))
-    save_model(folder / "start", tiny_encoder(name="start"))
-    config = default_config()
-    config.steps, config.batch_size, config.ema = STEPS, IMAGES, 0.8
-    config.init.model, config.data.images = str(folder / "start"), str(folder / "images")
-    config.data.captions, config.data.cached_features = str(folder / "captions.json"), True
-    config.train.vision = config.train.text = "none"
-    config.optimizer.learning_rate, config.optimizer.warmup_fraction = 0.1, 0.0
-    config.log.tensorboard, config.log.every, config.eval.every = False, 1, 2
-    config.checkpoint.every, config.checkpoint.keep_every = 3, 3
-    return config
+    captions = [random_captions(3, seed=number, longest=6) for number in range(IMAGES)]
+    return tiny_config(
+        write_material(tmp_path_factory.mktemp("data"), captions), steps=STEPS, batch_size=IMAGES, ema=0.8,
+        optimizer__learning_rate=0.1, optimizer__warmup_fraction=0.0, eval__every=2, checkpoint__every=3,
+        checkpoint__keep_every=3, **FEATURES_ALONE,
+    )  # fmt: skip
 
 
 def kernel_of(encoder) -> np.ndarray:
     return np.asarray(parameters_of(encoder.model)["text_head.kernel"])
 
 
-class Cut(Exception):
-    """Ends a run as a machine that is lost does."""
-
-
 def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_its_bits(config, tmp_path):
-    evaluated, history, mesh = [], [], make_mesh(jax.devices()[:1])
+    evaluated, history, mesh = [], [], mesh_of(1)
 
     def evaluate(encoder):
         evaluated.append(kernel_of(encoder))
@@ -112,12 +92,8 @@ def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_i
                              strict=True):  # fmt: skip
         np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
 
-    def cut(done, state):
-        if done == 5:
-            raise Cut
-
-    with pytest.raises(Cut):
-        train(config, tmp_path / "cut", mesh=mesh, on_step=cut)
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "cut", mesh=mesh, on_step=stop_after(5))
     again = train(config, tmp_path / "cut", mesh=mesh)
     assert again.resumed_from == 3
     np.testing.assert_array_equal(kernel_of(load_model(again.model)), kernel_of(load_model(done.model)))

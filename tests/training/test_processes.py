@@ -1,7 +1,7 @@
 """Several real processes on one machine through `jax.distributed` train as one process with as many devices does."""
 
-import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,29 +9,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
 from tests.support.paths import CHECKOUT
 from tests.support.processes import run_lines
-from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny import random_captions
+from tests.support.tiny_runs import metrics_of, trained_parameters, write_material
 
 STEPS = 4
+# More than one part of images for each process, and a last round in which process 1 has none.
+IMAGES, IMAGES_PER_RUN = 40, 16
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "images").mkdir()
-    rng = np.random.default_rng(1)
-    items = []
-    for number in range(20):
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": random_captions(3, seed=number)})
-    (folder / "captions.json").write_text(json.dumps(items))
-    save_model(folder / "start", tiny_encoder(name="start"))
+    """Captions to train on, a model to start from, and a retrieval benchmark and classes in the documented layout."""
+    # They get longer, so that processes have texts of other lengths.
+    captions = [random_captions(5, seed=number, longest=3 + number // 2) for number in range(IMAGES)]
+    folder = write_material(tmp_path_factory.mktemp("data"), captions)
+    for place in ("coco", "cifar10/images", "rococo/annotations"):
+        (folder / place).mkdir(parents=True)
+    (folder / "coco" / "images").symlink_to(folder / "images")
+    shutil.copy(folder / "captions.json", folder / "rococo" / "annotations" / "coco_karpathy_test.json")
+    for number, path in enumerate(sorted((folder / "images").iterdir())):
+        (folder / "cifar10" / "images" / ("cat", "dog")[number % 2]).mkdir(exist_ok=True)
+        shutil.copy(path, folder / "cifar10" / "images" / ("cat", "dog")[number % 2])
     return folder
 
 
@@ -79,48 +81,80 @@ def finish(*processes: subprocess.Popen) -> None:
 
 
 def losses(workdir: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in metrics_of(workdir)]
 
 
 SHARDED = """
+import json
 import types
+from pathlib import Path
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from rococo_jax import storage
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.encoders import load_model
-from rococo_jax.errors import InputError
-from rococo_jax.runtime import make_mesh
+from rococo_jax.encoders import embedding, load_model
+from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
-from rococo_jax.training.config import default_config
-from rococo_jax.training.run import train
-import jax
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training import run
+from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
-folder = {folder!r}
-config = default_config()
-config.init.model, config.data.images = folder + "/start", folder + "/images"
-config.data.captions, config.log.tensorboard = folder + "/captions.json", False
+embedding.IMAGES_PER_RUN, embedding._PARTS_PER_ROUND = {images_per_run}, 1
+folder = Path({folder!r})
 # Frozen towers, so that little is compiled; both parts of the parameters are sharded.
-config.train.vision = config.train.text = "none"
-config.steps, config.batch_size, config.fsdp, config.log.every = 9, 8, 2, 1
-scores, states = [], []
+settings = dict(train__vision="none", train__text="none", steps=9, batch_size=8, fsdp=2, checkpoint__every=100)
+settings |= dict(eval__data=str(folder), eval__benchmarks="rococo,cifar10", eval__templates="1")
+config = tiny_config(folder, **settings)
+ask = make_evaluation(config.eval, keep=False)
+gathered, sizes, scores, states = [], [], [], []
+original, make_step, steps = multihost_utils.process_allgather, run.make_step, []
+
+def spy(array, **options):
+    gathered.append(np.shape(array))
+    return original(array, **options)
+
+def made_once(*given):
+    steps[:] = steps or [make_step(*given)]
+    return steps[0]
 
 def evaluate(encoder):
+    multihost_utils.process_allgather = spy
+    figures = ask(encoder)
+    multihost_utils.process_allgather = original
+    leaves = jax.tree.leaves(encoder._state)
+    own = [sum(shard.data.nbytes for shard in leaf.addressable_shards) for leaf in leaves]
+    sizes.append((sum(own), sum(leaf.nbytes for leaf in leaves)))
+    sharded = [leaf for leaf in leaves if not leaf.is_fully_replicated]
+    assert sharded and not any(leaf.is_fully_addressable for leaf in sharded)
+    # What processes exchange are bytes and flags, never a parameter.
+    shapes = {{leaf.shape for leaf in leaves}}
+    assert gathered and not shapes & {{shape for shape in gathered if len(shape) > 1}}
+    assert all(len(shape) < 2 for shape in gathered), gathered
     scores.append(encoder.encode_text(["a red dog"]))
-    return {{"score": 1.0}}
+    return figures
 
 def on_step(done, state):
     states.append(state)
     if me == 1 and len(states) == 3:
         os.kill(os.getpid(), signal.SIGTERM)
 
-config.checkpoint.every = 100
-stopped = train(config, folder + "/sharded", on_step=on_step)
+run.make_step = made_once  # the same one in all three runs
+stopped = run.train(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
-done = train(config, folder + "/sharded", evaluate=evaluate, on_step=on_step)
+done = run.train(config, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step
+(held, whole), = sizes
+assert held < 0.6 * whole, (held, whole)
+# Each process with the whole model on a device of its own, as `rococo evaluate` has it.
 written = load_model(done.model, mesh=make_mesh(jax.local_devices()))
+alone = ask(written)
+assert {{"image_to_text/clean/r1", "cifar10/clean/nll"}} <= alone.keys()
+if me == 0:
+    lines = [json.loads(line) for line in (folder / "sharded" / "evaluations.jsonl").read_text().splitlines()]
+    assert lines == [{{"step": 9, **alone}}], (lines, alone)
 np.testing.assert_array_equal(scores[-1], written.encode_text(["a red dog"]))
 written, trained = parameters_of(written.model), states[-1].parameters
 head = trained["vision_head.kernel"]
@@ -131,19 +165,19 @@ for path, array in trained.items():
 
 if me == 0:
     storage.shutil.disk_usage = lambda folder: types.SimpleNamespace(free=10)
-config.steps = 1
 try:
-    train(config, folder + "/full")
+    run.train(changed(config, checkpoint__every=1), folder / "full")
     raise AssertionError("a checkpoint without room")
 except InputError as error:
     assert error.is_on_all_processes and "/full/checkpoints/1: disk: found 10 bytes free" in str(error), error
 """
 
 
-def test_parameters_sharded_over_two_processes_stop_together_resume_and_end_in_a_model_or_without_room(data):
-    for code, said in run_lines(SHARDED.format(folder=str(data)), 2, timeout=60):
+def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_saved_and_resumed(data):
+    """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
+    for code, said in run_lines(SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN), 2, timeout=60):
         assert code == 0, said
-    started, trained = (parameters_of(load_model(data / name).model) for name in ("start", "sharded/model"))
+    started, trained = (trained_parameters(data / name) for name in ("start", "sharded/model"))
     assert started.keys() == trained.keys()
     for path, array in started.items():
         if path.startswith(("vision.", "text.")):

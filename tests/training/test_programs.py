@@ -1,7 +1,6 @@
 """Each program of a run is compiled once, on accelerators before the first step, and fits beside the next batch."""
 
 import functools
-import json
 import re
 import types
 from unittest.mock import Mock
@@ -10,17 +9,15 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import AXES, enable_compilation_cache, make_mesh
+from rococo_jax.runtime import AXES, enable_compilation_cache
 from rococo_jax.training import loop, run
-from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.memory import compile_within_memory
 from rococo_jax.training.programs import Programs
 from rococo_jax.training.step import batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
+from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config, write_material
 
 STEPS, BATCH, SIDE, BUCKETS = 4, 4, 32, (16, 24)
 
@@ -57,25 +54,10 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """A run with one text longer than 16 tokens, in every second batch."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    (folder / "images").mkdir()
-    items = []
-    for number, words in enumerate((5, 20, 8, 6, 6, 7, 9, 4)):
-        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(folder / "images" / f"{number}.png")
-        items.append({"image": f"{number}.png", "caption": [" ".join(["dog"] * words)]})
-    (folder / "captions.json").write_text(json.dumps(items))
-    save_model(folder / "start", tiny_encoder(spec=tiny_spec(16), name="start"))
-    config = default_config()
-    config.steps, config.batch_size, config.init.model = STEPS, BATCH, str(folder / "start")
-    config.data.images, config.data.captions = str(folder / "images"), str(folder / "captions.json")
-    config.train.vision = "none"
-    config.checkpoint.every, config.log.every, config.log.tensorboard = 100, 1, False
-    check_config(config)
-    return config
-
-
-def one_device():
-    return make_mesh(jax.devices()[:1])
+    captions = [[" ".join(["dog"] * words)] for words in (5, 20, 8, 6, 6, 7, 9, 4)]
+    start = tiny_encoder(spec=tiny_spec(16), name="start")
+    folder = write_material(tmp_path_factory.mktemp("data"), captions, encoder=start)
+    return tiny_config(folder, steps=STEPS, batch_size=BATCH, train__vision="none", checkpoint__every=100)
 
 
 @pytest.fixture
@@ -116,7 +98,7 @@ def test_all_lengths_are_compiled_once_before_the_first_step(
         cache.hits.clear()
         counts: list[int] = []
         count = functools.partial(lambda counts, *_: counts.append(len(cache.programs)), counts)
-        run.train(config, tmp_path / name, mesh=one_device(), on_step=count)
+        run.train(config, tmp_path / name, mesh=mesh_of(1), on_step=count)
         steps = [each for each in cache.programs if "placed" in each]
         starts.append((len(steps), len(cache.programs) - len(cache.hits), len(set(counts))))
         told = re.findall(r"compiled (\d) programs in [\d.]+ s \(texts of (.*)\)\n", capsys.readouterr().err)
@@ -126,23 +108,21 @@ def test_all_lengths_are_compiled_once_before_the_first_step(
     # Two programs of the step at both starts, none of anything after the first step; at the second none is compiled.
     (first, compiled, growth), (second, again, growth_again) = starts
     assert (first, second, growth, growth_again, again) == (2, 2, 1, 1, 0) and compiled >= 2
-    same = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("first", "second")]
-    losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in same]
+    losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("first", "second")]
     assert losses[0] == losses[1]
     assert on_device == [1, *[2] * (STEPS - 1)] * 2
 
 
 def test_on_cpus_a_length_is_compiled_when_it_comes_and_never_twice(config, cache, tmp_path):
-    run.train(config, tmp_path / "run", mesh=one_device())
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    came = {line["text_tokens"] for line in lines}
+    run.train(config, tmp_path / "run", mesh=mesh_of(1))
+    came = {line["text_tokens"] for line in metrics_of(tmp_path / "run")}
     assert len([each for each in cache.programs if "placed" in each]) == len(came) == len(BUCKETS)
 
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
 def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, monkeypatch):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
-    mesh = make_mesh(jax.devices()[:2])
+    mesh = mesh_of(2)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     batch = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows),

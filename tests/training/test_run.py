@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import json
 import math
 import os
 import random
@@ -33,59 +32,32 @@ from rococo_jax.training.memory import _advice
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
+from tests.support.tiny_runs import (
+    CAPTIONS,
+    Stopped,
+    mesh_of,
+    metrics_of,
+    stop_after,
+    trained_parameters,
+    write_config_file,
+    write_material,
+)
 
 IMAGES, STEPS = 24, 6
-CAPTIONS = (
-    "a red dog sits on the house",
-    "two men and a cat in a boat",
-    "the woman runs near a big tree",
-    "a blue car near the small house",
-    "a man and his dog on a ball",
-)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Images, captions, a model to start from, and a config."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "images").mkdir()
-    rng = np.random.default_rng(0)
-    items = []
-    for number in range(IMAGES):
-        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": list(CAPTIONS[number % 3 :][:3])})
-    (folder / "captions.json").write_text(json.dumps(items))
-    save_model(folder / "start", tiny_encoder(name="start"))
-    (folder / "config.py").write_text(
-        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
-        "    config = default_config()\n"
-        f"    config.steps, config.batch_size = {STEPS}, 16\n"
-        f"    config.init.model = {str(folder / 'start')!r}\n"
-        f"    config.data.images = {str(folder / 'images')!r}\n"
-        f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
-        "    config.losses.sc.weight = config.losses.vc.weight = 1.0\n"
-        "    config.losses.sc.select, config.losses.vc.partner_group = 'random', 2\n"
-        "    config.log.every = config.checkpoint.every = 1\n"
-        "    config.log.tensorboard = False\n"
-        "    return config\n"
-    )
-    return folder
+    captions = [CAPTIONS[number % 3 :][:3] for number in range(IMAGES)]
+    folder = write_material(tmp_path_factory.mktemp("data"), captions, size=(40, 48))
+    settings = {"steps": STEPS, "batch_size": 16, "losses__sc__weight": 1.0, "losses__vc__weight": 1.0}
+    settings |= {"losses__sc__select": "random", "losses__vc__partner_group": 2, "checkpoint__every": 1}
+    return write_config_file(folder, **settings)
 
 
 def config_of(data: Path, *overrides: str):
     return read_config(data / "config.py", [f"config.{override}" for override in overrides])
-
-
-def mesh_of(devices: int):
-    return make_mesh(jax.devices()[:devices])
-
-
-def lines(workdir: Path) -> list[dict]:
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
-def parameters(workdir: Path) -> dict[str, np.ndarray]:
-    return {path: np.asarray(array) for path, array in parameters_of(load_model(workdir / "model").model).items()}
 
 
 @pytest.fixture(scope="module")
@@ -96,28 +68,22 @@ def whole_run(data, tmp_path_factory) -> Path:
     return workdir
 
 
-class Stopped(Exception):
-    """Thrown into a run, which then ends as if the machine had gone."""
-
-
-def stop_after(step: int):
-    def on_step(done, state):
-        if done == step:
-            raise Stopped
-
-    return on_step
+def assert_same_run(found: Path, expected: Path) -> None:
+    """The same losses in all steps, and the same bits of the model."""
+    assert [line["loss"] for line in metrics_of(found)] == [line["loss"] for line in metrics_of(expected)]
+    parameters = trained_parameters(found / "model")
+    for path, array in trained_parameters(expected / "model").items():
+        np.testing.assert_array_equal(parameters[path], array, err_msg=path)
 
 
 def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tmp_path):
-    written = lines(whole_run)
+    written = metrics_of(whole_run)
     assert [line["step"] for line in written] == list(range(1, STEPS + 1))
     assert {"loss", "contrastive", "sc", "vc", "images_per_second", "learning_rate"} <= written[0].keys()
     assert all(np.isfinite(line["loss"]) and line["images_per_second"] > 0 for line in written)
-    started, trained = parameters_of(load_model(data / "start").model), parameters(whole_run)
+    started, trained = trained_parameters(data / "start"), trained_parameters(whole_run / "model")
     assert trained.keys() == started.keys()
-    assert all(
-        np.abs(trained[path] - np.asarray(started[path])).max() > 0 for path in ("text.words", "vision.positions")
-    )
+    assert all(np.abs(trained[path] - started[path]).max() > 0 for path in ("text.words", "vision.positions"))
     command = ["embed", str(whole_run / "model"), "--images", str(data / "images")]
     assert main([*command, "--captions", str(data / "captions.json"), "--out", str(tmp_path / "e.npz")]) == 0
 
@@ -140,10 +106,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run
             train(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
     done = train(config_of(data), tmp_path / "run", mesh=mesh_of(devices))
     assert done.resumed_from >= 3
-    found = parameters(tmp_path / "run")
-    for path, array in parameters(expected).items():
-        np.testing.assert_array_equal(found[path], array, err_msg=path)
-    assert [line["loss"] for line in lines(tmp_path / "run")] == [line["loss"] for line in lines(expected)]
+    assert_same_run(tmp_path / "run", expected)
 
 
 def device_bytes(tree=None) -> int:
@@ -190,7 +153,7 @@ def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_t
     # Beside the state there is a batch, and nothing of the model, during evaluation too.
     assert len(beside) == 4 and max(beside) < 1.1 * measure.state
     np.testing.assert_array_equal(measure.vectors, load_model(done.model, mesh=mesh_of(8)).encode_text(texts))
-    found, expected = ([line["loss"] for line in lines(run)] for run in (tmp_path / "run", whole_run))
+    found, expected = ([line["loss"] for line in metrics_of(run)] for run in (tmp_path / "run", whole_run))
     # Adam divides by the root of a second moment: rounding of 1e-7 in tiny gradients grows to 1e-4 in a few steps.
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
@@ -219,9 +182,7 @@ def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, wh
     assert "Ctrl-C: saving after this step" in told and "stopped after step 5, which is saved" in told
     done = train(config, workdir, mesh=mesh_of(1))
     assert done.resumed_from == 5
-    found = parameters(tmp_path / "run")
-    for path, array in parameters(whole_run).items():
-        np.testing.assert_array_equal(found[path], array, err_msg=path)
+    assert_same_run(tmp_path / "run", whole_run)
 
 
 @pytest.mark.slow
@@ -243,10 +204,7 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
     assert 3 <= len(metrics(killed)) < 40
     for workdir in (killed, tmp_path / "whole"):
         assert subprocess.run([*command, "--workdir", str(workdir)], capture_output=True).returncode == 0
-    found = parameters(killed)
-    for path, array in parameters(tmp_path / "whole").items():
-        np.testing.assert_array_equal(found[path], array, err_msg=path)
-    assert [line["loss"] for line in lines(killed)] == [line["loss"] for line in lines(tmp_path / "whole")]
+    assert_same_run(killed, tmp_path / "whole")
 
 
 def test_a_loss_that_is_no_number_is_skipped_as_often_as_allowed_and_then_stops(data, tmp_path, monkeypatch, capsys):
@@ -265,7 +223,7 @@ def test_a_loss_that_is_no_number_is_skipped_as_often_as_allowed_and_then_stops(
     assert re.search(r"step \d+: loss nan, gradient norm nan; update skipped, 1 of at most 1\n", told)
     assert re.search(r"step \d+: loss nan, gradient norm nan; the checkpoint of step \d+ is good\n", told)
     assert not (workdir / "model").exists()
-    written = lines(workdir)
+    written = metrics_of(workdir)
     assert [line["loss"] for line in written if line["skipped_updates"]] == ["nan"]
     # The state after a skipped update is the one before, and its checkpoint keeps the count.
     with pytest.raises(Diverged, match="the checkpoint of step"):
@@ -279,9 +237,9 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
         data, *overrides, "data.cached_features=true", "data.feature_pool.mixed=2", "data.feature_pool.captions=3"
     )
     train(cached, tmp_path / "cached", mesh=mesh_of(2))
-    losses = [line["loss"] for line in lines(tmp_path / "cached")]
+    losses = [line["loss"] for line in metrics_of(tmp_path / "cached")]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])  # a step's own batch may be a hard one
-    started, trained = parameters_of(load_model(data / "start").model), parameters(tmp_path / "cached")
+    started, trained = trained_parameters(data / "start"), trained_parameters(tmp_path / "cached" / "model")
     for path, array in started.items():
         if path.startswith(("vision.", "text.")):
             np.testing.assert_array_equal(trained[path], array, err_msg=path)
@@ -302,7 +260,7 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
     cached.steps = 62
     more = train(cached, tmp_path / "cached", mesh=mesh_of(2))
     assert (more.step, more.resumed_from) == (62, 60)
-    before = parameters_of(load_model(tmp_path / "cached" / "model-60").model)
+    before = trained_parameters(tmp_path / "cached" / "model-60")
     np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])
 
 
@@ -371,7 +329,7 @@ def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     broken = images / "07.png"
     broken.write_bytes(broken.read_bytes()[:200])
     train(config_of(data, f"data.images={images}"), tmp_path / "run", mesh=mesh_of(1))
-    assert lines(tmp_path / "run")[-1]["skipped_images"] >= 1
+    assert metrics_of(tmp_path / "run")[-1]["skipped_images"] >= 1
     with pytest.raises(InputError, match=r"07\.png"):
         train(
             config_of(data, f"data.images={images}", "data.on_decode_error=raise"), tmp_path / "stop", mesh=mesh_of(1)
@@ -379,7 +337,7 @@ def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
     cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.resize_prob=0.5")
     overrides = (f"data.images={images}", *cached)
     train(config_of(data, *overrides), tmp_path / "cached", mesh=mesh_of(1))
-    assert [line["skipped_images"] for line in lines(tmp_path / "cached")] == [1] * STEPS
+    assert [line["skipped_images"] for line in metrics_of(tmp_path / "cached")] == [1] * STEPS
     with pytest.raises(InputError, match=r"07\.png"):
         train(config_of(data, *overrides, "data.on_decode_error=raise"), tmp_path / "no", mesh=mesh_of(1))
 

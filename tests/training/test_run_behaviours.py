@@ -6,7 +6,6 @@ Where a loss is checked, its first value is recomputed by NumPy from the embeddi
 import dataclasses
 import importlib.machinery
 import importlib.util
-import json
 import re
 import signal
 import sys
@@ -16,67 +15,30 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.parameters import build_model
-from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
-from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
+from rococo_jax.models import DualEncoder, HeadSpec
 from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run, throughput
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.throughput import Meter, StepFlops, step_flops
-from tests.support.tiny import drawn_parameters, random_captions, tiny_spec, tiny_tokenizer
+from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+from tests.support.tiny_runs import metrics_of, write_config_file, write_material
 
 IMAGES, BATCH, STEPS = 8, 8, 6
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-def encoder_of(spec: ModelSpec, tokenizer: Tokenizer) -> Encoder:
-    preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.4, 0.3), std=(0.3, 0.3, 0.3))
-    parameters = {**drawn_parameters(spec), "logit_scale": np.float32(2.0)}
-    mesh = make_mesh(jax.devices()[:1])
-    return Encoder(build_model(spec, parameters), preprocessing, tokenizer, name="start", mesh=mesh)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Images, captions with partners, annotations, starting models, and a config of few, quick steps."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    items, partners = [], []
-    for number in range(IMAGES):
-        name = f"{number}.png"
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / "images" / name)
-        captions = random_captions(5, seed=number, longest=6)
-        items.append({"image": name, "caption": captions})
-        partners += [
-            {"caption": text, "hard_positive": f"the {text}", "hard_negative": f"no {text}" if number % 3 else None}
-            for text in captions
-        ]
-    for name, value in (("captions", items), ("annotations/coco_karpathy_test", items), ("partners", partners)):
-        (folder / f"{name}.json").write_text(json.dumps(value))
-    for name, encoder in (("clip", encoder_of(tiny_spec(16), tiny_tokenizer())),):
-        save_model(folder / name, encoder)
-    (folder / "config.py").write_text(
-        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
-        "    config = default_config()\n"
-        f"    config.steps, config.batch_size = {STEPS}, {BATCH}\n"
-        f"    config.init.model = {str(folder / 'clip')!r}\n"
-        f"    config.data.images = {str(folder / 'images')!r}\n"
-        f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
-        "    config.log.every, config.log.tensorboard = 1, False\n"
-        "    return config\n"
-    )
-    return folder
+    """Images, captions, a model to start from, and a config of few, quick steps."""
+    captions = [random_captions(5, seed=number, longest=6) for number in range(IMAGES)]
+    start = tiny_encoder(spec=tiny_spec(16), name="start")
+    folder = write_material(tmp_path_factory.mktemp("data"), captions, encoder=start)
+    return write_config_file(folder, steps=STEPS, batch_size=BATCH)
 
 
 def checkpointed(workdir: Path) -> set[int]:
@@ -159,7 +121,7 @@ def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
     run.train(config, tmp_path / "run", on_step=on_step)
     assert traced.count("start_trace") == 1, "a run that resumes after the range traces nothing"
     assert [each["id"] for each in begun] == [None, "abc"] and begun[0]["project"] == "robust"
-    lines = {line["step"]: line for line in map(json.loads, (tmp_path / "run" / "metrics.jsonl").open())}
+    lines = {line["step"]: line for line in metrics_of(tmp_path / "run")}
     assert dict(logged).keys() == lines.keys()
     assert all(values["metrics/loss"] == lines[step]["loss"] for step, values in logged)
     assert 0 <= lines[1]["seconds_waiting_for_data"] <= lines[1]["seconds_per_step"]
@@ -248,6 +210,6 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
     monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 1e-3)
     run.train(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
     (line,) = re.findall(r"step (\d+ of \d+: loss [\d.]+, MFU [\d.]+%; .*)\n", capsys.readouterr().err)
-    figures = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    figures = metrics_of(tmp_path / "run")[-2]
     assert f", MFU {figures['mfu']:.1%}; " in line and 0 <= figures["goodput"] <= 1
     assert "s in steps, " in line and "compiling" in line and "saving" in line
