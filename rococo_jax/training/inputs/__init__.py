@@ -29,8 +29,7 @@ from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, make_features
-from rococo_jax.training.inputs.locked_images import locked_features
+from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
 from rococo_jax.training.inputs.loss_input import Making, active_inputs
 from rococo_jax.training.text_padding import Agree, CutTexts
 

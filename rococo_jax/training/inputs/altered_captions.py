@@ -9,7 +9,6 @@ from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import CaptionedImage
@@ -27,7 +26,15 @@ from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
+from rococo_jax.training.inputs.loss_input import (
+    POOL_SEED,
+    LossInput,
+    Making,
+    Pool,
+    PoolMaterial,
+    check_count,
+    register_input,
+)
 
 INFLUENCE = "influence.jsonl"
 Influence = Mapping[str, np.ndarray] | InfluenceTable
@@ -44,10 +51,7 @@ class AlteredCaptions(LossInput):
         return {ALTERED.name: (config.losses.sc.count,)}
 
     def check(self, source: object, config: ConfigDict) -> None:
-        count, pool = config.losses.sc.count, config.data.feature_pool.captions
-        if "text" in cached_sides(config) and count > pool:
-            wanted = "at most config.data.feature_pool.captions"
-            raise InputError(source, "config.losses.sc.count", f"{count} of a pool of {pool}", wanted)
+        check_count(source, config, "sc")
 
     def computes(self, config: ConfigDict, folder: Path) -> bool:
         sc = config.losses.sc
@@ -57,7 +61,7 @@ class AlteredCaptions(LossInput):
         alterers = make_alterers(making)
         return AlterCaptions(alterers, influence_of_words(making), making.config.losses.sc.count)
 
-    def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
+    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
         alterers, influence = make_alterers(making), influence_of_words(making)
         size = making.config.data.feature_pool.captions
         texts = [
@@ -69,10 +73,7 @@ class AlteredCaptions(LossInput):
         # The caption itself stands where there is nothing to alter, and does not count.
         flat = [text or caption for each, caption in zip(texts, material.captions, strict=True) for text in each]
         features = embed_texts(making.encoder, flat, material.cache, features=True)
-        return Pool(features.reshape(*valid.shape, -1), valid)
-
-    def draw(self, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator) -> Int[np.ndarray, "b k"]:
-        return np.argsort(random.random(shape), axis=1)[:, : config.losses.sc.count]
+        return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
 
 
 register_input(AlteredCaptions())

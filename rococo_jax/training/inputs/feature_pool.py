@@ -1,5 +1,8 @@
 """Training on features of frozen towers: every image, caption, altered caption and mixed image is encoded once.
 
+Where the image tower alone is frozen (LiT, arXiv 2111.07991), `locked_features` are those of the images, one each, of
+its whole centre crop; texts are encoded at every step.
+
 What training would draw anew at each step is drawn from a pool instead: `data.feature_pool.captions` altered captions a
 caption, `.mixed` mixed images an image, `.views` cropped or mirrored views of it. Pools are made from a fixed seed, so
 that runs of other seeds share them; a run's seed decides what is drawn from them. Features are kept by content in the
@@ -12,7 +15,6 @@ that of its image, so that their difference is left as it is.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +23,8 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, resizing_whole
-from rococo_jax.data.images import chunks
-from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.images import Task, chunks, run_tasks
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.encoders import Encoder
@@ -31,11 +33,11 @@ from rococo_jax.encoders.embedding import embed_texts, features_of_parts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.progress import progress
+from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.loss_input import (
     POOL_SEED,
     Making,
-    Pixels,
     Pool,
     PoolMaterial,
     active_inputs,
@@ -43,6 +45,8 @@ from rococo_jax.training.inputs.loss_input import (
 )
 
 IMAGES_PER_PART = 256
+# Images whose pixels are in memory at once where the image tower alone is frozen.
+_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +77,18 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
     encoder, source, data = making.encoder, making.source, making.config.data
-    samples = [source[index] for index in range(len(source))]
-    broken = [] if data.on_decode_error == "skip" else None
-    views = {"crop": _pixels(samples, lambda image, index: encoder.preprocessing.resize(image), broken)}
-    left_out = set(broken or ())
-    samples = [sample for index, sample in enumerate(samples) if index not in left_out]
+    resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
+    crops, chosen = decode(source, range(len(source)), resize, skip=data.on_decode_error == "skip")
+    samples, views = [source[index] for index in chosen], {"crop": hashed(crops)}
+    del crops
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     texts = embed_texts(encoder, captions, cache, features=True)
     if augmentation.resize_prob or augmentation.also_resized:
         whole = resizing_whole(encoder.preprocessing)
-        views["resize"] = _pixels(samples, lambda image, index: whole.resize(image))
+        rows = decode(samples, range(len(samples)), lambda image, index: whole.resize(image))[0]
+        views["resize"] = hashed(rows)
+        del rows
     images = image_features(encoder, *views["crop"], cache, "images (as they are)")
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     material = PoolMaterial(samples, captions, views, cache)
@@ -95,32 +100,45 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     if augmentation.varies:
         augmented = _augmented_features(encoder, samples, augmentation, data.feature_pool.views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
-    return Features(images, texts, first, pools, resized, augmented, len(left_out), identity)
+    return Features(images, texts, first, pools, resized, augmented, len(source) - len(samples), identity)
 
 
-def _pixels(
-    samples: Sequence[PairSample],
+def decode(
+    source: Sequence[PairSample] | PairSource,
+    numbers: Sequence[int],
     made: Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]],
-    broken: list[int] | None = None,
-) -> Pixels:
-    """Pixels of all samples, except those that cannot be decoded where a list is given for their numbers."""
-    rows, hashes = [], []
-    with progress("decoding", len(samples), "images") as advance:
-        for index, sample in enumerate(samples):
+    skip: bool = False,
+) -> tuple[list[UInt8[np.ndarray, "h w 3"]], list[int]]:
+    """What is made of the images that can be decoded, and their numbers.
+
+    Raises InputError where one cannot be, unless `skip`.
+    """
+
+    def pixels_of(number: int) -> list[Any]:
+        sample = source[number]
+        try:
+            return [made(sample.open(), number)]
+        except InputError as error:
+            if not skip:
+                raise InputError(sample.source, error.field, error.found, error.wanted) from None
+            return [None]
+
+    chosen, rows = [], []
+    with progress("decoding", len(numbers), "images") as advance:
+        tasks = (Task(1, lambda number=number: pixels_of(number)) for number in numbers)
+        for number, pixels in zip(numbers, run_tasks(tasks), strict=True):
             advance(1)
-            try:
-                rows.append(made(sample.open(), index))
-            except InputError as error:
-                if broken is None:
-                    raise InputError(sample.source, error.field, error.found, error.wanted) from None
-                broken.append(index)
-            else:
-                hashes.append(hashlib.sha256(rows[-1].tobytes()).hexdigest())
-    if not rows:
-        raise InputError(
-            "training data", "images", f"{len(samples)} images and none that can be decoded", "image files"
-        )
-    return np.stack(rows), hashes
+            if pixels is not None:
+                chosen.append(number)
+                rows.append(pixels)
+    return rows, chosen
+
+
+def hashed(pixels: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Pixels:
+    """Pixels of all images and the hash of each. Raises InputError where there are none."""
+    if not pixels:
+        raise InputError("training data", "images", "none that can be decoded", "image files")
+    return np.stack(pixels), [hash_bytes(each.tobytes()) for each in pixels]
 
 
 def image_features(
@@ -143,8 +161,45 @@ def _augmented_features(
         def made(image: Image.Image, index: int, place: int = place) -> UInt8[np.ndarray, "h w 3"]:
             return augmentation.apply(image, encoder.preprocessing, np.random.default_rng([POOL_SEED, place, index]))
 
-        pools.append(image_features(encoder, *_pixels(samples, made), cache, f"images (view {place + 1} of {size})"))
+        pixels, _ = decode(samples, range(len(samples)), made)
+        pools.append(image_features(encoder, *hashed(pixels), cache, f"images (view {place + 1} of {size})"))
     return np.stack(pools, axis=1)
+
+
+class ChosenPairs:
+    """Some images of a source."""
+
+    def __init__(self, source: PairSource, chosen: Sequence[int]):
+        self.source, self.chosen = source, np.asarray(chosen, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> PairSample:
+        return self.source[int(self.chosen[index])]
+
+    def hash(self) -> str:
+        """Hash of the source's hash and the chosen numbers."""
+        return hash_json([self.source.hash(), hash_bytes(self.chosen.tobytes())])
+
+
+def locked_features(making: Making, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
+    """The features of all images that can be decoded, and the source of these images, in the same order.
+
+    Images are decoded and encoded so many at a time; processes share the encoding.
+
+    Raises InputError as `decode`, and where all images are broken.
+    """
+    encoder, source, skip = making.encoder, making.source, making.config.data.on_decode_error == "skip"
+    resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
+    features, chosen = [], []
+    for numbers in chunks(range(len(source)), _AT_ONCE):
+        pixels, decoded = decode(source, numbers, resize, skip)
+        chosen += decoded
+        if pixels or (not features and numbers[-1] + 1 == len(source)):
+            features.append(image_features(encoder, *hashed(pixels), cache, f"images (from {numbers[0]:,} on)"))
+    kept = source if len(chosen) == len(source) else ChosenPairs(source, chosen)
+    return np.concatenate(features), kept
 
 
 class FeatureInput:
@@ -180,7 +235,7 @@ class FeatureInput:
         for made, field in makers:
             pool = features.pools[field.name]
             rows = (images if field.tower == "vision" else captions)[:, None]
-            chosen = made.draw_field(field, (count, pool.valid.shape[1]), self.config, random)
+            chosen = made.draw(field, (count, pool.valid.shape[1]), self.config, random)
             drawn[field] = pool.features[rows, chosen], pool.valid[rows, chosen]
         # Each has a generator of its own, so that asking for it changes no other draw.
         if features.views is not None:

@@ -25,7 +25,6 @@ from typing import Any
 
 import grain.python as grain
 import numpy as np
-from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import kind_of, read_jsonl
@@ -33,10 +32,8 @@ from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
-from rococo_jax.losses.terms import Field
 from rococo_jax.storage import read_json
-from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs.loss_input import LossInput, Making, Pool, PoolMaterial, register_input
+from rococo_jax.training.inputs.loss_input import LossInput, Making, Pool, PoolMaterial, check_count, register_input
 
 _WANTED = "captions with hard positives and hard negatives"
 
@@ -222,17 +219,8 @@ class HardPositives(LossInput):
             pools[field.name] = Pool(features.reshape(*valid.shape, -1), valid)
         return pools
 
-    def draw_field(
-        self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
-    ) -> Int[np.ndarray, "b k"]:
-        count = 1 if field == POSITIVES else config.losses.hard_positives.count
-        return np.argsort(random.random(shape), axis=1)[:, :count]
-
     def check(self, source: object, config: ConfigDict) -> None:
-        count, pool = config.losses.hard_positives.count, config.data.feature_pool.captions
-        if "text" in cached_sides(config) and count > pool:
-            wanted = "at most config.data.feature_pool.captions"
-            raise InputError(source, "config.losses.hard_positives.count", f"{count} of a pool of {pool}", wanted)
+        check_count(source, config, "hard_positives")
 
     def partners(self, making: Making) -> dict[str, Partners]:
         """Caption -> its partners, from the files that the config names.

@@ -7,6 +7,7 @@ a new loss needs is one file.
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,23 +113,16 @@ class LossInput:
         """The batch with fields that the device makes, a pure function of the batch, the config's seed and the step."""
         return batch
 
-    def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
-        """Features that training on cached features draws from, for an input of one field."""
-        raise NotImplementedError
-
     def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
-        """The pool of every field, by its name."""
-        return {self.fields[0].name: self.make_pool(making, material)}
-
-    def draw(self, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator) -> Int[np.ndarray, "b k"]:
-        """Which places of the pool each row of a batch gets; `shape` is (rows, places)."""
+        """Features that training on cached features draws from, by the name of the field."""
         raise NotImplementedError
 
-    def draw_field(
+    def draw(
         self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
     ) -> Int[np.ndarray, "b k"]:
-        """`draw` for one of several fields."""
-        return self.draw(shape, config, random)
+        """Which places of a field's pool each row of a batch gets, all different; `shape` is (rows, places)."""
+        count = math.prod(self.items(config)[field.name])
+        return np.argsort(random.random(shape), axis=1)[:, :count]
 
 
 _INPUTS: dict[str, LossInput] = {}
@@ -173,3 +167,11 @@ def check_inputs(source: object, config: ConfigDict) -> None:
             raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
     for each in active_inputs(config.losses):
         each.check(source, config)
+
+
+def check_count(source: object, config: ConfigDict, loss: str) -> None:
+    """Raises InputError where a loss reads more texts a caption than its pool of features holds."""
+    count, pool = config.losses[loss].count, config.data.feature_pool.captions
+    if "text" in cached_sides(config) and count > pool:
+        wanted = "at most config.data.feature_pool.captions"
+        raise InputError(source, f"config.losses.{loss}.count", f"{count} of a pool of {pool}", wanted)

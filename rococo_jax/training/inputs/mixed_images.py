@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import MIXED
+from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
 from rococo_jax.training.inputs.feature_pool import IMAGES_PER_PART, image_features
@@ -51,7 +52,7 @@ class MixedImages(LossInput):
             return batch
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
-    def make_pool(self, making: Making, material: PoolMaterial) -> Pool:
+    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
         """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own.
 
         Methods take turns part by part, and views after each round of methods.
@@ -82,9 +83,11 @@ class MixedImages(LossInput):
                 whole = min(part, len(order) - start)
                 out[chosen[:whole]] = features[:whole]
             pools.append(out)
-        return Pool(np.stack(pools, axis=1), np.ones((count, size), bool))
+        return {MIXED.name: Pool(np.stack(pools, axis=1), np.ones((count, size), bool))}
 
-    def draw(self, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator) -> Int[np.ndarray, "b k"]:
+    def draw(
+        self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
+    ) -> Int[np.ndarray, "b k"]:
         return random.integers(shape[1], size=shape[0])[:, None]
 
 
