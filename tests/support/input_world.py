@@ -21,6 +21,7 @@ from rococo_jax.training.config import default_config
 from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.inputs.loss_input import Making
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
+from tests.support.tiny_runs import changed
 
 IMAGES, COLUMNS, SIDE = 12, 48, 32
 ADJECTIVES = "red blue green big small".split()
@@ -76,14 +77,11 @@ def make_world(folder: Path) -> SimpleNamespace:
     of_id = {index: token for token, index in encoder.tokenizer.rust.get_vocab().items()}
 
     def config_of(**settings):
-        config = default_config()
-        config.batch_size, config.seed = 4, 3
-        config.data.images, config.data.captions = str(folder / "images"), str(folder / "captions.json")
-        config.losses.sc.lexicon, config.losses.sc.influence = (
-            str(folder / "lexicon.json"), str(folder / "lowest_dog.jsonl"))  # fmt: skip
-        config.losses.sc.variants = "same_concept"
-        config.update_from_flattened_dict({key.replace("__", "."): value for key, value in settings.items()})
-        return config
+        paths = {"data__images": "images", "data__captions": "captions.json"}
+        paths |= {"losses__sc__lexicon": "lexicon.json", "losses__sc__influence": "lowest_dog.jsonl"}
+        paths = {key: str(folder / name) for key, name in paths.items()}
+        common = {"batch_size": 4, "seed": 3, "losses__sc__variants": "same_concept", **paths}
+        return changed(default_config(), **{**common, **settings})
 
     def making(**settings) -> Making:
         config = config_of(**settings)

@@ -24,6 +24,7 @@ from tests.support import step_oracle
 from tests.support.programs import QUICK
 from tests.support.step_oracle import After
 from tests.support.tiny import drawn_parameters
+from tests.support.tiny_runs import changed
 
 PAIRS, TOKENS, SIDE, WIDTH, LAYERS, END = 8, 8, 16, 16, 2, 2
 PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.3, 0.5, 0.6), std=(0.2, 0.3, 0.25))
@@ -52,11 +53,7 @@ class Case:
     devices: int = 1
 
     def config(self):
-        config = default_config()
-        with config.unlocked():
-            for key, value in self.settings:
-                *parents, last = key.split(".")
-                functools.reduce(getattr, parents, config)[last] = value
+        config = changed(default_config(), **dict(self.settings))
         check_config(config)
         return config
 

@@ -44,6 +44,14 @@ def write_material(
     return folder
 
 
+def with_a_broken_image(images: Path, folder: Path) -> str:
+    """A folder with the same images, of which 07.png ends early."""
+    folder.mkdir()
+    for path in images.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes()[: 100 if path.stem == "07" else None])
+    return str(folder)
+
+
 def changed(config: ConfigDict, **settings) -> ConfigDict:
     """A copy with other values: `losses__sc__weight=1.0`."""
     config = config.copy_and_resolve_references()

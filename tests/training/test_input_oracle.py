@@ -34,13 +34,14 @@ from tests.support.paths import CHECKOUT
 from tests.support.step_cases import STEP_KEYS
 from tests.support.step_oracle import mix_row
 from tests.support.tiny import tiny_spec
+from tests.support.tiny_runs import FEATURES_ALONE, with_a_broken_image
 
 # The result is the same for all values, which other tests show.
 SAME_RESULT = {
     "micro_batches": "the same gradients in parts: test_step_oracle, whose case has 4; test_step",
     "kept_micro_batches": "the same gradients, embedded once: test_step_oracle, whose case has 2; test_grad_cache",
     "remat": "the same gradients, computed again: test_step_oracle, whose case has it; test_step",
-    "fsdp": "the same losses on parts of the parameters: test_step",
+    "fsdp": "the same losses on parts of the parameters: test_run",
     "logits.strategy": "the same logits: similarity/test_sharded_logits",
     "logits.block_rows": "the same logits: similarity/test_sharded_logits",
     "data.text_padding": "the same gradients but for the order of sums: training/test_text_padding",
@@ -99,16 +100,12 @@ def pairs(batches: list) -> list[tuple[int, np.ndarray]]:
     return [pair for batch in batches for pair in zip(batch.image_id.tolist(), batch.images.pixels, strict=True)]
 
 
-def frozen(**settings) -> dict[str, object]:
-    return {"train__vision": "none", "train__text": "none", "data__cached_features": True, **settings}
-
-
 def test_processes_read_a_part_each_of_the_same_batch_of_features(world):
-    making = world.making(**frozen())
+    making = world.making(**FEATURES_ALONE)
     features = make_input(making).features
     # Rows of devices that take turns on the mesh.
     parts = [FeatureInput(features, making, np.arange(start, making.config.batch_size, 2)) for start in range(2)]
-    for batch in world.take(2, **frozen()):
+    for batch in world.take(2, **FEATURES_ALONE):
         for start, part in enumerate(parts):
             np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
 
@@ -189,16 +186,12 @@ def _(world):
 
 @of("data.on_decode_error")
 def _(world):
-    broken = world.folder / "broken"
-    broken.mkdir()
-    for number in range(IMAGES):
-        written = (world.folder / "images" / f"{number:02}.png").read_bytes()
-        (broken / f"{number:02}.png").write_bytes(written[: 100 if number == 7 else None])
-    batches = make_input(world.making(data__images=str(broken)))
+    broken = with_a_broken_image(world.folder / "images", world.folder / "broken")
+    batches = make_input(world.making(data__images=broken))
     numbers = np.concatenate([next(batches).image_id for _ in range(3)])
     assert batches.skipped == 1 and 7 not in numbers
     with pytest.raises(InputError, match=r"07\.png"):
-        world.take(3, data__images=str(broken), data__on_decode_error="raise")
+        world.take(3, data__images=broken, data__on_decode_error="raise")
 
 
 @of("data.text_length")
@@ -287,7 +280,7 @@ def _(world):
 @of("data.cached_features", "data.feature_noise")
 def _(world):
     def take(**settings) -> list:
-        return world.take(2, **frozen(**settings))
+        return world.take(2, **FEATURES_ALONE, **settings)
 
     quiet, noisy = take(), take(data__feature_noise=0.5)
     everything = world.encoder.image_features(np.stack([pixels_of(number) for number in range(IMAGES)]))
@@ -311,7 +304,7 @@ def _(world):
     pools = {"captions": 3, "mixed": 4, "views": 2}
     settings = {f"data__feature_pool__{name}": size for name, size in pools.items()}
     chosen = {"losses__sc__weight": 1.0, "losses__vc__weight": 1.0, "losses__vc__views": "crop,resize"}
-    made = make_input(world.making(**frozen(**settings, **chosen, losses__vc__ratio=0.6, data__flip=True)))
+    made = make_input(world.making(**FEATURES_ALONE, **settings, **chosen, losses__vc__ratio=0.6, data__flip=True))
     features = made.features
     assert features.views.shape[1] == 2 and features.pools["altered"].valid.all()
     possible = [[c.replace("dog", new) for new in ("cat", "owl")] for n in range(IMAGES) for c in captions_of(n)]

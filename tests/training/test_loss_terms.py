@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import grain.python as grain
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from rococo_jax.data.pairs import open_pairs
 from rococo_jax.errors import InputError
 from rococo_jax.losses import terms
 from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.freezing import split_parameters
@@ -26,6 +24,7 @@ from rococo_jax.training.step import lower_step, make_step
 from rococo_jax.training.throughput import step_flops
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder, tiny_spec
+from tests.support.tiny_runs import mesh_of
 from tests.support.training_pairs import write_pairs
 
 REVERSED = Field("reversed", "text")
@@ -77,7 +76,7 @@ def more_losses(monkeypatch):
 
 def first_metrics(config, tmp_path):
     """Metrics of the first step."""
-    encoder, mesh = tiny_encoder(spec=tiny_spec(16)), make_mesh(jax.devices()[:1])
+    encoder, mesh = tiny_encoder(spec=tiny_spec(16)), mesh_of(1)
     source = open_pairs(*write_pairs(tmp_path, 12))
     batches = make_input(Making(config, encoder, source, tmp_path))
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
@@ -95,7 +94,7 @@ def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path)
     config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.5, 2.0
     check_config(config)
     found = first_metrics(config, tmp_path)
-    lower_step(config, tiny_spec(16), tiny_encoder().preprocessing, make_mesh(jax.devices()[:1]), 8)
+    lower_step(config, tiny_spec(16), tiny_encoder().preprocessing, mesh_of(1), 8)
     weighted = found["contrastive"] + 0.5 * found["uniformity"] + 2 * found["order_of_words"]
     np.testing.assert_allclose(found["loss"], weighted, rtol=1e-6)
     assert found["uniformity"] > 0 and found["order_of_words"] > 0

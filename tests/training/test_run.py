@@ -35,10 +35,12 @@ from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import (
     CAPTIONS,
     Stopped,
+    changed,
     mesh_of,
     metrics_of,
     stop_after,
     trained_parameters,
+    with_a_broken_image,
     write_config_file,
     write_material,
 )
@@ -322,24 +324,15 @@ def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):
 
 
 def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
-    images = tmp_path / "images"
-    images.mkdir()
-    for path in (data / "images").iterdir():
-        (images / path.name).write_bytes(path.read_bytes())
-    broken = images / "07.png"
-    broken.write_bytes(broken.read_bytes()[:200])
-    train(config_of(data, f"data.images={images}"), tmp_path / "run", mesh=mesh_of(1))
-    assert metrics_of(tmp_path / "run")[-1]["skipped_images"] >= 1
-    with pytest.raises(InputError, match=r"07\.png"):
-        train(
-            config_of(data, f"data.images={images}", "data.on_decode_error=raise"), tmp_path / "stop", mesh=mesh_of(1)
-        )
+    images = f"data.images={with_a_broken_image(data / 'images', tmp_path / 'images')}"
+    pixels = config_of(data, images)
     cached = ("train.vision=none", "train.text=none", "data.cached_features=true", "data.resize_prob=0.5")
-    overrides = (f"data.images={images}", *cached)
-    train(config_of(data, *overrides), tmp_path / "cached", mesh=mesh_of(1))
-    assert [line["skipped_images"] for line in metrics_of(tmp_path / "cached")] == [1] * STEPS
-    with pytest.raises(InputError, match=r"07\.png"):
-        train(config_of(data, *overrides, "data.on_decode_error=raise"), tmp_path / "no", mesh=mesh_of(1))
+    for name, config in (("pixels", pixels), ("cached", config_of(data, images, *cached))):
+        train(config, tmp_path / name, mesh=mesh_of(1))
+        counts = [line["skipped_images"] for line in metrics_of(tmp_path / name)]
+        assert counts[-1] >= 1 if config is pixels else counts == [1] * STEPS
+        with pytest.raises(InputError, match=r"07\.png"):
+            train(changed(config, data__on_decode_error="raise"), tmp_path / f"{name} raise", mesh=mesh_of(1))
 
 
 def refusal(capsys, *arguments: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 from rococo_jax.training.config import default_config, flat
 from rococo_jax.training.inputs.feature_pool import Features
 from rococo_jax.training.run_cache import RunCache
+from tests.support.tiny_runs import changed
 
 # By key another value: of those that decide the features of frozen towers or the pools that are drawn from.
 DECIDES = {
@@ -30,11 +31,8 @@ SHARED = {
 
 
 def config_with(key: str = "", value: object = None):
-    config = default_config()
-    config.init.model, config.data.images = "model", "images"
-    config.losses.sc.weight = config.losses.vc.weight = 1.0
-    config.update_from_flattened_dict({key: value} if key else {})
-    return config
+    settings = {"init.model": "model", "data.images": "images", "losses.sc.weight": 1.0, "losses.vc.weight": 1.0}
+    return changed(default_config(), **settings | ({key: value} if key else {}))
 
 
 def is_made_anew(first, second) -> bool:

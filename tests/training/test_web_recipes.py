@@ -17,7 +17,6 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.models.vision import VisionTower
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.config import check_config, default_config, read_config
 from rococo_jax.training.init import starting_encoder
@@ -32,6 +31,7 @@ from tests.support.programs import QUICK
 from tests.support.step_cases import PREPROCESSING as OF_CASES
 from tests.support.step_cases import TOKENS, Case, run, spec_of
 from tests.support.tiny import tiny_spec
+from tests.support.tiny_runs import mesh_of, metrics_of, trained_parameters, with_a_broken_image
 from tests.support.training_pairs import PREPROCESSING
 
 
@@ -142,7 +142,7 @@ def test_patches_are_drawn_evenly_anew_for_every_image_step_and_field_and_the_sa
     fields = {"mixed": Images(pixels=pixels[:, None]), "altered": Texts()}
     batch = Batch(Images(pixels=pixels), Texts(), np.arange(64, dtype=np.int32), fields, {})
     for devices in (1, 4):
-        mesh = make_mesh(jax.devices()[:devices])
+        mesh = mesh_of(devices)
         drawn = jax.jit(lambda step, mesh=mesh: drop_patches(batch, dropping(0.7), spec, step, mesh))
         for step in (0, 1):
             made = drawn(step)
@@ -181,7 +181,7 @@ def test_the_share_of_patches_and_what_they_cost():
 def lowered(**settings) -> str:
     """A step of a tower with 4 patches of an image and a class token."""
     case = Case((("batch_size", 8), *((key.replace("__", "."), value) for key, value in settings.items())))
-    mesh = make_mesh(jax.devices()[:1])
+    mesh = mesh_of(1)
     return lower_step(case.config(), spec_of(case), OF_CASES, mesh, TOKENS).as_text()
 
 
@@ -267,16 +267,12 @@ def test_a_locked_image_tower_is_read_once_and_texts_at_every_step(world):
 
 
 def test_broken_images_are_left_out_of_the_locked_ones_or_stop_the_run(world):
-    broken = world.folder / "broken"
-    broken.mkdir()
-    for number in range(IMAGES):
-        written = (world.folder / "images" / f"{number:02}.png").read_bytes()
-        (broken / f"{number:02}.png").write_bytes(written[: 100 if number == 7 else None])
-    batches = make_input(world.making(data__images=str(broken), **LIT))
+    broken = with_a_broken_image(world.folder / "images", world.folder / "broken")
+    batches = make_input(world.making(data__images=broken, **LIT))
     taken = [next(batches) for _ in range(11)]
     assert batches.skipped == 1 and len({bytes(row) for batch in taken for row in batch.images.features}) == 11
     with pytest.raises(InputError, match=r"07\.png"):
-        make_input(world.making(data__images=str(broken), data__on_decode_error="raise", **LIT))
+        make_input(world.making(data__images=broken, data__on_decode_error="raise", **LIT))
 
 
 @pytest.mark.thorough
@@ -286,14 +282,10 @@ def test_a_locked_run_trains_the_text_tower_to_the_same_losses_as_with_pixels(wo
         settings = {"steps": 3, "log__every": 1, "log__tensorboard": False, "optimizer__warmup_fraction": 0.0}
         settings |= {"init__model": str(world.folder / "start"), "train__vision": "none"}
         config = world.config_of(data__cached_features=cached, **settings)
-        done = train(config, tmp_path / name, mesh=make_mesh(jax.devices()[:1]))
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        losses.append([float(line.split('"loss": ')[1].split(",")[0]) for line in lines])
-        moved = {
-            path
-            for path, array in parameters_of(load_model(done.model).model).items()
-            if (np.asarray(array) != parameters_of(world.encoder.model)[path]).any()
-        }
+        done = train(config, tmp_path / name, mesh=mesh_of(1))
+        losses.append([line["loss"] for line in metrics_of(tmp_path / name)])
+        before = parameters_of(world.encoder.model)
+        moved = {path for path, array in trained_parameters(done.model).items() if (array != before[path]).any()}
         assert {path.partition(".")[0] for path in moved} == {"text", "text_head", "vision_head", "logit_scale"}
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
