@@ -162,7 +162,7 @@ class Material:
             config.data.cached_features, config.data.resize_prob = True, 0.5
             config.train.vision = config.train.text = "none"
             config.losses.vc.weight, config.losses.vc.views, config.data.feature_pool.mixed = 7.0, "resize", 1
-            making = Making(config, self.encoder, open_source(config), self.folder)
+            making = Making(config, self.encoder, open_source(config.data), self.folder)
             made = make_features(making, Augmentation(resize_prob=0.5, also_resized=True), self.cache)
             for path, features in zip(paths, (made.resized, made.pools["mixed"].features), strict=True):
                 np.save(path, features)

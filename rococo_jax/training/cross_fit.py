@@ -58,12 +58,12 @@ def refuse_two_models(name: str) -> None:
         raise InputError("config", "init.model", f"{name!r}, a cross-fitted model", wanted)
 
 
-def refuse_seen_fold(config: ConfigDict, known: TrainingImages | None) -> None:
+def refuse_seen_fold(data: ConfigDict, known: TrainingImages | None) -> None:
     """Raises InputError where the starting model, trained on `known`, has seen images of the fold that is left out."""
-    if config.data.left_out_fold < 0 or known is None:
+    if data.left_out_fold < 0 or known is None:
         return
-    source = open_pairs(config.data.images, config.data.captions, allow_missing=True)
-    left_out = source.take(np.flatnonzero(_folds(source) == config.data.left_out_fold).tolist())
+    source = open_pairs(data.images, data.captions, allow_missing=True)
+    left_out = source.take(np.flatnonzero(_folds(source) == data.left_out_fold).tolist())
     seen = int(known.seen(left_out.names, _hashes(left_out)).sum())
     if seen:
         found = f"a model trained on {seen:,} of the {len(left_out):,} images that are left out"

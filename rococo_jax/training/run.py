@@ -172,9 +172,9 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     check_batch(config, jax.device_count() if mesh is None else mesh.size)
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
     owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
-    source = run_cache.source(config)
+    source = run_cache.source(config.data)
     encoder = run_cache.encoder(config, mesh)
-    refuse_seen_fold(config, encoder.training_images)
+    refuse_seen_fold(config.data, encoder.training_images)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
@@ -188,7 +188,7 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     teacher = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config.losses) else {}
     return _Opened(
         mesh, source, Origin.of(encoder), encoder.training_images, trained, frozen, teacher, owns_model,
-        optimizer, step, batches, text_length(config, encoder),
+        optimizer, step, batches, text_length(config.data.text_length, encoder),
     )  # fmt: skip
 
 

@@ -35,10 +35,9 @@ class RunCache:
         self._kept: dict[str, dict[Hashable, Any]] = {}
         self._most = {"features": features}
 
-    def source(self, config: ConfigDict) -> PairSource:
+    def source(self, data: ConfigDict) -> PairSource:
         """As `open_source`."""
-        data = config.data
-        return self._get("source", (data.images, data.captions, data.left_out_fold), lambda: open_source(config))
+        return self._get("source", (data.images, data.captions, data.left_out_fold), lambda: open_source(data))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """As `starting_encoder`."""

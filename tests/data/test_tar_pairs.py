@@ -239,13 +239,13 @@ def test_tars_can_be_packed(world, tars, tmp_path, capsys):
 def test_orders_are_those_of_the_config(world, tars):
     from rococo_jax.training.config import default_config
 
-    config = default_config()
-    config.batch_size, config.data.order = 64, "shards"
+    data = default_config().data
+    data.order = "shards"
     both = open_pairs(f"{world.pattern},{world.tars[6]}", allow_missing=True)
-    assert make_order(config, both).line.shards == (*tars.shards, tars.shards[6])
-    config.data.weights = "0.75,0.25"
-    order = make_order(config, both)
+    assert make_order(data, both, 64, 0).line.shards == (*tars.shards, tars.shards[6])
+    data.weights = "0.75,0.25"
+    order = make_order(data, both, 64, 0)
     drawn = np.array([order.image(position) for position in range(8192)])
     assert abs((drawn >= len(tars)).mean() - 0.25) < 0.01 and drawn.max() < len(both)
     with pytest.raises(InputError, match=r"'shards' of source 1 of data\.images; wanted 'shuffled'"):
-        make_order(config, open_pairs(f"{world.images},{world.pattern}", world.captions, allow_missing=True))
+        make_order(data, open_pairs(f"{world.images},{world.pattern}", world.captions, allow_missing=True), 64, 0)

@@ -85,7 +85,7 @@ def make_world(folder: Path) -> SimpleNamespace:
 
     def making(**settings) -> Making:
         config = config_of(**settings)
-        return Making(config, encoder, open_source(config), folder)
+        return Making(config, encoder, open_source(config.data), folder)
 
     def take(count: int = 6, **settings) -> list:
         batches = make_input(making(**settings))

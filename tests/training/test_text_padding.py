@@ -152,8 +152,8 @@ def test_the_maximum_of_processes_is_taken_on_devices():
 
 def test_workers_are_started_where_a_run_is_long(world, monkeypatch):
     monkeypatch.setattr(inputs, "usable_cores", lambda: 6)
-    assert [workers_of(world.config_of(steps=steps, batch_size=200)) for steps in (10, 99, 100, 10**6)] == [0, 0, 6, 6]
-    assert [workers_of(world.config_of(steps=10**6, data__workers=number)) for number in (0, 3)] == [0, 3]
+    assert [workers_of("auto", images) for images in (2_000, 19_999, 20_000, 2 * 10**8)] == [0, 0, 6, 6]
+    assert [workers_of(number, 2 * 10**8) for number in (0, 3)] == [0, 3]
     for value in (-1, "some", 1.5, True):
         with pytest.raises(InputError, match=r"config.data.workers: found .*; wanted 'auto', or 0 or more"):
             check_config(world.config_of(data__workers=value))

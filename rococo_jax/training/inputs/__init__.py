@@ -39,13 +39,12 @@ _MOST_TOKENS = 64
 _IMAGES_WORTH_WORKERS = 20_000
 
 
-def open_source(config: ConfigDict) -> PairSource:
-    """The pairs that `data.images` and `data.captions` name. Raises InputError where they cannot be read."""
-    if not config.data.images:
+def open_source(data: ConfigDict) -> PairSource:
+    """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
+    if not data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
-    source = open_pairs(config.data.images, config.data.captions, allow_missing=True)
-    fold = config.data.left_out_fold
-    return source if fold < 0 else without_fold(source, fold)
+    source = open_pairs(data.images, data.captions, allow_missing=True)
+    return source if data.left_out_fold < 0 else without_fold(source, data.left_out_fold)
 
 
 def make_input(
@@ -88,24 +87,24 @@ def make_input(
         tokenizer=encoder.tokenizer,
         batch_size=config.batch_size,
         seed=config.seed,
-        text_length=text_length(config, encoder),
+        text_length=text_length(config.data.text_length, encoder),
         captions_per_image=config.data.captions_per_image,
         extra_text=[transform for transform in transforms if transform is not None],
         text_fields={key: field.name for key, field in texts},
         augmentation=augmentation,
         on_decode_error=config.data.on_decode_error,
-        order=make_order(config, making.source),
-        workers=workers_of(config),
+        order=make_order(config.data, making.source, config.batch_size, config.seed),
+        workers=workers_of(config.data.workers, config.steps * config.batch_size),
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
     )
     batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(making.source))
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
         return batches
-    return CutTexts(batches, text_length(config, encoder), agree)
+    return CutTexts(batches, text_length(config.data.text_length, encoder), agree)
 
 
-def make_order(config: ConfigDict, source: PairSource) -> Order:
+def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> Order:
     """The order of `data.order` and `data.weights`.
 
     Raises:
@@ -113,24 +112,24 @@ def make_order(config: ConfigDict, source: PairSource) -> Order:
     """
     sources = source.sources if isinstance(source, JoinedPairs) else (source,)
     names = [f"source {number + 1} of data.images" for number in range(len(sources))]
-    by_shard = config.data.order == "shards"
-    in_bucket = next(filter(seeks_are_requests, split_names(config.data.images)), None)
+    by_shard = data.order == "shards"
+    in_bucket = next(filter(seeks_are_requests, split_names(data.images)), None)
     if in_bucket and not by_shard and all(map(has_shards, sources)) and jax.process_index() == 0:
         say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
     shards = [shards_of(each, name) for each, name in zip(sources, names, strict=True)] if by_shard else None
-    if config.data.weights:
-        weights, sizes = read_weights(config.data.weights, len(sources)), [len(each) for each in sources]
-        return MixtureOrder(sizes, weights, config.batch_size, config.seed, shards)
+    if data.weights:
+        weights, sizes = read_weights(data.weights, len(sources)), [len(each) for each in sources]
+        return MixtureOrder(sizes, weights, batch_size, seed, shards)
     if shards is not None:
-        return ShardOrder([size for each in shards for size in each], config.batch_size, config.seed)
-    return SampleOrder(len(source), config.batch_size, config.seed)
+        return ShardOrder([size for each in shards for size in each], batch_size, seed)
+    return SampleOrder(len(source), batch_size, seed)
 
 
-def workers_of(config: ConfigDict) -> int:
-    """`data.workers`; `auto` shares the machine's cores among its processes, and is 0 for short runs."""
-    if config.data.workers != "auto":
-        return config.data.workers
-    if config.steps * config.batch_size < _IMAGES_WORTH_WORKERS * jax.process_count():
+def workers_of(workers: int | str, images: int) -> int:
+    """`data.workers`; `auto` shares the machine's cores among its processes, and is 0 for a run of few images."""
+    if workers != "auto":
+        return workers
+    if images < _IMAGES_WORTH_WORKERS * jax.process_count():
         return 0
     hosts = gather("hosts", socket.gethostname)
     return max(1, usable_cores() // hosts.count(socket.gethostname()))
@@ -160,7 +159,7 @@ class PairInput:
         return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
 
 
-def text_length(config: ConfigDict, encoder: Encoder) -> int:
-    """Tokens that a text has at most, and is padded to by the input."""
+def text_length(requested: int, encoder: Encoder) -> int:
+    """Tokens that a text has at most, and is padded to by the input; `requested` is `data.text_length`."""
     fixed = encoder.tokenizer.spec.fixed_length
-    return fixed or config.data.text_length or min(encoder.spec.text.context_length, _MOST_TOKENS)
+    return fixed or requested or min(encoder.spec.text.context_length, _MOST_TOKENS)
