@@ -1,12 +1,20 @@
 """Lines of Python in several processes that join, on one CPU device each."""
 
+import atexit
+import functools
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
+import tempfile
 import textwrap
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest.mock import patch
 
-from tests.support.paths import CHECKOUT
+# What is compiled here runs a few times at most.
+_ENVIRONMENT = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+_IMPORTED = ["rococo_jax.training.run", "rococo_jax.evaluation.callback", "tests.support.tiny_runs"]
 
 
 def run_lines(
@@ -25,16 +33,42 @@ def run_lines(
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
     common = {"ROCOCO_COORDINATOR": f"localhost:{port}", "ROCOCO_PROCESSES": str(processes)}
-    # What is compiled here runs a few times at most.
-    common |= {"ROCOCO_TIMEOUT": str(timeout), "XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    started = []
-    for number in range(processes):
-        environment = {**os.environ, **common, "ROCOCO_PROCESS": str(number)}
-        command = [sys.executable, "-c", program]
-        started.append(subprocess.Popen(command, env=environment, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True))
+    common["ROCOCO_TIMEOUT"] = str(timeout)
+    with tempfile.TemporaryDirectory() as folder:
+        errors = [Path(folder, str(number)) for number in range(processes)]
+        started = []
+        for number, path in enumerate(errors):
+            environment = {**os.environ, **_ENVIRONMENT, **common, "ROCOCO_PROCESS": str(number)}
+            started.append(_interpreters().Process(target=_run, args=(program, environment, path)))
+            started[-1].start()
+        try:
+            for number, process in enumerate(started):
+                if number != frozen:
+                    process.join(300)
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+        return [(process.exitcode, path.read_text()) for process, path in zip(started, errors, strict=True)]
+
+
+@functools.cache
+def _interpreters() -> multiprocessing.context.ForkServerContext:
+    """Copies of an interpreter that has imported what they need, and has not started JAX's devices."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    with patch.dict(os.environ, _ENVIRONMENT):
+        forkserver.ensure_running()
+    return context
+
+
+def _run(program: str, environment: dict[str, str], errors: Path) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    with errors.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     try:
-        said = {number: started[number].communicate(timeout=300)[1] for number in range(processes) if number != frozen}
+        exec(compile(program, "lines", "exec"), {"__name__": "__main__"})
     finally:
-        for process in started:
-            process.kill()
-    return [(started[number].wait(), said.get(number, "")) for number in range(processes)]
+        atexit._run_exitfuncs()  # which multiprocessing leaves out
