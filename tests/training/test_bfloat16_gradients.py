@@ -25,6 +25,7 @@ from tests.support.tiny import tiny_encoder
 from tests.training.test_step import make_config
 
 PAIRS, TOKENS, PARTS = 13, 24, 2
+SC_AND_VC = {"data__text_length": TOKENS, "losses__hard_positives__weight": 0.0}
 LINEAR = HeadSpec("linear", 64)
 _FULL = dataclasses.replace(TEXT, attention="full", pooling="last")
 _BERT = dataclasses.replace(TEXT, attention="masked", norm_after_blocks=True, token_types=2)
@@ -90,7 +91,7 @@ def program_of_gradients(name: str, parts: int):
     """The program of all gradients, and their paths in the order of its results."""
     spec, mesh = SPECS[name], make_mesh(jax.devices()[:1])
     rows = PAIRS * parts
-    config = make_config(batch_size=rows, micro_batches=parts, dtype="bfloat16", remat="full", data__text_length=TOKENS)
+    config = make_config(batch_size=rows, micro_batches=parts, dtype="bfloat16", remat="full", **SC_AND_VC)
     config.losses.vc.partner_group = PAIRS
     # One tower at a time but for CLIP's, which has both.
     if name != "image, clip":

@@ -33,10 +33,11 @@ from rococo_jax.training.optimizer import make_optimizer, make_schedule, rate_of
 from rococo_jax.training.state import TrainState, make_state
 from rococo_jax.training.step import lower_step, make_step
 from tests.support.tiny import tiny_encoder, tiny_spec
-from tests.support.tiny_runs import changed, mesh_of
+from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of
 
 TOLERANCE = 1e-5
 PAIRS, TOKENS = 16, 12
+PAIRS_ALONE = {f"losses__{name}__weight": 0.0 for name in ("sc", "vc", "hard_positives")}
 
 
 def make_config(**overrides):
@@ -125,14 +126,9 @@ def test_every_part_of_the_loss_is_there_and_weighted(expected):
 
 
 def flops_of(train) -> float:
-    encoder, config = tiny_encoder(), make_config()
-    config.train.vision, config.train.text = train, train
-    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
-    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
-    mesh = mesh_of(1)
-    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
-    state = make_state(trained, optimizer, mesh, averaged=False)
-    return step.lower(state, frozen, place_batch(make_batch(), mesh)).cost_analysis()["flops"]
+    config = make_config(train__vision=train, train__text=train, **PAIRS_ALONE)
+    lowered = lower_step(config, tiny_spec(), tiny_encoder().preprocessing, mesh_of(1), TOKENS)
+    return lowered.cost_analysis()["flops"]
 
 
 def test_frozen_towers_cost_no_backward_pass():
@@ -174,7 +170,7 @@ def test_splitting_and_joining_parameters_loses_nothing():
 def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
-    config = make_config(remat="full", micro_batches=2)
+    config = make_config(remat="full", micro_batches=2, **{**PAIRS_ALONE, "losses__sc__weight": 1.0})
     # As BERT's 30,522 words over 8 devices, a vocabulary that does not divide.
     spec = dataclasses.replace(encoder.spec, text=dataclasses.replace(encoder.spec.text, vocabulary_size=301))
     program = lower_step(config, spec, encoder.preprocessing, mesh, TOKENS).compile().as_text()
@@ -191,10 +187,9 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
         tiny_spec().vision, image_size=224, patch_size=16, width=width, layers=layers, heads=12, mlp_width=4 * width
     )
     spec = dataclasses.replace(tiny_spec(), vision=vision)
-    off = {"losses__sc__weight": 0.0, "losses__vc__weight": 0.0, "losses__hard_positives__weight": 0.0}
     mesh, kept, empty = mesh_of(1), {}, TrainState(jnp.int32(0), {}, {}, {})
     for remat in ("none", "dots", "full"):
-        config = make_config(dtype="bfloat16", remat=remat, **off)
+        config = make_config(dtype="bfloat16", remat=remat, **PAIRS_ALONE)
         kept[remat] = Estimate(config, spec, tiny_encoder().preprocessing, TOKENS, empty, {}, mesh).of_pair
     # Residuals of a block in bfloat16: its input alone, and its products with parameters (3 + 1 + 4 widths).
     block = 2 * tokens * width * layers
@@ -206,9 +201,7 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
 
 
 def test_an_update_that_is_not_finite_is_left_out_whole():
-    overrides = {f"losses__{name}__weight": 0.0 for name in ("sc", "vc", "hard_positives")}
-    config = make_config(optimizer__skip_nonfinite=1, data__cached_features=True, ema=0.5, **overrides)
-    config.train.vision = config.train.text = "none"
+    config = make_config(optimizer__skip_nonfinite=1, ema=0.5, **PAIRS_ALONE, **FEATURES_ALONE)
     encoder, mesh = tiny_encoder(), mesh_of(1)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
