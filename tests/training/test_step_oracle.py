@@ -67,7 +67,7 @@ def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
     assert len({*values.values(), LOW.leaves()[key]}) > 1, f"no case gives {key} a second value"
     known = (DEFAULTS[key], *values.values(), LOW.leaves()[key])
     others = dict.fromkeys((CASES[name], other) for name, value in values.items() for other in known if other != value)
-    # The first case is the cheapest, and most show after one step. A value that asks for what a case lacks (a bias) is of no use to it.
+    # The first case is the cheapest. A value that asks for what a case lacks (a bias) is of no use to it.
     assert any(
         told_apart(case, key, value, last)
         for case, value in others if value != "sigmoid" or case.bias for last in (1, 3)
