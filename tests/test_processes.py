@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
 from tests.support.paths import CHECKOUT
-from tests.support.processes import run_lines
+from tests.support.processes import launched, run_lines
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
 # More than one part of the embedding cache, so that there is work to share.
@@ -54,16 +53,13 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
-def local(processes: int, devices: int, *words: str, timeout: int = TIMEOUT) -> list[str]:
-    own = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
-    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own, "--", *map(str, words)]
-
-
 def run_both(out: Path, *words: str) -> tuple[Path, Path]:
     """Runs the command in this process on its eight devices, and by two processes of one device each."""
     one, two = out / "one", out / "two"
     assert main([*map(str, words), "--out", str(one)]) in (0, None)
-    done = subprocess.run(local(2, 1, *words, "--out", two), capture_output=True, text=True, cwd=CHECKOUT, timeout=600)
+    done = subprocess.run(
+        launched(2, 1, *words, "--out", two), capture_output=True, text=True, cwd=CHECKOUT, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return one, two
 
@@ -279,11 +275,11 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
     train = ["train", "--config", "configs/coco_lit.py", "--workdir", workdir]
     train += [f"--config.{key}={value}" for key, value in overrides.items()]
 
-    with Launched(local(4, 1, *train)) as launched:
-        launched.wait_until(lambda: checkpoints(workdir) and steps(workdir)[-1] > checkpoints(workdir)[0] + 1)
+    with Launched(launched(4, 1, *train)) as group:
+        group.wait_until(lambda: checkpoints(workdir) and steps(workdir)[-1] > checkpoints(workdir)[0] + 1)
         killed = time.monotonic()
-        os.kill(launched.pid(2), signal.SIGKILL)
-        code, said = launched.end(2 * TIMEOUT)
+        os.kill(group.pid(2), signal.SIGKILL)
+        code, said = group.end(2 * TIMEOUT)
         assert time.monotonic() - killed < TIMEOUT + 10  # seconds for the processes to end
     assert code == 128 + signal.SIGKILL
     assert "process 2 was killed by SIGKILL" in said
@@ -295,10 +291,10 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
 
     # Two of the four go on, with two devices each.
     reached = checkpoints(workdir)[-1]
-    with Launched(local(2, 2, *train)) as launched:
-        launched.wait_until(lambda: checkpoints(workdir)[-1] > reached)
-        os.kill(launched.pid(1), signal.SIGTERM)
-        code, said = launched.end(600)
+    with Launched(launched(2, 2, *train)) as group:
+        group.wait_until(lambda: checkpoints(workdir)[-1] > reached)
+        os.kill(group.pid(1), signal.SIGTERM)
+        code, said = group.end(600)
     assert code == 0, said
     stopped = {int(step) for step in re.findall(r"stopped after step (\d+)", said)}
     assert len(re.findall(r"stopped after step", said)) == 2 and len(stopped) == 1

@@ -1,4 +1,4 @@
-"""Lines of Python in several processes that join, on one CPU device each."""
+"""Several processes that join: commands, and lines of Python on one CPU device each."""
 
 import atexit
 import functools
@@ -12,9 +12,17 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
 
+from tests.support.paths import CHECKOUT
+
 # What is compiled here runs a few times at most.
 _ENVIRONMENT = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 _IMPORTED = ["rococo_jax.training.run", "rococo_jax.evaluation.callback", "tests.support.tiny_runs"]
+
+
+def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
+    """The command that runs a command of several processes with `launch/local.py`."""
+    own = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
+    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own, "--", *map(str, words)]
 
 
 def run_lines(

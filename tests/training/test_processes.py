@@ -1,10 +1,7 @@
 """Several real processes on one machine through `jax.distributed` train as one process with as many devices does."""
 
-import os
 import shutil
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +9,10 @@ import pytest
 
 from rococo_jax.encoders import load_model
 from tests.support.paths import CHECKOUT
-from tests.support.processes import run_lines
+from tests.support.processes import launched, run_lines
 from tests.support.tiny import random_captions
-from tests.support.tiny_runs import metrics_of, trained_parameters, write_material
+from tests.support.tiny_runs import metrics_of, trained_parameters, write_config_file, write_material
 
-STEPS = 4
 # More than one part of images for each process, and a last round in which process 1 has none.
 IMAGES, IMAGES_PER_RUN = 40, 16
 
@@ -35,53 +31,6 @@ def data(tmp_path_factory) -> Path:
         (folder / "cifar10" / "images" / ("cat", "dog")[number % 2]).mkdir(exist_ok=True)
         shutil.copy(path, folder / "cifar10" / "images" / ("cat", "dog")[number % 2])
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return listening.getsockname()[1]
-
-
-def start(data: Path, workdir: Path, devices: int, processes: int = 1, number: int = 0, port: int = 0, *more: str):
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    if processes > 1:
-        environment |= {
-            "ROCOCO_COORDINATOR": f"localhost:{port}",
-            "ROCOCO_PROCESSES": str(processes),
-            "ROCOCO_PROCESS": str(number),
-            "ROCOCO_TIMEOUT": "60",
-        }
-    overrides = {
-        "init.model": data / "start",
-        "data.images": data / "images",
-        "data.captions": data / "captions.json",
-        "steps": STEPS,
-        "batch_size": 8,
-        "losses.sc.weight": 1,
-        "losses.sc.select": "lowest",
-        "losses.vc.weight": 1,
-        "losses.vc.partner_group": 2,
-        "log.every": 1,
-        "log.tensorboard": False,
-        "checkpoint.every": 2,
-        "ema": 0.5,
-    }
-    config = CHECKOUT / "configs" / "coco_lit.py"
-    command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(config), "--workdir", str(workdir)]
-    command += ["--config.train.vision=all", "--config.train.text=all", "--config.data.cached_features=false"]
-    command += ["--config.data.feature_noise=0", "--config.init.residual_head_width=0"]
-    command += [*(f"--config.{key}={value}" for key, value in overrides.items()), *more]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(*processes: subprocess.Popen) -> None:
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)
-
-
-def losses(workdir: Path) -> list[float]:
-    return [line["loss"] for line in metrics_of(workdir)]
 
 
 SHARDED = """
@@ -189,13 +138,16 @@ def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_save
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_two_processes_train_as_one_with_as_many_devices(data, tmp_path):
+    settings = {"steps": 4, "batch_size": 8, "checkpoint__every": 2, "ema": 0.5, "losses__sc__weight": 1.0}
+    settings |= {"losses__vc__weight": 1.0, "losses__vc__partner_group": 2}
+    write_config_file(data, **settings)
     one, two = tmp_path / "one", tmp_path / "two"
-    port = free_port()
-    finish(*(start(data, two, 2, 2, number, port) for number in range(2)))
-    finish(start(data, one, 4))
-    assert len(losses(one)) == STEPS
+    for workdir, processes in ((one, 1), (two, 2)):
+        words = "train", "--config", data / "config.py", "--workdir", workdir
+        subprocess.run(launched(processes, 4 // processes, *words, timeout=60), check=True, cwd=CHECKOUT, timeout=600)
+    losses = [[line["loss"] for line in metrics_of(workdir)] for workdir in (one, two)]
     # The reductions go through another library between processes, in another order.
-    np.testing.assert_allclose(losses(two), losses(one), rtol=1e-4)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
     found, expected = (load_model(workdir / "model").encode_image(pixels) for workdir in (two, one))
     np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -38,6 +38,7 @@ from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.loss_input import (
     POOL_SEED,
     Making,
+    Pixels,
     Pool,
     PoolMaterial,
     active_inputs,
