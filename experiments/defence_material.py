@@ -30,7 +30,7 @@ from rococo_jax.training.config import default_config
 from rococo_jax.training.init import trained_encoder
 from rococo_jax.training.inputs import open_source
 from rococo_jax.training.inputs.feature_pool import Features, make_features
-from rococo_jax.training.inputs.loss_input import Making, Pool
+from rococo_jax.training.inputs.loss_input import InputContext, Pool
 from rococo_jax.training.join import Regularisation, fit_heads
 
 # An alteration a caption of each, in every pool and for every arm.
@@ -162,8 +162,8 @@ class Material:
             config.data.cached_features, config.data.resize_prob = True, 0.5
             config.train.vision = config.train.text = "none"
             config.losses.vc.weight, config.losses.vc.views, config.data.feature_pool.mixed = 7.0, "resize", 1
-            making = Making(config, self.encoder, open_source(config.data), self.folder)
-            made = make_features(making, Augmentation(resize_prob=0.5, also_resized=True), self.cache)
+            context = InputContext(config, self.encoder, open_source(config.data), self.folder)
+            made = make_features(context, Augmentation(resize_prob=0.5, also_resized=True), self.cache)
             for path, features in zip(paths, (made.resized, made.pools["mixed"].features), strict=True):
                 np.save(path, features)
         return tuple(map(np.load, paths))

@@ -29,7 +29,7 @@ from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.init import trained_encoder, with_residual_heads
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features
-from rococo_jax.training.inputs.loss_input import Making
+from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state, place_parameters
 from rococo_jax.training.step import make_step, reads_teacher
@@ -139,7 +139,7 @@ def train_arm(material: Material, pool: str, settings: dict, seed: int, steps: i
     resized = made.resized if config.data.resize_prob else None
     features = Features(made.images, made.texts, made.first, pools, resized, None, 0, {})
     mesh = make_mesh()
-    batches = FeatureInput(features, Making(config, encoder, None, material.folder))
+    batches = FeatureInput(features, InputContext(config, encoder, None, material.folder))
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)

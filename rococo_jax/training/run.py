@@ -46,7 +46,7 @@ from rococo_jax.training.hooks.save import Evaluate, Save
 from rococo_jax.training.hooks.stop import Stop
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
-from rococo_jax.training.inputs.loss_input import Making, active_inputs
+from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
 from rococo_jax.training.loop import Input, Outcome, run_loop
 from rococo_jax.training.memory import Estimate, compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
@@ -181,7 +181,7 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     local_encoder = _on_own_devices(config, encoder, folder)
     agree = agree_on_devices(mesh) if jax.process_count() > 1 else None
     rows = rows_of(mesh.local_devices, mesh, config.batch_size)
-    batches = make_input(Making(config, local_encoder, source, folder), run_cache.features, agree, rows)
+    batches = make_input(InputContext(config, local_encoder, source, folder), run_cache.features, agree, rows)
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     # Copies: the step uses up the state that it is given.

@@ -19,7 +19,7 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from rococo_jax.training.inputs import make_input, open_source
-from rococo_jax.training.inputs.loss_input import Making
+from rococo_jax.training.inputs.loss_input import InputContext
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
 from tests.support.tiny_runs import changed
 
@@ -83,12 +83,12 @@ def make_world(folder: Path) -> SimpleNamespace:
         common = {"batch_size": 4, "seed": 3, "losses__sc__variants": "same_concept", **paths}
         return changed(default_config(), **{**common, **settings})
 
-    def making(**settings) -> Making:
+    def context(**settings) -> InputContext:
         config = config_of(**settings)
-        return Making(config, encoder, open_source(config.data), folder)
+        return InputContext(config, encoder, open_source(config.data), folder)
 
     def take(count: int = 6, **settings) -> list:
-        batches = make_input(making(**settings))
+        batches = make_input(context(**settings))
         taken = [next(batches) for _ in range(count)]
         batches.close()
         return taken
@@ -108,5 +108,5 @@ def make_world(folder: Path) -> SimpleNamespace:
         return found
 
     return SimpleNamespace(
-        folder=folder, encoder=encoder, spec=spec, config_of=config_of, making=making, take=take, texts=texts
+        folder=folder, encoder=encoder, spec=spec, config_of=config_of, context=context, take=take, texts=texts
     )

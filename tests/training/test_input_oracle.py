@@ -101,10 +101,10 @@ def pairs(batches: list) -> list[tuple[int, np.ndarray]]:
 
 
 def test_processes_read_a_part_each_of_the_same_batch_of_features(world):
-    making = world.making(**FEATURES_ALONE)
-    features = make_input(making).features
+    context = world.context(**FEATURES_ALONE)
+    features = make_input(context).features
     # Rows of devices that take turns on the mesh.
-    parts = [FeatureInput(features, making, np.arange(start, making.config.batch_size, 2)) for start in range(2)]
+    parts = [FeatureInput(features, context, np.arange(start, context.config.batch_size, 2)) for start in range(2)]
     for batch in world.take(2, **FEATURES_ALONE):
         for start, part in enumerate(parts):
             np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
@@ -187,7 +187,7 @@ def _(world):
 @of("data.on_decode_error")
 def _(world):
     broken = with_a_broken_image(world.folder / "images", world.folder / "broken")
-    batches = make_input(world.making(data__images=broken))
+    batches = make_input(world.context(data__images=broken))
     numbers = np.concatenate([next(batches).image_id for _ in range(3)])
     assert batches.skipped == 1 and 7 not in numbers
     with pytest.raises(InputError, match=r"07\.png"):
@@ -304,7 +304,7 @@ def _(world):
     pools = {"captions": 3, "mixed": 4, "views": 2}
     settings = {f"data__feature_pool__{name}": size for name, size in pools.items()}
     chosen = {"losses__sc__weight": 1.0, "losses__vc__weight": 1.0, "losses__vc__views": "crop,resize"}
-    made = make_input(world.making(**FEATURES_ALONE, **settings, **chosen, losses__vc__ratio=0.6, data__flip=True))
+    made = make_input(world.context(**FEATURES_ALONE, **settings, **chosen, losses__vc__ratio=0.6, data__flip=True))
     features = made.features
     assert features.views.shape[1] == 2 and features.pools["altered"].valid.all()
     possible = [[c.replace("dog", new) for new in ("cat", "owl")] for n in range(IMAGES) for c in captions_of(n)]

@@ -17,7 +17,7 @@ from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.inputs import loss_input, make_input
-from rococo_jax.training.inputs.loss_input import LossInput, Making
+from rococo_jax.training.inputs.loss_input import InputContext, LossInput
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state
 from rococo_jax.training.step import lower_step, make_step
@@ -57,7 +57,7 @@ class Reversed(LossInput):
     def items(self, config):
         return {REVERSED.name: (2,)}
 
-    def transform(self, making):
+    def transform(self, context):
         return Reverse()
 
 
@@ -78,7 +78,7 @@ def first_metrics(config, tmp_path):
     """Metrics of the first step."""
     encoder, mesh = tiny_encoder(spec=tiny_spec(16)), mesh_of(1)
     source = open_pairs(*write_pairs(tmp_path, 12))
-    batches = make_input(Making(config, encoder, source, tmp_path))
+    batches = make_input(InputContext(config, encoder, source, tmp_path))
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)

@@ -27,7 +27,7 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.hooks.log import Diverged
 from rococo_jax.training.inputs import make_input, open_source
-from rococo_jax.training.inputs.loss_input import Making
+from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.memory import _advice
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT
@@ -277,7 +277,7 @@ def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, 
     overrides += ("losses.vc.weight=0", "data.random_crop_min_scale=0.5", "data.flip=true", "data.feature_pool.views=3")
     config = config_of(data, *overrides)
     encoder = load_model(data / "start", mesh=mesh_of(1))
-    batches = make_input(Making(config, encoder, open_source(config.data), tmp_path))
+    batches = make_input(InputContext(config, encoder, open_source(config.data), tmp_path))
     features = batches.features
     assert features.views.shape == (IMAGES, 3, features.images.shape[1])
     sample = open_source(config.data)[5]
@@ -304,8 +304,8 @@ def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):
     quiet = config_of(data, *overrides)
     encoder = load_model(data / "start", mesh=mesh_of(1))
     noisy_config = config_of(data, *overrides, "data.feature_noise=0.5")
-    still = make_input(Making(quiet, encoder, open_source(quiet.data), tmp_path))
-    loud = make_input(Making(noisy_config, encoder, open_source(quiet.data), tmp_path))
+    still = make_input(InputContext(quiet, encoder, open_source(quiet.data), tmp_path))
+    loud = make_input(InputContext(noisy_config, encoder, open_source(quiet.data), tmp_path))
     added = {name: [] for name in ("images", "texts", "mixed", "altered")}
     for _ in range(64):
         without, noisy = next(still), next(loud)

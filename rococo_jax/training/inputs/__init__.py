@@ -30,7 +30,7 @@ from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
-from rococo_jax.training.inputs.loss_input import Making, active_inputs
+from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
 from rococo_jax.training.text_padding import Agree, CutTexts
 
 # Captions are short; a longer one is cut as the tower would cut it.
@@ -48,7 +48,7 @@ def open_source(data: ConfigDict) -> PairSource:
 
 
 def make_input(
-    making: Making,
+    context: InputContext,
     keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
     agree: Agree | None = None,
     rows: Int[np.ndarray, " own"] | None = None,
@@ -60,7 +60,7 @@ def make_input(
         agree: on the longest text of a batch, where there are several processes.
         rows: of each global batch, which this process reads; all by default.
     """
-    config, encoder, source_of_run = making.config, making.encoder, making.source
+    config, encoder, source_of_run = context.config, context.encoder, context.source
     inputs = active_inputs(config.losses)
     augmentation = Augmentation(
         (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
@@ -74,15 +74,15 @@ def make_input(
     cache = EmbeddingCache(cache_folder() / "embeddings")
     features = None
     if cached_sides(config) == ("vision",):
-        features, source = locked_features(making, cache)
-        making = dataclasses.replace(making, source=source)
+        features, source = locked_features(context, cache)
+        context = dataclasses.replace(context, source=source)
     elif config.data.cached_features:
-        features = keep(config, lambda: make_features(making, augmentation, cache))
-        return FeatureInput(features, making, rows)
+        features = keep(config, lambda: make_features(context, augmentation, cache))
+        return FeatureInput(features, context, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
-    transforms = [each.transform(making) for each in inputs]
+    transforms = [each.transform(context) for each in inputs]
     arrays = make_training_input(
-        making.source,
+        context.source,
         preprocessing=encoder.preprocessing if features is None else None,
         tokenizer=encoder.tokenizer,
         batch_size=config.batch_size,
@@ -93,12 +93,12 @@ def make_input(
         text_fields={key: field.name for key, field in texts},
         augmentation=augmentation,
         on_decode_error=config.data.on_decode_error,
-        order=make_order(config.data, making.source, config.batch_size, config.seed),
+        order=make_order(config.data, context.source, config.batch_size, config.seed),
         workers=workers_of(config.data.workers, config.steps * config.batch_size),
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
     )
-    batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(making.source))
+    batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
     if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
         return batches
     return CutTexts(batches, text_length(config.data.text_length, encoder), agree)

@@ -28,8 +28,8 @@ from rococo_jax.progress import progress
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import (
     POOL_SEED,
+    InputContext,
     LossInput,
-    Making,
     Pool,
     PoolMaterial,
     check_count,
@@ -57,13 +57,13 @@ class AlteredCaptions(LossInput):
         sc = config.losses.sc
         return sc.select != "random" and not sc.influence and not (folder / INFLUENCE).exists()
 
-    def transform(self, making: Making) -> AlterCaptions:
-        alterers = make_alterers(making)
-        return AlterCaptions(alterers, influence_of_words(making), making.config.losses.sc.count)
+    def transform(self, context: InputContext) -> AlterCaptions:
+        alterers = make_alterers(context)
+        return AlterCaptions(alterers, influence_of_words(context), context.config.losses.sc.count)
 
-    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
-        alterers, influence = make_alterers(making), influence_of_words(making)
-        size = making.config.data.feature_pool.captions
+    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
+        alterers, influence = make_alterers(context), influence_of_words(context)
+        size = context.config.data.feature_pool.captions
         texts = [
             _altered(caption, sample.captions, alterers, influence, size)
             for sample in material.samples
@@ -72,20 +72,20 @@ class AlteredCaptions(LossInput):
         valid = np.array([[text is not None for text in each] for each in texts], bool)
         # The caption itself stands where there is nothing to alter, and does not count.
         flat = [text or caption for each, caption in zip(texts, material.captions, strict=True) for text in each]
-        features = embed_texts(making.encoder, flat, material.cache, features=True)
+        features = embed_texts(context.encoder, flat, material.cache, features=True)
         return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
 
 
 register_input(AlteredCaptions())
 
 
-def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
+def make_alterers(context: InputContext) -> list[CaptionAlterer | BalancedAlterer]:
     """One alterer for each of `losses.sc.variants`, and balanced ones for each operation too.
 
     Raises:
         InputError: an unknown variant or operation, or a lexicon that cannot be read.
     """
-    config, encoder = making.config, making.encoder
+    config, encoder = context.config, context.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     seed = POOL_SEED if "text" in cached_sides(config) else config.seed
@@ -95,7 +95,7 @@ def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
             raise InputError(
                 "config", "losses.sc.operations", repr(config.losses.sc.operations), "replace, swap or both"
             )
-        reference = ReferenceCaptions(list(CaptionsOfSource(making.source)), lexicon)
+        reference = ReferenceCaptions(list(CaptionsOfSource(context.source)), lexicon)
         kinds = [(variant, operation) for operation in operations for variant in variants]
         return [balanced_alterer(variant, reference, operation, seed) for variant, operation in kinds]
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
@@ -104,18 +104,18 @@ def make_alterers(making: Making) -> list[CaptionAlterer | BalancedAlterer]:
     return [CaptionAlterer(variant, vocabulary=words, **common) for variant in variants]
 
 
-def influence_of_words(making: Making) -> Influence | None:
+def influence_of_words(context: InputContext) -> Influence | None:
     """Caption -> influence of its words; None where the word is drawn. Computed once where the config names
     no table.
     """
-    sc = making.config.losses.sc
+    sc = context.config.losses.sc
     if sc.select == "random" or sc.balance:
         return None
-    path = Path(sc.influence or making.folder / INFLUENCE)
+    path = Path(sc.influence or context.folder / INFLUENCE)
     if not sc.influence and not broadcast_from_process_0("influence", path.exists):
-        images = CaptionsOfSource(making.source)
+        images = CaptionsOfSource(context.source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
-            write_influence_table(making.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
+            write_influence_table(context.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
     barrier("influence")
     broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))  # one makes the map
     return InfluenceTable(path)

@@ -37,7 +37,7 @@ from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.loss_input import (
     POOL_SEED,
-    Making,
+    InputContext,
     Pixels,
     Pool,
     PoolMaterial,
@@ -72,12 +72,12 @@ class Features:
     identity: dict[str, Any]
 
 
-def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
+def make_features(context: InputContext, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
     """All features that the config's losses need, and the augmentation.
 
     Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
-    encoder, source, data = making.encoder, making.source, making.config.data
+    encoder, source, data = context.encoder, context.source, context.config.data
     resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
     crops, chosen = decode(source, range(len(source)), resize, skip=data.on_decode_error == "skip")
     samples, views = [source[index] for index in chosen], {"crop": hashed(crops)}
@@ -94,8 +94,8 @@ def make_features(making: Making, augmentation: Augmentation, cache: EmbeddingCa
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     material = PoolMaterial(samples, captions, views, cache)
     pools = {}
-    for each in active_inputs(making.config.losses):
-        pools |= each.make_pools(making, material)
+    for each in active_inputs(context.config.losses):
+        pools |= each.make_pools(context, material)
     del views, material
     augmented = None
     if augmentation.varies:
@@ -184,14 +184,14 @@ class ChosenPairs:
         return hash_json([self.source.hash(), hash_bytes(self.chosen.tobytes())])
 
 
-def locked_features(making: Making, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
+def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
     """The features of all images that can be decoded, and the source of these images, in the same order.
 
     Images are decoded and encoded so many at a time; processes share the encoding.
 
     Raises InputError as `decode`, and where all images are broken.
     """
-    encoder, source, skip = making.encoder, making.source, making.config.data.on_decode_error == "skip"
+    encoder, source, skip = context.encoder, context.source, context.config.data.on_decode_error == "skip"
     resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
     features, chosen = [], []
     for numbers in chunks(range(len(source)), _AT_ONCE):
@@ -210,8 +210,8 @@ class FeatureInput:
 
     lengths: tuple[int, ...] = ()
 
-    def __init__(self, features: Features, making: Making, rows: Int[np.ndarray, " own"] | None = None):
-        config = making.config
+    def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " own"] | None = None):
+        config = context.config
         self.features, self.config, self.inputs = features, config, active_inputs(config.losses)
         self.items = items_per_pair(config)
         noise = config.data.feature_noise

@@ -33,7 +33,14 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import read_json
-from rococo_jax.training.inputs.loss_input import LossInput, Making, Pool, PoolMaterial, check_count, register_input
+from rococo_jax.training.inputs.loss_input import (
+    InputContext,
+    LossInput,
+    Pool,
+    PoolMaterial,
+    check_count,
+    register_input,
+)
 
 _WANTED = "captions with hard positives and hard negatives"
 
@@ -197,13 +204,13 @@ class HardPositives(LossInput):
 
     pooled = True
 
-    def transform(self, making: Making) -> AddHardPositives:
-        return AddHardPositives(self.partners(making), making.config.losses.hard_positives.count)
+    def transform(self, context: InputContext) -> AddHardPositives:
+        return AddHardPositives(self.partners(context), context.config.losses.hard_positives.count)
 
-    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
         """A caption's partners in file order, again from the first where it has fewer than the pool has places."""
-        size, none = making.config.data.feature_pool.captions, Partners((), ())
-        partners = self.partners(making)
+        size, none = context.config.data.feature_pool.captions, Partners((), ())
+        partners = self.partners(context)
         own = [partners.get(caption, none) for caption in material.captions]
         pools = {}
         for field, texts in zip(
@@ -214,7 +221,7 @@ class HardPositives(LossInput):
                 for each, caption in zip(texts, material.captions, strict=True)
                 for place in range(size)
             ]
-            features = embed_texts(making.encoder, flat, material.cache, features=True)
+            features = embed_texts(context.encoder, flat, material.cache, features=True)
             valid = np.repeat([bool(each) for each in texts], size).reshape(-1, size)
             pools[field.name] = Pool(features.reshape(*valid.shape, -1), valid)
         return pools
@@ -222,13 +229,13 @@ class HardPositives(LossInput):
     def check(self, source: object, config: ConfigDict) -> None:
         check_count(source, config, "hard_positives")
 
-    def partners(self, making: Making) -> dict[str, Partners]:
+    def partners(self, context: InputContext) -> dict[str, Partners]:
         """Caption -> its partners, from the files that the config names.
 
         Raises:
             InputError: it names none, or they cannot be read.
         """
-        hard = making.config.losses.hard_positives
+        hard = context.config.losses.hard_positives
         if not hard.negatives:
             wanted = "a file of captions with hard positives and hard negatives, or of the negatives beside `positives`"
             raise InputError("config", "losses.hard_positives.negatives", "''", wanted)

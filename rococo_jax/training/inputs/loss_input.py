@@ -31,7 +31,7 @@ POOL_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Making:
+class InputContext:
     """What inputs are made from.
 
     Attributes:
@@ -52,7 +52,7 @@ Pixels = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class PoolMaterial:
-    """What pools are made from beside `Making`.
+    """What pools are made from beside `InputContext`.
 
     Attributes:
         samples: the images that can be decoded, with their captions.
@@ -102,10 +102,10 @@ class LossInput:
         return False
 
     def computes(self, config: ConfigDict, folder: Path) -> bool:
-        """Whether `transform` runs the encoder. `folder` is that of `Making`."""
+        """Whether `transform` runs the encoder. `folder` is that of `InputContext`."""
         return False
 
-    def transform(self, making: Making) -> Any | None:
+    def transform(self, context: InputContext) -> Any | None:
         """A Grain transform that adds texts to a sample, under the keys of `sample_texts`."""
         return None
 
@@ -113,7 +113,7 @@ class LossInput:
         """The batch with fields that the device makes, a pure function of the batch, the config's seed and the step."""
         return batch
 
-    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
         """Features that training on cached features draws from, by the name of the field."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
 from rococo_jax.training.inputs.feature_pool import IMAGES_PER_PART, image_features
-from rococo_jax.training.inputs.loss_input import POOL_SEED, LossInput, Making, Pool, PoolMaterial, register_input
+from rococo_jax.training.inputs.loss_input import POOL_SEED, InputContext, LossInput, Pool, PoolMaterial, register_input
 
 # Config value: method of `perturb.images`.
 _METHODS = {"mixup": "mix", "cutmix": "patch"}
@@ -52,12 +52,12 @@ class MixedImages(LossInput):
             return batch
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
-    def make_pools(self, making: Making, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
         """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own.
 
         Methods take turns part by part, and views after each round of methods.
         """
-        vc, size = making.config.losses.vc, making.config.data.feature_pool.mixed
+        vc, size = context.config.losses.vc, context.config.data.feature_pool.mixed
         methods = [_METHODS[name] for name in vc.methods.split(",")]
         views = [material.views[name] for name in vc.views.split(",")]
         count = len(material.samples)
@@ -78,7 +78,7 @@ class MixedImages(LossInput):
                 contents = [f"{method} {vc.ratio} {place} {start} {hashes[i]}" for i in chosen]
                 contents[0] += hashlib.sha256("".join(hashes[i] for i in chosen).encode()).hexdigest()
                 kind = f"images ({method}, {place + 1} of {size})"
-                features = image_features(making.encoder, np.asarray(mixed.images), contents, material.cache, kind)
+                features = image_features(context.encoder, np.asarray(mixed.images), contents, material.cache, kind)
                 out = np.empty((count, features.shape[1]), np.float32) if out is None else out
                 whole = min(part, len(order) - start)
                 out[chosen[:whole]] = features[:whole]
