@@ -1,5 +1,6 @@
 """What a tiny training run takes: images, captions and a model in a folder, and a config of few, quick steps."""
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def with_a_broken_image(images: Path, folder: Path) -> str:
 
 def changed(config: ConfigDict, **settings) -> ConfigDict:
     """A copy with other values: `losses__sc__weight=1.0`."""
-    config = config.copy_and_resolve_references()
+    config = copy.deepcopy(config)  # resolved, `data.workers` would take words alone
     config.update_from_flattened_dict({key.replace("__", "."): value for key, value in settings.items()})
     return config
 
