@@ -13,9 +13,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.support.paths import CHECKOUT
+from tests.support.programs import QUICK
 
 # What is compiled here runs a few times at most.
-_ENVIRONMENT = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+_FLAGS = " ".join(f"--{key}={str(value).lower()}" for key, value in QUICK.items())
+_ENVIRONMENT = {"XLA_FLAGS": _FLAGS, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 _IMPORTED = ["rococo_jax.training.run", "rococo_jax.evaluation.callback", "tests.support.tiny_runs"]
 
 
