@@ -15,6 +15,7 @@ that of its image, so that their difference is left as it is.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,10 +137,10 @@ def decode(
 
 
 def hashed(pixels: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Pixels:
-    """Pixels of all images and the hash of each. Raises InputError where there are none."""
+    """Pixels of all images and the SHA-256 of each. Raises InputError where there are none."""
     if not pixels:
         raise InputError("training data", "images", "none that can be decoded", "image files")
-    return np.stack(pixels), [hash_bytes(each.tobytes()) for each in pixels]
+    return np.stack(pixels), [hashlib.sha256(each.tobytes()).hexdigest() for each in pixels]
 
 
 def image_features(
