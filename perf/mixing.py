@@ -34,7 +34,7 @@ def batches_of(plan: MixingPlan, images: np.ndarray) -> list[tuple[np.ndarray, n
 def ours(plan: MixingPlan, images: np.ndarray) -> None:
     for places, which in batches_of(plan, images):
         image_at = dict(zip(plan.first[places].tolist(), images[which], strict=True))
-        for place in places:
+        for place in places.tolist():
             mix_pair(plan, place, *(image_at[of[place]] for of in (plan.first, plan.partner)))
 
 
