@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup
 
-from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.svg import palette_css
 from rococo_jax.report.vocabulary import percent, printable
@@ -75,12 +74,6 @@ class Head:
     edge: bool = False
     words: bool = False
     sorted_now: bool = False
-
-
-def heads_of(words: Sequence[str], metrics: Sequence[str] = ()) -> list[Head]:
-    """Headings of columns of words, then of metrics with their definitions."""
-    numbers = (Head(metric_of(name).label, metric_of(name).definition) for name in metrics)
-    return [*(Head(word, words=True) for word in words), *numbers]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,11 +267,6 @@ class Folded(Block):
     blocks: Sequence[Block | None]
     open: bool = False
     style: str = ""
-
-
-def folded_if_long(table: Table) -> Table | Folded:
-    """The table, under a line that unfolds it where it is longer than a screen or two."""
-    return table if len(table.rows) <= 24 else Folded(f"{len(table.rows)} rows", [table])
 
 
 def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:

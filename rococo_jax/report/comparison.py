@@ -16,9 +16,10 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
 from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, folded_if_long, heads_of
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.tables import folded_if_long, heads_of
 from rococo_jax.report.vocabulary import percent, signed, variant_label
 
 # Compared besides, where there are pairs of originals and altered copies.

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rococo_jax.benchmarks.rococo.labels import UNCORRUPTED
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, heads_of
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell
 from rococo_jax.report.collection import Figure, Run, corrupted_by
 from rococo_jax.report.sections import section_of
-from rococo_jax.report.tables import has_any
+from rococo_jax.report.tables import has_any, heads_of
 from rococo_jax.report.vocabulary import pooled_severity, task_label, variant_label
 
 CHANGES = (

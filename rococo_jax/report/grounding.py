@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
-from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell, folded_if_long, heads_of
+from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, figure_cell
 from rococo_jax.report.collection import Figure, Run, object_of, variants_of
-from rococo_jax.report.tables import has_any
+from rococo_jax.report.tables import folded_if_long, has_any, heads_of
 from rococo_jax.report.vocabulary import percent, variant_label
 
 HOW_TO_READ = (

@@ -6,7 +6,7 @@ A cell carries its exact number, by which the page's script sorts; the interval 
 from collections.abc import Callable, Sequence
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Table, Text, Tile, figure_cell, heads_of, rich
+from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, figure_cell, rich
 from rococo_jax.report.charts import Bar, common_ticks, interval_bars
 from rococo_jax.report.collection import Figure, Run, best_first
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
@@ -24,6 +24,17 @@ Lead = tuple[str, str]  # variant, metric
 def has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
     """Whether any run measured the metric on any of the variants."""
     return any(run.figure(task, variant, name).value is not None for run in runs for variant in variants)
+
+
+def heads_of(words: Sequence[str], metrics: Sequence[str] = ()) -> list[Head]:
+    """Headings of columns of words, then of metrics with their definitions."""
+    numbers = (Head(metric_of(name).label, metric_of(name).definition) for name in metrics)
+    return [*(Head(word, words=True) for word in words), *numbers]
+
+
+def folded_if_long(table: Table) -> Table | Folded:
+    """The table, under a line that unfolds it where it is longer than a screen or two."""
+    return table if len(table.rows) <= 24 else Folded(f"{len(table.rows)} rows", [table])
 
 
 def leaderboard(

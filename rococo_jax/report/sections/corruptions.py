@@ -25,13 +25,12 @@ from rococo_jax.report.blocks import (
     Table,
     Tiles,
     figure_cell,
-    heads_of,
     rich,
 )
 from rococo_jax.report.collection import Figure, Run, corrupted_by, tasks_of
 from rococo_jax.report.corruption_change import change_part, error_part
 from rococo_jax.report.sections import ordered, section_of
-from rococo_jax.report.tables import model_table, tile
+from rococo_jax.report.tables import heads_of, model_table, tile
 from rococo_jax.report.vocabulary import (
     corrupted_means,
     corruption_of,
