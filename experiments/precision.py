@@ -1,23 +1,27 @@
-"""How far each precision of the towers moves embeddings: full float32, `high` as TPUs and GPUs compute it, bfloat16.
+"""How far each precision of the towers moves embeddings: full float32, `high`, what else GPUs offer, bfloat16.
 
     python experiments/precision.py MODEL --images coco/images --captions coco/captions_test.json [--count 64]
-    python experiments/precision.py MODEL --images coco/images --annotations rococo/annotations
+    python experiments/precision.py MODEL --images coco/images --annotations rococo/annotations --out FOLDER
 
-Processors compute float32 products in full, so `high` is emulated: operands are split (3 passes of bfloat16) or rounded
-(TF32) before a float32 product, which is what the matrix units do but for the order of their sums. Printed for images
-and for captions: the angle between the vectors and those of full float32 (largest and median, in radians); the largest
-change of a cosine; and the share of images and captions that have another caption or image in the first place.
+Processors compute float32 products in full, so others are emulated: before a float32 product operands are split (3
+passes of bfloat16, our `high`), rounded to the nearest TF32, or cut off to TF32, as matrix units do with operands that
+nobody rounded before. Only the order of sums differs. Emulated are the products that are traced at the precision
+`high`, those of the towers but for convolutions; heads are computed in full float32, as in every evaluation.
 
-With `--annotations`, RoCOCO's R@1 and FR@1 instead, in percent, and of how many queries an answer turns: `gained` and
-`lost` count hits of R@1 beside full float32. Heads compute in full float32, as they do in `high`.
+Printed for images and for captions: the angle between the vectors and those of full float32 (largest and median, in
+radians); the largest change of a cosine; and the share of images and captions that have another caption or image in the
+first place.
+
+With `--annotations`, RoCOCO's R@1 and FR@1 instead, in percent, with the paired difference from full float32 and its
+95 % interval over images, and of how many queries an answer turns: `gained` and `lost` count hits of R@1 beside full
+float32. Results of each precision are kept in a folder of `--out`; the same call again computes the missing ones.
 """
 
 import argparse
+import contextlib
 import json
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -26,24 +30,35 @@ import pyarrow.parquet
 
 from rococo_jax import evaluate
 from rococo_jax.data.captioned_images import read_captioned_images
-from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.data.images import open_image
+from rococo_jax.encoders import load_encoder
+from rococo_jax.encoders.compute import Compute
 from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.models import attention, layers
+from rococo_jax.metrics.paired import paired_differences
+from rococo_jax.report.across_seeds import read_image_hits
 from rococo_jax.runtime import enable_compilation_cache
 
 Product = Callable[..., jax.Array]
+# Of a float32 behind the point: 23 bits, of which TF32 has 10.
+_MORE_THAN_TF32 = 0x1FFF
 
 
 def to_tf32(x: jax.Array) -> jax.Array:
     """Rounded to ten bits behind the point, half to even."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-    bits = bits + jnp.uint32(0xFFF) + ((bits >> 13) & jnp.uint32(1))
-    return jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFE000), jnp.float32)
+    bits = bits + jnp.uint32(_MORE_THAN_TF32 // 2) + ((bits >> 13) & jnp.uint32(1))
+    return jax.lax.bitcast_convert_type(bits & jnp.uint32(~_MORE_THAN_TF32 & 0xFFFFFFFF), jnp.float32)
 
 
-def in_tf32(product: Product) -> Product:
-    """One product of rounded operands."""
-    return lambda left, right: product(to_tf32(left), to_tf32(right))
+def cut_to_tf32(x: jax.Array) -> jax.Array:
+    """The first ten bits behind the point."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    return jax.lax.bitcast_convert_type(bits & jnp.uint32(~_MORE_THAN_TF32 & 0xFFFFFFFF), jnp.float32)
+
+
+def of_operands(change: Callable[[jax.Array], jax.Array]) -> Callable[[Product], Product]:
+    """One product of changed operands."""
+    return lambda product: lambda left, right: product(change(left), change(right))
 
 
 def in_three_passes(product: Product) -> Product:
@@ -61,17 +76,34 @@ def in_three_passes(product: Product) -> Product:
     return passes
 
 
-def emulate(emulation: Callable[[Product], Product]) -> None:
-    """Has every product of the towers computed so from here on; heads are meant to be applied elsewhere."""
+EMULATIONS = {
+    "tf32": of_operands(to_tf32),
+    "cut": of_operands(cut_to_tf32),
+    "3xbf16": in_three_passes,
+}
 
-    def dot(left, right, **options):
-        return emulation(lambda a, b: jnp.dot(a, b, **options))(left, right)
 
-    def einsum(subscripts, left, right, **options):
-        return emulation(lambda a, b: jnp.einsum(subscripts, a, b, **options))(left, right)
+@contextlib.contextmanager
+def emulated(emulation: Callable[[Product], Product]) -> Iterator[None]:
+    """Computes products that are traced in the block at the precision `high` so."""
+    dot, einsum = jnp.dot, jnp.einsum
 
-    for module in (layers, attention):
-        module.jnp = SimpleNamespace(**{**vars(jnp), "dot": dot, "einsum": einsum})
+    def changed(product: Product, left: jax.Array, right: jax.Array, options: dict) -> jax.Array:
+        if options.get("precision") != jax.lax.Precision.HIGH:
+            return product(left, right, **options)
+        full = options | {"precision": jax.lax.Precision.HIGHEST}
+        return emulation(lambda a, b: product(a, b, **full))(left, right)
+
+    jax.clear_caches()
+    jnp.dot = lambda left, right, **options: changed(dot, left, right, options)
+    jnp.einsum = lambda subscripts, *both, **options: changed(
+        lambda a, b, **more: einsum(subscripts, a, b, **more), *both, options
+    )
+    try:
+        yield
+    finally:
+        jnp.dot, jnp.einsum = dot, einsum
+        jax.clear_caches()
 
 
 def main() -> None:
@@ -80,68 +112,76 @@ def main() -> None:
     parser.add_argument("--images", required=True)
     parser.add_argument("--captions")
     parser.add_argument("--annotations", help="of RoCOCO, to be evaluated in each precision")
+    parser.add_argument("--out", default="precision", type=Path, help="folder of the results of each precision")
+    parser.add_argument("--only", default=",".join(EMULATIONS), help="names of emulations, by commas")
     parser.add_argument("--count", type=int, default=64, help="images, with all their captions")
     arguments = parser.parse_args()
     enable_compilation_cache()
     if arguments.annotations:
-        evaluated(arguments)
-        return
+        compare_evaluations(arguments)
+    else:
+        compare_vectors(arguments)
+
+
+def compare_vectors(arguments: argparse.Namespace) -> None:
+    """Prints how far each precision moves the vectors."""
     data = read_captioned_images(arguments.images, arguments.captions, True)
-    encoder = load_model(arguments.model)
-    pixels = np.stack([encoder.prepare(_open(path)) for path in data.paths[: arguments.count]])
+    images = [open_image(path) for path in data.paths[: arguments.count]]
     captions = [text for text, image in zip(data.captions, data.caption_image, strict=True) if image < arguments.count]
 
-    def vectors(model) -> tuple[np.ndarray, np.ndarray]:
-        """Heads are those of full float32, as in an evaluation."""
-        features = model.image_features(pixels), model.text_features(captions)
-        layers.jnp = attention.jnp = jnp
-        return encoder.project_image_features(features[0]), encoder.project_text_features(features[1])
+    def vectors(precision: str) -> tuple[np.ndarray, np.ndarray]:
+        encoder = load_encoder(arguments.model, compute=Compute(precision))
+        return encoder.encode_image(images), encoder.encode_text(captions)
 
-    full, report = vectors(encoder), {}
-    for name, emulation in (("tf32", in_tf32), ("3 x bfloat16", in_three_passes), ("bfloat16", None)):
-        jax.clear_caches()
-        if emulation is not None:
-            emulate(emulation)
-        model = load_model(arguments.model, dtype=jnp.float32 if emulation else jnp.bfloat16)
-        report[name] = compared(full, vectors(model))
-        print(json.dumps({name: report[name]}), flush=True)
+    full = vectors("float32")
+    for name, emulation in EMULATIONS.items():
+        with emulated(emulation):
+            print(json.dumps({name: compared(full, vectors("high"))}), flush=True)
+    print(json.dumps({"bfloat16": compared(full, vectors("bfloat16"))}), flush=True)
 
 
-def evaluated(arguments: argparse.Namespace) -> None:
-    """Prints R@1 and FR@1 of every variant in full float32 and in both emulations of `high`."""
-    project = Encoder._project
+def compare_evaluations(arguments: argparse.Namespace) -> None:
+    """Prints R@1 and FR@1 of every variant in full float32 and in every emulation of `high`."""
+    places = {"images": arguments.images, "annotations": arguments.annotations, "allow_missing_images": True}
 
-    def project_in_full(self, *rest):
-        emulated, layers.jnp, attention.jnp = layers.jnp, jnp, jnp
-        try:
-            return project(self, *rest)
-        finally:
-            layers.jnp = attention.jnp = emulated
+    def results(name: str, precision: str) -> dict:
+        out = arguments.out / name
+        return evaluate(arguments.model, **places, mixed_galleries=(), out=out, precision=precision)["tasks"]
 
-    Encoder._project = project_in_full
-    full = None
-    for name, emulation in (("float32", None), ("tf32", in_tf32), ("3 x bfloat16", in_three_passes)):
-        jax.clear_caches()
-        if emulation is not None:
-            emulate(emulation)
-        with tempfile.TemporaryDirectory() as out:
-            places = {"images": arguments.images, "annotations": arguments.annotations, "allow_missing_images": True}
-            tasks = evaluate(arguments.model, **places, mixed_galleries=(), out=out, precision="float32")["tasks"]
-            rows = pyarrow.parquet.read_table(Path(out) / PER_QUERY).to_pandas()
-        rows = rows.sort_values(["task", "variant", "query"])
-        hits, first = (rows["rank"] == 1).to_numpy(), rows["top1_text"].fillna("").to_numpy()
-        full = (hits, first) if full is None else full
-        about = {"queries": len(hits), "gained": int((hits & ~full[0]).sum()), "lost": int((full[0] & ~hits).sum())}
-        about["other_first_text"] = int((first != full[1]).sum())
-        figures = {f"{task}/{variant}": {key: value for key, value in metrics.items() if key in ("r1", "fr1")}
-                   for task, variants in tasks.items() for variant, metrics in variants.items()}  # fmt: skip
-        print(json.dumps({name: about | figures}), flush=True)
+    def rows(name: str) -> tuple[np.ndarray, np.ndarray, dict]:
+        path = arguments.out / name / PER_QUERY
+        table = pyarrow.parquet.read_table(path).to_pandas().sort_values(["task", "variant", "query"])
+        return (table["rank"] == 1).to_numpy(), table["top1_text"].fillna("").to_numpy(), read_image_hits(path)
+
+    print(json.dumps({"float32": figures(results("float32", "float32"))}), flush=True)
+    hits, first, by_image = rows("float32")
+    for name in arguments.only.split(","):
+        with emulated(EMULATIONS[name]):
+            tasks = results(name, "high")
+        other_hits, other_first, others = rows(name)
+        about = {
+            "queries": len(hits),
+            "gained": int((other_hits & ~hits).sum()),
+            "lost": int((hits & ~other_hits).sum()),
+            "other_first_text": int((first != other_first).sum()),
+        }
+        differences = {}
+        for (task, variant), own in by_image.items():
+            for metric in own.hits.keys() & {"r1", "fr1"}:
+                columns = own.hits[metric][:, None], own.queries[:, None]
+                (found,) = paired_differences(others[task, variant].hits[metric][:, None], *columns)
+                values = [round(value, 2) for value in (found.points, found.low, found.high)]
+                differences[f"{task}/{variant}/{metric}"] = values
+        print(json.dumps({name: about | figures(tasks) | {"differences": differences}}), flush=True)
 
 
-def _open(path):
-    from rococo_jax.data.images import open_image
-
-    return open_image(path)
+def figures(tasks: dict) -> dict[str, dict[str, float]]:
+    """R@1 and FR@1 of results, by task and variant."""
+    return {
+        f"{task}/{variant}": {key: value for key, value in metrics.items() if key in ("r1", "fr1")}
+        for task, variants in tasks.items()
+        for variant, metrics in variants.items()
+    }
 
 
 def compared(full: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:

@@ -1,8 +1,12 @@
 """How towers compute: the precision of their products, and how many images a device encodes at once.
 
     float32    products at full precision, six passes of bfloat16 on TPUs, no tensor cores on GPUs
-    high       float32 with cheaper products: three passes of bfloat16 on TPUs, TF32 on GPUs (float32 on CPUs)
+    high       float32 with cheaper products: three passes of bfloat16 (float32 on CPUs)
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
+
+Evaluations take `high` on TPUs and on GPUs from the A100 on unless told otherwise: R@1 and FR@1 do not move
+(`docs/performance/evaluation.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
+pass of TF32, which moves both; the three passes are asked for by name.
 
 The batch is found from the memory that the compiled program needs, where the platform tells how much there is.
 """
@@ -10,6 +14,7 @@ The batch is found from the memory that the compiled program needs, where the pl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +22,16 @@ from jax.sharding import Mesh
 
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
+from rococo_jax.models.attention import is_ampere_or_later
 from rococo_jax.models.flops import image_flops, text_flops
+from rococo_jax.models.products import Products
 from rococo_jax.processes import gather
 
 _HIGHEST, _HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
+_HIGH_ON_GPUS = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3
 PRECISIONS = {
     "float32": (jnp.float32, _HIGHEST, "float32"),
-    "high": (jnp.float32, _HIGH, "float32, products in 3 passes of bfloat16 or TF32"),
+    "high": (jnp.float32, _HIGH, "float32 with products in 3 passes of bfloat16 (precision high)"),
     "bfloat16": (jnp.bfloat16, _HIGHEST, "bfloat16"),
 }
 # What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call. The last
@@ -64,14 +72,22 @@ class Compute:
         """Of the towers."""
         return PRECISIONS[self.precision][0]
 
-    @property
-    def products(self) -> jax.lax.Precision:
-        """Of float32 products in the towers."""
-        return PRECISIONS[self.precision][1]
+    def products_on(self, device: Any) -> Products:
+        """Precision of float32 products in the towers."""
+        precision = PRECISIONS[self.precision][1]
+        return _HIGH_ON_GPUS if precision == _HIGH and is_ampere_or_later(device) else precision
 
     def summary(self) -> str:
         """One phrase for people."""
         return f"towers in {PRECISIONS[self.precision][2]}"
+
+
+def precision_of_evaluations() -> str:
+    """What an evaluation computes in by default on the devices at hand: `high` on TPUs and GPUs that are known to have
+    its products.
+    """
+    device = jax.devices()[0]
+    return "high" if device.platform == "tpu" or is_ampere_or_later(device) else "float32"
 
 
 def images_at_once(spec: ModelSpec, platform: str) -> int:

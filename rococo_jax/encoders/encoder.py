@@ -34,6 +34,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import shard_model
+from rococo_jax.models.products import Products
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
@@ -159,6 +160,10 @@ class Encoder(FeatureEncoder):
         return float(np.exp(np.asarray(self.model.logit_scale[...], np.float64)))
 
     @property
+    def _products(self) -> Products:
+        return self.compute.products_on(self.mesh.devices.flat[0])
+
+    @property
     def images_at_once(self) -> int:
         """How many images all devices encode in one step."""
         return self._image_rows * self.mesh.size
@@ -185,7 +190,7 @@ class Encoder(FeatureEncoder):
             InputError: the model has no text tower, or a text has more tokens than its context.
         """
         ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
-        program = partial(programs.text_features, self.mesh, self._graph, self.compute.products, self._state)
+        program = partial(programs.text_features, self.mesh, self._graph, self._products, self._state)
         yield from self.steps.run(self._text_rows(ids), program)
 
     def prepare_texts(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
@@ -251,7 +256,7 @@ class Encoder(FeatureEncoder):
 
     def _image_batches(self, images, program: Callable) -> Iterator[BatchFeatures]:
         self._require_images()
-        static = self.mesh, self._graph, self.preprocessing, self.compute.products
+        static = self.mesh, self._graph, self.preprocessing, self._products
         if not self._images_fit:
             self._fit_images(program, static)
         yield from self.steps.run(self._image_rows_of(images), partial(program, *static, self._state))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.compute import Compute, precision_of_evaluations
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.inputs import open_benchmarks
@@ -25,7 +25,7 @@ def evaluate(
     out: str | os.PathLike | None = None,
     allow_missing_images: bool = False,
     cache: str | os.PathLike | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
     images_at_once: int | None = None,
     model_arguments: Mapping[str, Any] | None = None,
     activation: str | None = None,
@@ -44,7 +44,8 @@ def evaluate(
             model and data that are there are returned as they are.
         allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
-        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`.
+        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`. By default
+            `high` on TPUs and on GPUs from the A100 on, else `float32`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
         activation, tokenizer: of checkpoints of other projects; see `load_model`.
@@ -58,7 +59,8 @@ def evaluate(
     requested = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
     options = LoadOptions(activation, tokenizer, model_arguments or {})
-    loaded = open_model(model, compute=Compute(precision, images_at_once), options=options)
+    compute = Compute(precision or precision_of_evaluations(), images_at_once)
+    loaded = open_model(model, compute=compute, options=options)
     embeddings, companions = EmbeddingCache(cache), standard_companions()
     if out is None:
         return evaluate_model(loaded, opened, requested, embeddings, companions).results

@@ -132,7 +132,7 @@ def measured_rate(compute: Compute) -> float:
     devices = jax.devices()
     on_cpu = devices[0].platform == "cpu"
     side = 1024 if on_cpu else 8192
-    product = jax.jit(partial(jnp.dot, precision=compute.products))
+    product = jax.jit(partial(jnp.dot, precision=compute.products_on(devices[0])))
     matrix = jax.device_put(jnp.ones((side, side), compute.dtype), devices[0])
     product(matrix, matrix).block_until_ready()
     seconds = []

@@ -73,7 +73,8 @@ class EmbeddingOptions:
     """How embeddings are computed and kept.
 
     Attributes:
-        precision: of the towers; high is float32 with products in 3 passes of bfloat16 or TF32
+        precision: of the towers; high is float32 with products in 3 passes of bfloat16 (default: high on TPUs and on
+            GPUs from the A100 on, else float32)
         images_at_once: images at once on each device (default: what fits into its memory)
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
         quiet: no progress; errors and warnings are still printed
@@ -81,7 +82,7 @@ class EmbeddingOptions:
         no_cache: neither read nor keep embeddings
     """
 
-    precision: Literal["float32", "high", "bfloat16"] = "float32"
+    precision: Literal["float32", "high", "bfloat16"] | None = None
     images_at_once: Annotated[int | None, Option("N", flag="batch-size")] = None
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
@@ -89,12 +90,12 @@ class EmbeddingOptions:
     no_cache: bool = False
 
     def compute(self) -> "Compute":
-        """How towers compute. Raises InputError for no image at once."""
-        from rococo_jax.encoders.compute import Compute
+        """How towers compute. Starts the devices. Raises InputError for no image at once."""
+        from rococo_jax.encoders.compute import Compute, precision_of_evaluations
 
         if self.images_at_once == 0:
             raise InputError("--batch-size", "number", 0, "a whole number, 1 or more")
-        return Compute(self.precision, self.images_at_once)
+        return Compute(self.precision or precision_of_evaluations(), self.images_at_once)
 
     def open_cache(self) -> "EmbeddingCache":
         """The cache of embeddings."""

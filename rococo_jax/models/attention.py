@@ -18,7 +18,7 @@ places of a grid are scaled to those of the grid that the model was first traine
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -152,11 +152,16 @@ def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
     kind = {**dict.fromkeys(GPUS, "cudnn"), "tpu": "splash"}.get(device.platform)
     if kind is None or jnp.dtype(dtype) != jnp.bfloat16:
         return None
-    # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
-    capability = str(getattr(device, "compute_capability", _AMPERE))
-    if kind == "cudnn" and (not capability[:1].isdigit() or float(capability) < _AMPERE):
+    if kind == "cudnn" and not is_ampere_or_later(device):
         return None
     return FusedAttention(kind, mesh)
+
+
+def is_ampere_or_later(device: Any) -> bool:
+    """Whether it is one of NVIDIA's GPUs that multiply bfloat16; a described one is."""
+    # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
+    capability = str(getattr(device, "compute_capability", _AMPERE))
+    return device.platform in GPUS and capability[:1].isdigit() and float(capability) >= _AMPERE
 
 
 def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:

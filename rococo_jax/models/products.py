@@ -17,12 +17,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-_float32_products = contextvars.ContextVar("float32_products", default=jax.lax.Precision.HIGHEST)
+# How float32 is multiplied: at a precision, which means what the platform makes of it, or by an algorithm.
+Products = jax.lax.Precision | jax.lax.DotAlgorithmPreset
+_HIGHEST = jax.lax.Precision.HIGHEST
+_float32_products: contextvars.ContextVar[Products] = contextvars.ContextVar("float32_products", default=_HIGHEST)
 # Of a convolution: strides, zeros before and after each axis, groups of channels.
 _Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
-def precision_of(dtype: DTypeLike) -> jax.lax.Precision:
+def precision_of(dtype: DTypeLike) -> Products:
     """Full float32 products where float32 was asked for (accelerators round them down otherwise), but for
     `float32_products`.
     """
@@ -30,8 +33,8 @@ def precision_of(dtype: DTypeLike) -> jax.lax.Precision:
 
 
 @contextlib.contextmanager
-def float32_products(precision: jax.lax.Precision) -> Iterator[None]:
-    """Traces float32 products in the block at this precision."""
+def float32_products(precision: Products) -> Iterator[None]:
+    """Traces float32 products in the block at this precision; convolutions, which take no algorithm, in full then."""
     token = _float32_products.set(precision)
     try:
         yield
@@ -147,8 +150,13 @@ def _convolved(x: Array, kernel: Array, stride: int, padding: _Padding, groups: 
         padding=padding,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=groups,
-        precision=precision_of(x.dtype) if precision is None else precision,
+        precision=_precision_of_convolutions(x.dtype) if precision is None else precision,
     )
+
+
+def _precision_of_convolutions(dtype: DTypeLike) -> jax.lax.Precision:
+    precision = precision_of(dtype)
+    return precision if isinstance(precision, jax.lax.Precision) else _HIGHEST
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

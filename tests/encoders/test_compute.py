@@ -1,6 +1,7 @@
 """The precision of towers is traced as asked and told apart; batches are as large as memory allows."""
 
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from rococo_jax.encoders import encoder as encoder_module
 from rococo_jax.encoders import load_encoder, programs
 from rococo_jax.encoders.compute import Compute, largest_unit
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.options import EmbeddingOptions
 from tests.support.tiny import random_captions, tiny_encoder
 
 # Programs are compared with each other, compiled alike.
@@ -18,18 +20,29 @@ pytestmark = pytest.mark.quick
 IMAGES = np.random.default_rng(0).integers(0, 256, (19, 32, 32, 3), np.uint8)
 
 
-def precisions(encoder, compute: Compute) -> set[str]:
-    """Of the matrix products in the program of the image tower, from its StableHLO."""
-    static = encoder.mesh, encoder._graph, encoder.preprocessing, compute.products
+CPU = SimpleNamespace(platform="cpu")
+A100 = SimpleNamespace(platform="gpu", compute_capability="8.0")
+
+
+def precisions(encoder, compute: Compute, device=CPU) -> set[str]:
+    """Of the matrix products in the program of the image tower, from its StableHLO; algorithms by passes and dtype."""
+    static = encoder.mesh, encoder._graph, encoder.preprocessing, compute.products_on(device)
     images = jax.ShapeDtypeStruct((16, 32, 32, 3), np.uint8)
-    text = programs.image_features.lower(*static, encoder._state, jnp.ones(1, bool), images).as_text()
-    return set(re.findall(r"precision = \[(\w+), \w+\]", text))
+    traced = programs.image_features.trace(*static, encoder._state, jnp.ones(1, bool), images)
+    text = traced.lower(lowering_platforms=("cuda" if device is A100 else "cpu",)).as_text()
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    algorithm = r"algorithm = <lhs_precision_type = (\w+), .* num_primitive_operations = (\d)"
+    named = [re.search(algorithm, line) or re.search(r"precision = \[(\w+), \w+\]", line) for line in products]
+    return {" x ".join(found.groups()) for found in named}
 
 
 def test_products_of_the_towers_have_the_precision_asked_for():
     encoder = tiny_encoder()
     assert precisions(encoder, Compute()) == {"HIGHEST"}
     assert precisions(encoder, Compute("high")) == {"HIGH"}
+    # There HIGH would be TF32.
+    assert precisions(encoder, Compute("high"), A100) == {"bf16 x 3"}
+    assert precisions(encoder, Compute(), A100) == {"HIGHEST"}
     features = jax.ShapeDtypeStruct((256, 32), np.float32)
     head = programs.projected.lower(encoder._graph, "project_image", encoder._state, features).as_text()
     assert set(re.findall(r"precision = \[(\w+), \w+\]", head)) == {"HIGHEST"}
@@ -52,6 +65,26 @@ def test_precision_is_part_of_the_key_and_float32_has_the_key_it_had():
     texts = random_captions(9, longest=3)
     np.testing.assert_array_equal(high.encode_text(texts), plain.encode_text(texts))
     np.testing.assert_allclose(few.encode_image(IMAGES), plain.encode_image(IMAGES), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "precision"),
+    [
+        ("cpu", "", "float32"),
+        ("tpu", "", "high"),
+        ("gpu", "8.0", "high"),
+        ("gpu", "7.5", "float32"),
+        ("gpu", "gfx90a", "float32"),
+    ],
+)
+def test_evaluations_compute_in_high_where_its_products_are_known_and_the_estimate_says_so(
+    platform, capability, precision, monkeypatch
+):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform, compute_capability=capability)])
+    chosen = EmbeddingOptions().compute()
+    assert chosen.precision == precision
+    assert ("(precision high)" in chosen.summary()) == (precision == "high")
+    assert EmbeddingOptions(precision="float32").compute().precision == "float32"
 
 
 def test_choices_out_of_range_are_named():
@@ -80,7 +113,7 @@ def test_the_largest_unit_is_found_with_few_programs():
 
 def bytes_needed(encoder, unit: int) -> int:
     """What the encoder asks of a device for a unit, by letting it look for room where there is none."""
-    static = encoder.mesh, encoder._graph, encoder.preprocessing, encoder.compute.products
+    static = encoder.mesh, encoder._graph, encoder.preprocessing, encoder.compute.products_on(CPU)
     images = jax.ShapeDtypeStruct((unit, 32, 32, 3), np.uint8)
     compiled = programs.image_features.lower(*static, encoder._state, jnp.ones(1, bool), images).compile()
     memory = compiled.memory_analysis()
