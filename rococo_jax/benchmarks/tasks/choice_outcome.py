@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -72,10 +73,9 @@ class ChoiceOutcome(Outcome):
         items, images = len(self.of.ids), len(self.of.images)
         return f"{items:,} items by {images:,} images are too many to compare"
 
-    @functools.cached_property
-    def grounding(self) -> Counted | None:
-        """Preference, blind and grounding, pair by pair; None for items that are no texts of one image."""
-        return None if self.differences is None else self.of.pairs(0).counted(self.differences)
+    def altered_pairs(self, images: int = 0) -> Any:
+        """Every right text beside every wrong one of its item."""
+        return self.of.pairs(images)
 
     def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
         """Changes by corruption, item by item, of choices among texts; see `metrics.change`."""
@@ -85,15 +85,6 @@ class ChoiceOutcome(Outcome):
             sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
         )
         return count_changes(*found, self.of.group)
-
-    def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
-        """Columns with an entry for each pair, for `pairs.parquet`; None where differences are not counted."""
-        return None if self.differences is None else self.of.pairs(len(tables.images)).rows(self.differences, tables)
-
-    def won(self, tables: Tables) -> list[Example]:
-        """Pairs whose right text won, blind or by looking."""
-        differences, named = self.differences, (self.task, self.variant, self.seed)
-        return [] if differences is None else self.of.pairs(len(tables.images)).won(named, differences, tables)
 
     @property
     def sizes(self) -> dict[str, int]:

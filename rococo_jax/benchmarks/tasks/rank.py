@@ -198,10 +198,9 @@ class RankOutcome(Outcome):
         """Recalls and who has the first place, query by query."""
         return count_retrieval(self.statistics, self.of.ties, self.of.query_group)
 
-    @functools.cached_property
-    def grounding(self) -> Counted | None:
-        """Preference, blind and grounding, pair by pair; None without pairs or wrong partners."""
-        return None if self.differences is None else self.of.pairs.counted(self.differences)
+    def altered_pairs(self, images: int = 0) -> AlteredPairs:
+        """The task's; their images are those of its queries."""
+        return self.of.pairs
 
     def change_from(self, baseline: "RankOutcome") -> Counted | None:
         """Changes by corruption, query by query; see `metrics.change`. None where they were not measured."""
@@ -278,15 +277,6 @@ class RankOutcome(Outcome):
         types |= {"rank": integer, "rank_optimistic": integer, "rank_pessimistic": integer}
         types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
         return pa.table(columns, schema=pa.schema(types.items()))
-
-    def pair_rows(self, tables: Tables):
-        """Columns with an entry for each pair and own query, for `pairs.parquet`; None without pairs."""
-        return None if self.differences is None else self.of.pairs.rows(self.differences, tables)
-
-    def won(self, tables: Tables) -> list[Example]:
-        """Pairs whose original won, blind or by looking."""
-        named = (self.task, self.variant, self.seed)
-        return [] if self.differences is None else self.of.pairs.won(named, self.differences, tables)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The queries whose first place is an altered item, by its lead over the best right answer; before them the
