@@ -35,6 +35,7 @@ from rococo_jax.models.spec import (
 )
 from rococo_jax.models.stages import ConvolutionalTower
 from rococo_jax.models.text import TextTower
+from rococo_jax.models.transformer import Blocks
 from rococo_jax.models.vision import VisionTower
 
 # CLIP starts at a temperature of 0.07 (arXiv 2103.00020, section 2.5), SigLIP at a scale of 10 and a bias of -10
@@ -66,6 +67,12 @@ class DualEncoder(nnx.Module):
         self.logit_bias = nnx.Param(jnp.asarray(_INITIAL_BIAS, jnp.float32)) if spec.logit_bias else None
         matching = spec.matching is not None
         self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs) if matching else None
+
+    @property
+    def stacks(self) -> dict[str, Blocks]:
+        """By "vision" and "text", the blocks of towers that are one stack; towers of convolutions have none."""
+        towers = {"vision": self.vision, "text": self.text}
+        return {side: tower.blocks for side, tower in towers.items() if tower is not None and tower.blocks is not None}
 
     def image_features(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None

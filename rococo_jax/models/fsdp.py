@@ -105,9 +105,8 @@ def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
     """Makes the towers all-gather each block's parameters when the block runs."""
     if mesh.shape["fsdp"] == 1:
         return
-    for tower in (model.vision, model.text):
-        if tower is not None and tower.blocks is not None:
-            tower.blocks.prepare_layer = _GatherLayer(mesh, tower.blocks.layers, model.dtype)
+    for stack in model.stacks.values():
+        stack.prepare_layer = _GatherLayer(mesh, stack.layers, model.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,7 +106,5 @@ def with_teacher(frozen: Mapping[str, _Any], trained: Mapping[str, _Any]) -> dic
 
 def stop_at_frozen(model: DualEncoder, train: Mapping[str, str] | ConfigDict) -> None:
     """Sets in the towers where gradients stop, so that frozen blocks cost no backward pass."""
-    for side in SIDES:
-        tower = getattr(model, side)
-        if hasattr(tower, "blocks"):
-            tower.blocks.frozen_layers = frozen_layers(model.spec, side, train[side])
+    for side, stack in model.stacks.items():
+        stack.frozen_layers = frozen_layers(model.spec, side, train[side])

@@ -28,7 +28,6 @@ from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.freezing import (
-    SIDES,
     cached_sides,
     join_parameters,
     split_parameters,
@@ -124,9 +123,8 @@ def make_embed(
         stop_at_frozen(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
-        for side in SIDES:
-            if hasattr(getattr(model, side), "blocks"):
-                getattr(model, side).blocks.rematerialise = config.remat
+        for stack in model.stacks.values():
+            stack.rematerialise = config.remat
         return embed_batch(model, preprocessing, rows, fields)
 
     return embed

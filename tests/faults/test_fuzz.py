@@ -82,7 +82,7 @@ LINE_READERS = {
 }
 BYTE_READERS = {
     ".npy": Reader("s.npy", read_array),
-    ".npz": Reader("small.npz", lambda path: _all_tensors(read_npz(path))),
+    ".npz": Reader("small.npz", read_npz),
     "safetensors": Reader("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path.parent))),
     ".pt": Reader("small.pt", lambda path: _open_pt(path)),
     "JSON text": Reader("annotations/danger.json", read_annotation),

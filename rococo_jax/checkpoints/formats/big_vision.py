@@ -33,7 +33,7 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
     """Reads a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
     spec = _spec(_tensors(path, arrays))
     flat = _tensors(path, {name: _flattened(name, array) for name, array in arrays.items()})
     parameters = read_parameters(flat, _table(spec), parameter_shapes(spec))
@@ -57,7 +57,7 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name without `params/`, stacked layers apart. Raises InputError for a damaged file or Python
     objects.
     """
