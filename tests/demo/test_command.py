@@ -1,11 +1,12 @@
 """`rococo demo`: altered captions, mixed galleries and their control, from drawing to report, without a network."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import one_device
 
 pytestmark = pytest.mark.quick  # figures stand well apart
 
@@ -14,9 +15,7 @@ pytestmark = pytest.mark.quick  # figures stand well apart
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "rococo_jax", "demo", "--scenes", "12", "--seed", "3", "--out", str(out)]
-    # As a user has it: one device, not the tests' eight.
-    flags = " ".join(flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag)
-    done = subprocess.run(command, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True)
+    done = subprocess.run(command, env=one_device(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     paths = (out / "12-scenes-seed-3" / "paper").glob("*/results.json")
     return out, {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}

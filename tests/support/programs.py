@@ -28,3 +28,9 @@ def compile_quickly(quick: bool) -> None:
     compiler.get_compile_options = quick_options if quick else _own_options
     flags = (f"--{key}={str(value).lower()}" for key, value in QUICK.items() if quick)
     os.environ["XLA_FLAGS"] = " ".join([_own_flags, *flags])
+
+
+def one_device() -> dict[str, str]:
+    """The environment of a command with one device, as users have it, instead of the tests' eight."""
+    flags = (flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag)
+    return os.environ | {"XLA_FLAGS": " ".join(flags)}
