@@ -20,6 +20,7 @@ from tests.support import reference_models
 from tests.support.reference_models import saved, torch
 from tests.support.tiny import random_captions, tiny_encoder, tiny_tokenizer
 
+pytestmark = pytest.mark.quick  # ranks and messages, however the programs are compiled
 IMAGES = 6
 # Not 2, for which `transformers` pools at the highest id: captions that go on after it would have equal vectors, and
 # rounding would decide which of them ranks first.

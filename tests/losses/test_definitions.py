@@ -11,6 +11,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 
+pytestmark = pytest.mark.quick  # the definitions hold however the programs are compiled
 SCALE = jnp.float32(10)
 
 

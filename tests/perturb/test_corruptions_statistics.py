@@ -9,6 +9,7 @@ import pytest
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from tests.support.corruption_oracle import frost_is_read_once
 
+pytestmark = pytest.mark.quick  # statistics do not tell how a program was compiled
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 SIDE, PICTURES = 96, 48
 # Clouds differ so much from one another that their severities take more of them to tell apart.

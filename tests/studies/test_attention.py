@@ -33,6 +33,7 @@ from rococo_jax.studies.attention import (
 from tests.support.random_inputs import random_pixels
 from tests.support.tiny import tiny_encoder, tiny_spec
 
+pytestmark = pytest.mark.quick  # the tolerances hold however the programs are compiled
 rows_of = nnx.jit(attention_rows)
 
 
