@@ -212,5 +212,6 @@ def test_cache(fault, world, embeddings, capsys):
 
 
 @KEPT.each
-def test_kept(fault, world, capsys):
+def test_kept(fault, world, embeddings, capsys):
+    shutil.copytree(embeddings, world / "cache")
     fault.check(world, capsys)

@@ -4,10 +4,13 @@ import json
 import re
 import shutil
 
+import jax
 import pytest
 from PIL import Image
 
 from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
+from rococo_jax.training import run
 from rococo_jax.training.config import check_config, default_config
 from tests.support.faults import Table
 
@@ -158,7 +161,15 @@ def test_files(fault, world, capsys):
 
 
 @pytest.fixture(scope="module")
-def stopped(pristine, tmp_path_factory):
+def one_device():
+    """Resumes on one device, whose step takes a fraction of the time to compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "make_mesh", lambda fsdp: make_mesh(jax.devices()[:1], fsdp=fsdp))
+        yield
+
+
+@pytest.fixture(scope="module")
+def stopped(one_device, pristine, tmp_path_factory):
     """One stopped run, copied into the world of each row."""
     from tests.support.faults import World
 

@@ -549,13 +549,18 @@ def test_a_run_that_sigterm_ended_well_is_to_be_started_again(tmp_path, shell):
     # In short sleeps: a signal that comes between the print and the sleep does not wake it.
     script += "print('ready', flush=True)\nwhile sys.argv[2]: time.sleep(0.05)\nsys.exit(int(sys.argv[1]))"
     # 143 is 128 + SIGTERM: how a shell names the end of a command that has no handler.
-    for code, signalled, expected in ((0, "yes", 75), (143, "yes", 75), (5, "yes", 5), (0, "", 0), (5, "", 5)):
-        noted = tmp_path / "code"
+    cases, started = ((0, "yes", 75), (143, "yes", 75), (5, "yes", 5), (0, "", 0), (5, "", 5)), []
+    for code, signalled, expected in cases:
+        noted = tmp_path / f"{code}{signalled}"
         command = [shell, str(LAUNCH / "until_stopped.sh"), sys.executable, "-c", script, str(code), signalled]
         running = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "EXIT_CODE_FILE": str(noted)})
+        started.append((running, noted, expected))
+    # Side by side, as the script may look for the end of its child once a second.
+    for (running, *_), (_, signalled, _) in zip(started, cases, strict=True):
         assert running.stdout.readline() == b"ready\n"
         if signalled:
             running.terminate()
+    for running, noted, expected in started:
         running.communicate(timeout=60)
         assert (running.returncode, noted.read_text()) == (expected, f"{expected}\n")
 

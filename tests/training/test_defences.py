@@ -4,12 +4,14 @@ import jax
 import numpy as np
 import pytest
 
+from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
 from rococo_jax.training.optimizer import pull_to_start
+from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import (
     CAPTIONS,
     FEATURES_ALONE,
@@ -68,12 +70,10 @@ def test_a_decay_towards_the_start_halves_the_way():
 
 
 def test_models_between_two_models(folder, config, tmp_path, capsys):
-    done = run.train(config, tmp_path / "run")
-    start = str(folder / "start")
-    assert (
-        main(["interpolate", start, str(done.model), "--weight", "0,0.25,1", "--out", str(tmp_path / "between")]) == 0
-    )
-    ends = [trained_parameters(path) for path in (start, done.model)]
+    start, other = str(folder / "start"), str(tmp_path / "other")
+    save_model(other, tiny_encoder(seed=1, name="other"))
+    assert main(["interpolate", start, other, "--weight", "0,0.25,1", "--out", str(tmp_path / "between")]) == 0
+    ends = [trained_parameters(path) for path in (start, other)]
     for weight in (0, 0.25, 1):
         found = trained_parameters(tmp_path / "between" / f"weight_{weight}")
         for path, array in found.items():
@@ -81,7 +81,7 @@ def test_models_between_two_models(folder, config, tmp_path, capsys):
                 array, np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
             )
     for wrong in ("0.5,0.5", "two", "1.5"):
-        arguments = ["interpolate", start, str(done.model), "--weight", wrong, "--out", str(tmp_path / "none")]
+        arguments = ["interpolate", start, other, "--weight", wrong, "--out", str(tmp_path / "none")]
         assert main(arguments) == 2 and not (tmp_path / "none").exists()
         assert "--weight" in capsys.readouterr().err
     grown = starting_encoder(changed(config, init__residual_head_width=4))
