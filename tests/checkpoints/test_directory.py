@@ -17,6 +17,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from tests.support.tiny import random_captions, tiny_encoder
 
+pytestmark = pytest.mark.quick  # what goes through a file, however the programs are compiled
+
 
 @pytest.fixture(scope="module")
 def encoder():

@@ -24,6 +24,8 @@ from rococo_jax.models import VisionSpec
 from rococo_jax.models.flops import image_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
+pytestmark = pytest.mark.quick  # sizes, counts and tolerances, however the programs are compiled
+
 CONTEXT = 77
 
 

@@ -18,6 +18,8 @@ from tests.checkpoints.test_open_clip import golden, open_clip_folder
 from tests.support.commands import run_command
 from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
 
+pytestmark = pytest.mark.quick  # counts, however the programs are compiled
+
 MESH = make_mesh(jax.devices()[:1])
 
 

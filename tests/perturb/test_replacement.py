@@ -19,6 +19,8 @@ from rococo_jax.perturb.text.words import article_of, plain, split_words
 from tests.support.commands import run_command
 from tests.support.tiny import tiny_encoder, tiny_tokenizer
 
+pytestmark = pytest.mark.quick  # words, however the programs are compiled
+
 LEXICON = shipped_lexicon()
 VOCABULARY = ("dreamed", "river", "because", "dog", "seven", "harbor", "quick")
 AWKWARD = {

@@ -13,6 +13,8 @@ from rococo_jax.studies.bench import MEASUREMENTS, Sizes, bench
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
 
+pytestmark = pytest.mark.quick  # figures of whatever was compiled
+
 SIZES = Sizes(images=3, captions=4, ranks=(20, 50), pairs=16, batch=4)
 
 
