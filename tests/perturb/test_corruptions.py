@@ -12,9 +12,9 @@ from rococo_jax.runtime import make_mesh
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 # One of each way of working: per value, sampling between pixels, loops until nothing changes.
 REPRESENTATIVE = ["gaussian_noise", "elastic_transform", "spatter"]
-# Each batch size and each number of devices once, beside 64 on one. More of them together for elastic_transform, whose
+# Another batch size on another number of devices, beside 64 on one. More of them for elastic_transform, whose
 # many products and sums are the first to be rounded otherwise where the compiler makes another program of another size.
-EACH_ONCE, MORE = [(1, 2), (7, 8)], [(1, 1), (7, 1), (2, 2), (64, 2), (64, 8)]
+EACH_ONCE, MORE = [(7, 8)], [(1, 2), (1, 1), (7, 1), (2, 2), (64, 2), (64, 8)]
 
 
 def images(count: int, side: int = 40) -> np.ndarray:
@@ -39,9 +39,9 @@ def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in REPRESENTATIVE])
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name != "elastic_transform"])
 def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kinds(name):
-    check(name, EACH_ONCE)
+    check(name, [(1, 2), *EACH_ONCE])
 
 
 def test_another_key_or_id_draws_anew():
@@ -51,21 +51,6 @@ def test_another_key_or_id_draws_anew():
     same_picture = np.stack([batch[0], batch[0]])
     twice = np.asarray(CORRUPTIONS["gaussian_noise"](same_picture, 1, jax.random.key(0)))
     assert (twice[0] != twice[1]).mean() > 0.5
-
-
-def test_the_draws_are_those_of_jax_random():
-    from rococo_jax.perturb.images.corruptions import primitives as draws
-
-    key, shape = jax.random.key(7), (30, 41, 3)
-    bits, uniform, between, normal = jax.jit(
-        lambda key: (draws.bits(key, shape), draws.uniform(key, shape), draws.uniform(key, shape, -2.0, 3.0),
-                     draws.normal(key, shape))
-    )(key)  # fmt: skip
-    np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
-    np.testing.assert_array_equal(uniform, jax.random.uniform(key, shape))
-    # Multiply and add, or the steps of a logarithm, may be fused in one program and not in the other.
-    np.testing.assert_allclose(between, jax.random.uniform(key, shape, None, -2.0, 3.0), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(normal, jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
 
 
 def test_nineteen_kinds_in_four_groups():

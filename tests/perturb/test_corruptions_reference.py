@@ -94,12 +94,12 @@ def test_every_kind_is_within_one_of_the_reference(name):
 
 @pytest.mark.slow
 @pytest.mark.real_data
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("severity", SEVERITIES)
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_every_kind_is_within_one_of_the_reference_on_the_48_originals(real_data, name, severity):
-    # Each image in one severity; two do for a random kind, since draws handed to both test the same arithmetic in all.
-    images = originals(real_data)[severity - 1 :: len(SEVERITIES)]
-    check(name, severity, images if CORRUPTIONS[name].draw is None else images[::5])
+def test_every_kind_is_within_one_of_the_reference_on_the_48_originals(real_data, name, severity, every):
+    # Each image in one severity, two of them or, thorough, all.
+    check(name, severity, originals(real_data)[severity - 1 :: len(SEVERITIES)][::every])
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.perturb.images.corruptions import primitives as draws
 from tests.support.corruption_oracle import frost_is_read_once
 
 pytestmark = pytest.mark.quick  # statistics do not tell how a program was compiled
@@ -102,3 +103,16 @@ def test_drawn_frost_has_the_level_and_falling_spectrum_of_photographed_frost():
         assert abs(deviation[0] - deviation[1]) < FROST_DEVIATION
         slopes = [np.polyfit(np.arange(len(BANDS)), part[:, 2:-1].mean(axis=0), 1)[0] for part in (found, expected)]
         assert slopes[0] < -0.7 and slopes[1] < -0.7  # log power falls in every octave by more than a factor of two
+
+
+def test_the_draws_are_those_of_jax_random():
+    key, shape = jax.random.key(7), (30, 41, 3)
+    bits, uniform, between, normal = jax.jit(
+        lambda key: (draws.bits(key, shape), draws.uniform(key, shape), draws.uniform(key, shape, -2.0, 3.0),
+                     draws.normal(key, shape))
+    )(key)  # fmt: skip
+    np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
+    np.testing.assert_array_equal(uniform, jax.random.uniform(key, shape))
+    # Multiply and add, or the steps of a logarithm, may be fused in one program and not in the other.
+    np.testing.assert_allclose(between, jax.random.uniform(key, shape, None, -2.0, 3.0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(normal, jax.random.normal(key, shape), rtol=1e-6, atol=1e-6)
