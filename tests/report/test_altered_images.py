@@ -191,7 +191,9 @@ def test_strips_show_one_kind_a_group_the_costliest_at_every_severity(tmp_path):
 def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
     pictures = pictures_in(tmp_path / "pictures")
-    items = [{"image": name, "caption": random_captions(5, seed)} for seed, name in enumerate(files_of(pictures))][:12]
+    items = [
+        {"image": name, "caption": random_captions(5, seed, longest=6)} for seed, name in enumerate(files_of(pictures))
+    ][:12]
     (tmp_path / "annotations").mkdir()
     write_json(tmp_path / "annotations" / "coco_karpathy_test.json", items)
     save_model(tmp_path / "tiny", tiny_encoder())

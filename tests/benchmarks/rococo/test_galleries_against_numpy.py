@@ -70,7 +70,7 @@ def world(tmp_path_factory):
     for number in range(IMAGES):
         small = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8))
         small.resize((240, 230 + number)).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": random_captions(6 if number == 3 else 5, number, 6)})
+        items.append({"image": f"{number:02}.png", "caption": random_captions(6 if number == 3 else 5, number, 5)})
     (folder / "annotations" / "coco_karpathy_test.json").write_text(json.dumps(items))
     altered = [
         {**item, "caption": item["caption"] + [f"{text} tree" for text in item["caption"][:5]]} for item in items
