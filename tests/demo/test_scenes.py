@@ -38,6 +38,8 @@ FIRST_CAPTIONS = [
 ]
 BACKGROUND = (200, 220, 200)
 
+pytestmark = pytest.mark.quick  # bounds leave room for another arithmetic
+
 
 @pytest.fixture(scope="module")
 def scenes():

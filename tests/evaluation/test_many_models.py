@@ -34,9 +34,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Four models of one architecture and different weights."""
+    """Three models of one architecture and different weights."""
     folder = tmp_path_factory.mktemp("models")
-    for seed in range(4):
+    for seed in range(3):
         save_model(folder / f"m{seed}", tiny_encoder(seed=seed, name=f"m{seed}"))
     return folder
 
@@ -72,11 +72,11 @@ def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(mod
     del compiled[:]
     gc.collect()
     before = {id(array) for array in jax.live_arrays()}
-    results, failed = run_all([models / f"m{seed}" for seed in (1, 2, 3)], data, tmp_path / "others")
-    assert not failed and len(results) == 3
+    results, failed = run_all([models / f"m{seed}" for seed in (1, 2)], data, tmp_path / "others")
+    assert not failed and len(results) == 2
     assert compiled == []
     assert [array.shape for array in jax.live_arrays() if id(array) not in before] == []
-    assert len({json.dumps(each["tasks"]) for each in results}) == 3
+    assert len({json.dumps(each["tasks"]) for each in results}) == 2
 
 
 def test_whatever_is_wrong_with_a_model_is_recorded_and_the_rest_goes_on(models, data, tmp_path, monkeypatch, capsys):
@@ -133,7 +133,7 @@ def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tm
     assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m2"}
     assert not (tmp_path / "report.html").exists()
     assert main([*command, "--shard", "2/2"]) == 0
-    assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m1", "m2", "m3"}
+    assert {path.parent.name for path in tmp_path.rglob("results.json")} == {"m0", "m1", "m2"}
     assert main([*command, "--shard", "3/2"]) == 2
 
 
