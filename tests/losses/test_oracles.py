@@ -17,6 +17,7 @@ from tests.support import dense_reference as dense
 
 torch = pytest.importorskip("torch", reason="the losses of transformers run on torch")
 
+pytestmark = pytest.mark.quick  # the tolerance holds however the programs are compiled
 TOLERANCE = 1e-5
 PAIRS = 11
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}

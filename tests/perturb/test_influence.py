@@ -9,17 +9,17 @@ import pytest
 import tokenizers
 from flax import nnx
 
-from rococo_jax.benchmarks.rococo.generate import candidate_influence
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
-from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.shared_prefix import build_prefix_trees, can_share_prefix
 from rococo_jax.perturb.text.words import split_words
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
+
+pytestmark = pytest.mark.quick  # the bits are in test_influence_processes.py
 
 # Nothing, punctuation alone, one word, clitics and quotes, words of many tokens and of other scripts, and captions
 # longer than the tower's 24 tokens.
@@ -56,16 +56,6 @@ def test_prefixes_are_shared_where_a_text_ends_in_the_one_token_that_is_pooled(a
     assert can_share_prefix(spec, [0], suffix) is expected
 
 
-def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
-    """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
-    places, more = ("street", "kitchen", "park", "beach", "car"), ("", "and a cat ", "and a cat and a cat ")
-    captions = [f"a red dog sits on the big house {more[n % 3]}near a {place}" for n, place in enumerate(places)]
-    images = [CaptionedImage(f"{number}.jpg", (caption,)) for number, caption in enumerate(captions)]
-    lexicon = shipped_lexicon()
-    for image, among in zip(images, candidate_influence(tiny, images, lexicon), strict=True):
-        np.testing.assert_array_equal(candidate_influence(tiny, [image], lexicon)[0], among)
-
-
 def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
     """The definition, on the shortened strings, all padded to the context."""
     groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]
@@ -91,19 +81,6 @@ def test_influence_is_one_minus_the_cosine_to_the_caption_without_the_word(encod
     for found, wanted in zip(word_influence(encoder, CAPTIONS, share_prefix=share_prefix), expected, strict=True):
         # Both sides are float32 towers of two layers; components of unit vectors differ by some 1e-7.
         np.testing.assert_allclose(found, wanted, atol=1e-6)
-
-
-@pytest.mark.parametrize("share_prefix", [True, False])
-def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(tiny, share_prefix):
-    captions = CAPTIONS[1:4]
-    eight = tiny_encoder(devices=8)
-    reference = list(word_influence(tiny, captions, share_prefix=share_prefix))
-    backwards = list(word_influence(tiny, captions[::-1], share_prefix=share_prefix, captions_at_once=2))[::-1]
-    sharded = list(word_influence(eight, captions, share_prefix=share_prefix))
-    for first, second, third in zip(reference, backwards, sharded, strict=True):
-        # Where prefixes are shared, attention adds the same numbers in another order: float32, as above.
-        np.testing.assert_allclose(first, second, rtol=0, atol=1e-6 if share_prefix else 0)
-        np.testing.assert_array_equal(first, third)
 
 
 def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
