@@ -150,7 +150,8 @@ def test_a_frozen_process_is_named_by_all_that_wait():
 
 
 def test_bad_input_of_one_process_is_the_exit_code_of_all():
-    ended = run_lines("if me == 1: raise InputError('file', 'field', 'this', 'that')\nbarrier('the others')\n", 2)
+    lines = "if me == 1: raise InputError('file', 'field', 'this', 'that')\nbarrier('the others')\n"
+    ended = run_lines(lines, 2, timeout=8)
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1] == "rococo: file: field: found this; wanted that\n"
     assert re.search(r"process 1 \(.+\) ended with file: field: found this; wanted that; process 0 stops", ended[0][1])
@@ -180,7 +181,7 @@ else:
 
 
 def test_an_unusable_path_of_one_process_is_the_exit_code_of_all():
-    ended = run_lines("if me == 1: open('/no/such/file')\nbarrier('the others')\n", 2)
+    ended = run_lines("if me == 1: open('/no/such/file')\nbarrier('the others')\n", 2, timeout=8)
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1].startswith("rococo: /no/such/file: file system: found No such file or directory; wanted ")
     assert "process 0 stops" in ended[0][1]

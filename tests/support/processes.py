@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterable
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
@@ -39,6 +40,19 @@ def run_lines(
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
     program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
     program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n" + textwrap.indent(lines, "    ")
+    return _run_all(program, processes, timeout, frozen)
+
+
+def run_command_together(words: Iterable[object], processes: int, timeout: int = 60) -> str:
+    """Runs a command in several processes that join, as `run_lines` does lines; returns all that they say."""
+    program = "import sys\nfrom rococo_jax.cli.main import main\nsys.stdout = sys.stderr\n"
+    ended = _run_all(f"{program}sys.exit(main({[*map(str, words)]!r}))\n", processes, timeout)
+    said = "".join(text for _, text in ended)
+    assert not any(code for code, _ in ended), said
+    return said
+
+
+def _run_all(program: str, processes: int, timeout: int, frozen: int | None = None) -> list[tuple[int, str]]:
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]

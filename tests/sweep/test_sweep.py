@@ -5,9 +5,6 @@ import errno
 import json
 import shlex
 import statistics
-import subprocess
-import sys
-import time
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import pytest
 from PIL import Image
 from scipy.optimize import curve_fit
 
+from rococo_jax import storage
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
@@ -31,8 +29,9 @@ from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
+from tests.support.kills import Killed, watched
 from tests.support.paths import CHECKOUT
-from tests.support.processes import run_lines
+from tests.support.processes import run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 
 IMAGES = 24
@@ -92,13 +91,15 @@ def journal(workdir: Path) -> list[tuple[str, str]]:
 def swept(data, tmp_path_factory) -> Path:
     """A sweep of two batch sizes and two seeds that was killed after its first run, and then asked for again."""
     workdir = tmp_path_factory.mktemp("swept") / "out"
-    process = subprocess.Popen([sys.executable, "-m", "rococo_jax", *command_of(data, workdir)], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 400
-    while process.poll() is None and len(journal(workdir)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.kill()
-    told = process.communicate()[1].decode()
-    assert len(journal(workdir)) >= 2, told
+
+    def kill(operation: int) -> None:
+        if len(journal(workdir)) >= 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        watched(workdir, kill, lambda: main(command_of(data, workdir)))
+    storage._held.clear()  # as they are in the next process
+    assert len(journal(workdir)) == 2
     assert not (workdir / "sweep.csv").exists()
     assert main(command_of(data, workdir)) == 0
     return workdir
@@ -226,12 +227,9 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 @pytest.mark.slow
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
     """Points one after another on all hosts, with the table of one process of eight devices."""
-    own = ["--processes", "2", "--timeout", "120", "--", *command_of(data, tmp_path, "--no-cache", "--seeds", "0")]
-    command = [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, timeout=600)
-    assert done.returncode == 0, done.stderr
+    said = run_command_together(command_of(data, tmp_path, "--no-cache", "--seeds", "0"), 2)
     assert journal(tmp_path) == [(f"batch_size_{b}-0", e) for b in (8, 16) for e in ("trained", "evaluated")]
-    assert done.stdout.count("table: ") == 1 and "by 2 processes" in done.stderr
+    assert said.count("table: ") == 1 and "by 2 processes" in said
     for batch_size in (8, 16):
         losses = [[line["loss"] for line in metrics_of(folder_of(out, batch_size, 0))] for out in (tmp_path, swept)]
         # Reductions over other numbers of devices have another order.
