@@ -312,7 +312,8 @@ def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note 
     if not without:
         return None
     which = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
-    return Note(f"No {EXAMPLES} lies beside {which}, hence no examples: `rococo score` writes none.")
+    text = "No {} lies beside {}, hence no examples: <code>rococo score</code> writes none."
+    return Note(rich(text, EXAMPLES, which))
 
 
 def _task(
