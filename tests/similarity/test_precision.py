@@ -14,8 +14,7 @@ from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.similarity.counting import GalleryTiles, Queries, compiled_step, no_counts
-
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+from tests.support.programs import QUICK
 
 
 def products(lowered: jax.stages.Lowered) -> list[str]:

@@ -26,6 +26,7 @@ from PIL import Image
 from rococo_jax.data.augmentation import Augmentation, resizing_whole
 from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.encoders import Encoder
@@ -79,8 +80,9 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
     encoder, source, data = context.encoder, context.source, context.config.data
-    resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
-    crops, chosen = decode(source, range(len(source)), resize, skip=data.on_decode_error == "skip")
+    crops, chosen = decode(
+        source, range(len(source)), resized_by(encoder.preprocessing), skip=data.on_decode_error == "skip"
+    )
     samples, views = [source[index] for index in chosen], {"crop": hashed(crops)}
     del crops
     captions = [caption for sample in samples for caption in sample.captions]
@@ -88,7 +90,7 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     texts = embed_texts(encoder, captions, cache, features=True)
     if augmentation.resize_prob or augmentation.also_resized:
         whole = resizing_whole(encoder.preprocessing)
-        rows = decode(samples, range(len(samples)), lambda image, index: whole.resize(image))[0]
+        rows = decode(samples, range(len(samples)), resized_by(whole))[0]
         views["resize"] = hashed(rows)
         del rows
     images = image_features(encoder, *views["crop"], cache, "images (as they are)")
@@ -134,6 +136,11 @@ def decode(
                 chosen.append(number)
                 rows.append(pixels)
     return rows, chosen
+
+
+def resized_by(preprocessing: Preprocessing) -> Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]]:
+    """What `decode` makes of an image where its number decides nothing."""
+    return lambda image, number: preprocessing.resize(image)
 
 
 def hashed(pixels: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Pixels:
@@ -193,10 +200,9 @@ def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float
     Raises InputError as `decode`, and where all images are broken.
     """
     encoder, source, skip = context.encoder, context.source, context.config.data.on_decode_error == "skip"
-    resize = lambda image, index: encoder.preprocessing.resize(image)  # noqa: E731
     features, chosen = [], []
     for numbers in chunks(range(len(source)), _AT_ONCE):
-        pixels, decoded = decode(source, numbers, resize, skip)
+        pixels, decoded = decode(source, numbers, resized_by(encoder.preprocessing), skip)
         chosen += decoded
         if pixels or (not features and numbers[-1] + 1 == len(source)):
             features.append(image_features(encoder, *hashed(pixels), cache, f"images (from {numbers[0]:,} on)"))
