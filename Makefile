@@ -19,7 +19,9 @@ WORKERS ?= auto
 TESTS ?= tests
 EXTRAS ?= dev,docs,reference
 INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
-PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+# Without bytecode every process compiles JAX, torch and the package again, which takes most of a short command's time.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-one test-quick fuzz kills lint clean mutants perf docs docs-serve node-tools dist
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.programs import one_device
 
-pytestmark = pytest.mark.quick  # figures stand well apart
+pytestmark = [pytest.mark.slow, pytest.mark.quick]  # figures stand well apart
 
 
 @pytest.fixture(scope="module")
