@@ -7,7 +7,12 @@ not depend on how many devices hold the batch.
 from rococo_jax.losses.altered import semantic_contrastive, visual_contrastive
 from rococo_jax.losses.contrastive import sigmoid_contrastive, softmax_contrastive
 from rococo_jax.losses.distillation import relational_distillation, similarity_distillation
-from rococo_jax.losses.grounding import blind_preference, grounding_contrastive
+from rococo_jax.losses.grounding import (
+    blind_preference,
+    grounding_contrastive,
+    mixed_blind_preference,
+    mixed_grounding_contrastive,
+)
 from rococo_jax.losses.hard_negatives import adaptive_rank, focal_hard_negative, intra_modal, negclip_columns
 from rococo_jax.losses.hard_positives import hard_negative, hard_positive
 
@@ -19,6 +24,8 @@ __all__ = [
     "hard_negative",
     "hard_positive",
     "intra_modal",
+    "mixed_blind_preference",
+    "mixed_grounding_contrastive",
     "negclip_columns",
     "relational_distillation",
     "semantic_contrastive",

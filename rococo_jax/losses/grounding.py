@@ -11,15 +11,22 @@ which the texts decide (m), and what image j adds. The metric `blind` is the sha
 where they lie evenly around 0. The penalty moves their mean there and leaves d_k - m free, so that it costs no
 grounding; the squares of all d_j would forbid wrong images to differ, too. `grounding` is the cross entropy of the
 metric `difference_r1`: which image cares most for the change. A term of the texts alone adds to every d_j and cancels.
+
+`mixed_blind` and `mixed_grounding` are the same with images and captions exchanged: I~ is a mixed image, and every
+caption j has d_j = s(I_k, T_j) - s(I~, T_j). A caption of the partner that was mixed in is a wrong one, which the
+metric leaves out: the own caption should win over it, too.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
-from rococo_jax.losses.altered import ALTERED
+from rococo_jax.losses.altered import ALTERED, MIXED
 from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll, valid_mask, without_masked
-from rococo_jax.losses.terms import NOT_NEGATIVE, Key, field_term, register
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, field_term, register
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -89,25 +96,49 @@ def _differences(texts: Array, altered: Array, altered_mask: Array | None, mask:
     return differences if valid is None else jnp.where(valid[..., None], differences, 0.0)
 
 
-# Both read the altered captions that `losses.sc` describes.
+def mixed_blind_preference(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    mixed_images: Float[Array, "batch mixed width"],
+    *,
+    mixed_mask: Bool[Array, "batch mixed"] | None = None,
+    **more: Any,
+) -> Float[Array, ""]:
+    """The squared mean preference of wrong captions for the image over its mixed ones.
+
+    Other arguments as for `blind_preference`.
+    """
+    return blind_preference(texts, images, mixed_images, altered_mask=mixed_mask, **more)
+
+
+def mixed_grounding_contrastive(
+    images: Float[Array, "batch width"],
+    texts: Float[Array, "batch width"],
+    mixed_images: Float[Array, "batch mixed width"],
+    *,
+    mixed_mask: Bool[Array, "batch mixed"] | None = None,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
+    **more: Any,
+) -> Float[Array, ""]:
+    """The caption of a pair among all captions of the batch, asked by the difference of image and mixed image.
+
+    Other arguments as for `grounding_contrastive`.
+    """
+    more |= {"altered_mask": mixed_mask, "similarities": similarities}
+    return grounding_contrastive(texts, images, mixed_images, **more)
+
+
+def _ids(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
+    return {"ids": embeddings.image_id}
+
+
+def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
+    return {"ids": embeddings.image_id, "similarities": logits}
+
+
+# They read the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`.
 _STATED = {"keys": {"weight": Key(0.0, NOT_NEGATIVE)}}
-register(
-    field_term(
-        "blind",
-        ALTERED,
-        blind_preference,
-        lambda embeddings, settings, logits: {"ids": embeddings.image_id},
-        order=4,
-        **_STATED,
-    )
-)
-register(
-    field_term(
-        "grounding",
-        ALTERED,
-        grounding_contrastive,
-        lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
-        order=5,
-        **_STATED,
-    )
-)
+register(field_term("blind", ALTERED, blind_preference, _ids, order=4, **_STATED))
+register(field_term("grounding", ALTERED, grounding_contrastive, _ids_and_logits, order=5, **_STATED))
+register(field_term("mixed_blind", MIXED, mixed_blind_preference, _ids, order=10, **_STATED))
+register(field_term("mixed_grounding", MIXED, mixed_grounding_contrastive, _ids_and_logits, order=11, **_STATED))

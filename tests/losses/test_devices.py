@@ -55,6 +55,7 @@ MASKS = {
     "negative_mask": RANDOM.random((PAIRS, 1)) < 0.7,
 }
 _ALTERED = "images texts altered_texts logit_scale"
+_MIXED = "images texts mixed_images logit_scale"
 # Name, embeddings, masks, settings.
 LOSSES = {
     "softmax": ("softmax_contrastive", "images texts logit_scale", "ids mask", {}),
@@ -95,6 +96,8 @@ LOSSES = {
     ),
     "blind, local": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
     "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask mask", {}),
+    "mixed blind, local": ("mixed_blind_preference", _MIXED, "ids mixed_mask mask", {}),
+    "mixed grounding": ("mixed_grounding_contrastive", _MIXED, "ids mixed_mask mask", {}),
     "NegCLIP": ("negclip_columns", _ALTERED, "ids altered_mask mask", {}),
     "intra": ("intra_modal", _ALTERED, "altered_mask mask", {}),
     "rank, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 9.0}),

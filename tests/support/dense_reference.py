@@ -104,6 +104,23 @@ def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, alt
     return sum(found) / len(found)
 
 
+def mixed_differences(images, texts, mixed_images):
+    """(wrong or own caption, pair, mixed): s(I_k, T_j) - s(I~_k, T_j)."""
+    return np.einsum("jd,kad->jka", texts, images[:, None] - mixed_images)
+
+
+def mixed_blind_preference(images, texts, mixed_images, logit_scale, *, ids, mixed_mask, mask):
+    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids, mask)
+    means = (d * others[:, :, None]).sum(0) / np.maximum(others.sum(0), 1)[:, None]
+    return mean(means**2, mixed_mask & mask[:, None] & others.any(0)[:, None])
+
+
+def mixed_grounding_contrastive(images, texts, mixed_images, logit_scale, *, ids, mixed_mask, mask):
+    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids, mask)
+    own = np.einsum("kka->ka", d)
+    return mean(np.log(1 + (np.exp(d - own[None]) * others[:, :, None]).sum(0)), mixed_mask & mask[:, None])
+
+
 def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
     kwargs = {"ids": ids, "mask": mask}
     with_columns = softmax_contrastive(

@@ -3,13 +3,19 @@
 import jax
 import numpy as np
 import pytest
+from sklearn import neighbors
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.kinds import KindAlterer
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.training import run
+from rococo_jax.training.config import check_config
 from rococo_jax.training.init import interpolated, starting_encoder
+from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import (
@@ -41,7 +47,7 @@ def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, 
     captions = ["--captions", str(folder / "captions.json"), "--variant", "rand_voca", "--out", str(out)]
     assert main(["alter-captions", "--balance", *captions]) == 0
     weights = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0, "focal": 0.7}
-    weights |= {"hard_positives": 0.5, "distillation": 4.0}
+    weights |= {"hard_positives": 0.5, "distillation": 4.0, "mixed_blind": 0.2, "mixed_grounding": 0.6}
     config = changed(config, **{f"losses__{name}__weight": weight for name, weight in weights.items()})
     config = changed(config, losses__sc__balance=True, losses__sc__variants="rand_voca", losses__sc__count=2)
     config = changed(config, losses__hard_positives__negatives=str(out), train__heads="text")
@@ -58,6 +64,26 @@ def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, 
     before, after = (trained_parameters(path) for path in (folder / "start", done.model))
     moved = {path.split(".")[0] for path, array in before.items() if not np.array_equal(array, after[path])}
     assert moved == {"text_head", "logit_scale"}
+
+
+def test_pools_hold_kinds_in_turns_and_the_nearest_images(folder, config, tmp_path):
+    kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
+    nearest = {"losses__mixed_grounding__weight": 1.0, "losses__vc__methods": "nearest"}
+    config = changed(config, **kinds, **nearest, losses__sc__select="random", data__feature_pool__captions=3)
+    encoder, source = load_model(str(folder / "start")), open_source(config.data)
+    features = make_input(InputContext(config, encoder, source, tmp_path)).features
+    captions = [(text, sample.captions) for sample in source for text in sample.captions]
+    for place, kind in ((0, "order"), (2, "relation")):
+        pool, alterer = features.pools["altered"], KindAlterer(kind, shipped_lexicon())
+        made = [[each.caption for each in alterer.alter(text, others)] for text, others in captions]
+        assert pool.valid[:, place].tolist() == [bool(each) for each in made] and any(made)
+        right = encoder.text_features([text for each in made for text in each])
+        np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
+    found, size = features.pools["mixed"], config.data.feature_pool.mixed
+    others = neighbors.NearestNeighbors(metric="cosine", n_neighbors=size + 1).fit(features.images)
+    places = others.kneighbors(features.images, return_distance=False)
+    assert (places[:, 0] == np.arange(16)).all() and found.valid.all()
+    np.testing.assert_array_equal(found.features, features.images[places[:, 1:]])
 
 
 def test_a_decay_towards_the_start_halves_the_way():
@@ -98,3 +124,7 @@ def test_terms_refuse_what_does_not_fit(folder, config, tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             run.train(changed(config, **wrong), tmp_path / "refused")
+    nearest = {"losses__vc__weight": 1.0, "losses__vc__methods": "nearest"}
+    check_config(changed(config, **nearest))
+    with pytest.raises(InputError, match="methods"):
+        check_config(changed(config, **nearest, data__cached_features=False))

@@ -62,6 +62,7 @@ SAME_RESULT = {
 # Told from another value by tests beside the dense definitions of their losses, and by a run with all of them.
 OF_DEFENCES = {
     **dict.fromkeys(("losses.blind.weight", "losses.grounding.weight", "losses.negclip.weight", "losses.ce_clip.weight",
+                     "losses.mixed_blind.weight", "losses.mixed_grounding.weight",
                      "losses.focal.weight", "losses.distillation.weight", "losses.sc.balance", "losses.sc.operations",
                      "train.heads", "optimizer.pull_to_start"),
                     "training/test_defences.py"),

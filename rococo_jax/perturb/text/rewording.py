@@ -89,7 +89,7 @@ def reword(caption: str, lexicon: Lexicon, seed: int = 0, count: int = 1) -> lis
 def _synonyms(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
     for match in _SYNONYM.finditer(caption):
         new = like_case(match[0], _SYNONYM_OF[plain(match[0])])
-        yield Rewording(_with(caption, match.start(), match.end(), new), "synonym")
+        yield Rewording(replace_span(caption, match.start(), match.end(), new), "synonym")
 
 
 def _hypernyms(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
@@ -104,7 +104,7 @@ def _hypernyms(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
         following = texts[index + 1] if index + 1 < len(texts) else ""
         if new not in map(plain, texts) and (not following or lexicon.find(following) is None):
             start, end = word.start, word.end
-            yield Rewording(_with(caption, start, end, like_case(word.text, new)), "hypernym")
+            yield Rewording(replace_span(caption, start, end, like_case(word.text, new)), "hypernym")
 
 
 def _orders(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
@@ -136,7 +136,7 @@ def _voices(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
 _APPLY: dict[str, Any] = {"synonym": _synonyms, "hypernym": _hypernyms, "order": _orders, "voice": _voices}
 
 
-def _with(caption: str, start: int, end: int, new: str) -> str:
+def replace_span(caption: str, start: int, end: int, new: str) -> str:
     """The caption with a span replaced, and an `a` or `an` right before it made to fit."""
     text = caption[:start] + new + caption[end:]
     before = [word for word in split_words(text) if word.end <= start]

@@ -20,6 +20,7 @@ from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text import OPERATIONS
 from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
+from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
@@ -79,8 +80,8 @@ class AlteredCaptions(LossInput):
 register_input(AlteredCaptions())
 
 
-def make_alterers(context: InputContext) -> list[CaptionAlterer | BalancedAlterer]:
-    """One alterer for each of `losses.sc.variants`, and balanced ones for each operation too.
+def make_alterers(context: InputContext) -> list[CaptionAlterer | BalancedAlterer | KindAlterer]:
+    """One alterer for each of `losses.sc.variants`, rules of nouns or kinds, and balanced ones for each operation too.
 
     Raises:
         InputError: an unknown variant or operation, or a lexicon that cannot be read.
@@ -101,7 +102,10 @@ def make_alterers(context: InputContext) -> list[CaptionAlterer | BalancedAltere
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
     common["fit_article"] = config.losses.sc.fit_article
     words = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
-    return [CaptionAlterer(variant, vocabulary=words, **common) for variant in variants]
+    return [
+        KindAlterer(variant, lexicon, seed) if variant in KINDS else CaptionAlterer(variant, vocabulary=words, **common)
+        for variant in variants
+    ]
 
 
 def influence_of_words(context: InputContext) -> Influence | None:
@@ -145,7 +149,7 @@ class CaptionsOfSource(Sequence[CaptionedImage]):
 def _altered(
     caption: str,
     originals: Sequence[str],
-    alterers: Sequence[CaptionAlterer | BalancedAlterer],
+    alterers: Sequence[CaptionAlterer | BalancedAlterer | KindAlterer],
     influence: Influence | None,
     size: int,
 ) -> list[str | None]:

@@ -1,0 +1,49 @@
+"""Which defence carries over from the alterations that it was trained on? Arms at one budget, heads on frozen towers.
+
+    python experiments/defence_split.py --data DATA --out split
+    rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
+    rococo make-benchmark --images coco/images --captions split/held.json --name held --out HELD
+    rococo sweep --config configs/ablations/defence.py --workdir runs/defence --seeds 0,1,2 --data HELD \
+        --benchmarks held,choices --config.init.model=models/fit --config.data.images=coco/images \
+        --config.data.captions=split/fit.json
+
+`docs/defence_settings.md` says what was tried, and which arms were kept before the test was read.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from rococo_jax.training.config import read_config
+
+KINDS = "losses.sc.variants=same_concept,diff_concept,rand_voca,attribute,relation,count,order,negation,addition"
+RECIPE = "losses.sc.weight=2 losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_start=20"
+
+
+def get_config():
+    # The base is plain training.
+    plain = ("losses.sc.weight=0", "losses.grounding.weight=0", "losses.blind.weight=0", "optimizer.pull_to_start=0")
+    config = read_config(Path(__file__).parents[1] / "coco_lit.py", plain)
+    config.init.residual_head_width = 512
+    config.steps, config.batch_size = 200, 256
+    config.losses.sc.select = "random"
+    config.losses.sc.count = 3
+    config.data.feature_pool.captions = 9  # one of each kind
+    config.data.feature_pool.mixed = 1
+    return config
+
+
+def get_sweep():
+    return ConfigDict(
+        {
+            "over": "steps=200",
+            "arms": (
+                "plain:",
+                f"recipe: {RECIPE}",
+                f"kinds: {KINDS} {RECIPE}",
+                f"kinds-no-sc: {KINDS} losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_start=20",
+                f"kinds-strong: {KINDS} losses.sc.weight=3 losses.grounding.weight=2 losses.blind.weight=4"
+                " optimizer.pull_to_start=20",
+            ),
+        }
+    )
