@@ -24,7 +24,7 @@ import transformers
 from rococo_jax.data.images import open_image
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.device_steps import BatchFeatures
-from rococo_jax.encoders.inputs import as_pixels
+from rococo_jax.encoders.programs import as_pixels
 
 _IMAGES_AT_ONCE = 32
 

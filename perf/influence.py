@@ -75,7 +75,7 @@ def main() -> None:
 
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
     """Tokens that each way computes: in prefix trees, in unpadded texts, in length buckets, padded to the context."""
-    from rococo_jax.encoders.inputs import bucket_length
+    from rococo_jax.encoders.programs import bucket_length
     from rococo_jax.perturb.text.ablated_text import without_word
     from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
     from rococo_jax.perturb.text.words import split_words

@@ -40,7 +40,7 @@ from rococo_jax.data.images import open_image
 from rococo_jax.data.pair_source import PairSample
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.shard_order import ShardOrder
+from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.data.training_input import make_training_input
 

@@ -5,7 +5,7 @@ captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`)
 captions.parquet              the same; images may be inside (`table_images`)
 mine.csv?image=a&caption=b    columns of other than the usual names
 a folder                      with metadata.csv, .jsonl or .parquet; with Parquet files; or NAME.txt beside NAME.jpg
-hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`saved_datasets`)
+hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`table_images`)
 
 `pairs` adds tars, shards and TFDS.
 """
@@ -78,7 +78,7 @@ def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> 
         roots: folders of images, to which absolute names may belong.
     """
     if source.startswith("hf:"):
-        from rococo_jax.data.saved_datasets import open_dataset
+        from rococo_jax.data.table_images import open_dataset
 
         return open_dataset(source, columns)
     if "?" in source and not Path(source).exists():
@@ -122,7 +122,7 @@ def _coco_entries(value: dict, key: str, field: str, source: str) -> Iterator[tu
 
 
 def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> CaptionsFile:
-    from rococo_jax.data.saved_datasets import is_saved_dataset, open_dataset
+    from rococo_jax.data.table_images import is_saved_dataset, open_dataset
 
     if is_saved_dataset(folder):
         return open_dataset(str(folder), columns)

@@ -18,8 +18,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.data.sample_order import SampleOrder, derive_seed
-from rococo_jax.data.shard_order import ShardLine, lanes_of
+from rococo_jax.data.sample_order import SampleOrder, ShardLine, derive_seed, lanes_of
 from rococo_jax.errors import InputError
 
 _LEAST_BLOCK = 1024

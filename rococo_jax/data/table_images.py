@@ -1,12 +1,18 @@
 """Images inside tables: a column of files' bytes, or of `{"bytes", "path"}` as data sets of Hugging Face have them.
 
-Tables are Parquet files, and data sets of the `datasets` library (`saved_datasets`). Row groups of Parquet are read
-when they are asked for, and the last few are kept.
+Tables are Parquet files, whose row groups are read when they are asked for, and data sets of the `datasets` library:
+
+    hf:nlphuji/flickr30k?split=test
+    hf:NAME:CONFIG?split=test&image=photo&caption=texts
+    a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, also as hf:FOLDER?split=test
+
+Options: `split` (`test` by default, or the only one), and the columns of the image, the captions and the image's name.
 """
 
 import bisect
 import hashlib
 import itertools
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -17,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, choose_column, collect_rows, texts_of
+from rococo_jax.data.caption_tables import USUAL, CaptionsFile, Columns, by_image, choose_column, collect_rows, texts_of
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import whole_file
@@ -220,3 +226,72 @@ def _digest(place: TableImage) -> str:
 def _content_key(place: TableImage) -> str:
     start = place.read_bytes()[:4]
     return _digest(place)[:16] + next((suffix for magic, suffix in _SUFFIXES if start.startswith(magic)), "")
+
+
+_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether a folder was written by `save_to_disk`."""
+    return any((path / name).is_file() for name in _SAVED)
+
+
+def open_dataset(name: str, columns: Columns) -> CaptionsFile:
+    """The captioned images of a data set; see the module's text.
+
+    Raises:
+        InputError: `datasets` is not installed or finds no such data set or split, an option is unknown, or a column
+            or a row cannot be used.
+    """
+    path, _, query = name.removeprefix("hf:").partition("?")
+    options = dict(urllib.parse.parse_qsl(query))
+    if unknown := set(options) - {"split", *USUAL}:
+        raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
+    split = options.pop("split", None)
+    dataset = _load(name, path, split)
+    if isinstance(dataset, dict):
+        chosen = split or ("test" if "test" in dataset else next(iter(dataset)) if len(dataset) == 1 else None)
+        if chosen not in dataset:
+            raise InputError(name, "split", repr(split) if split else "none named", f"one of {', '.join(dataset)}")
+        dataset = dataset[chosen]
+    return read_image_tables(name, [DatasetTable(dataset, name)], {**columns, **options})
+
+
+def _load(name: str, path: str, split: str | None) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(name, "datasets", "not installed", "pip install 'rococo-jax[datasets]'") from None
+    try:
+        if Path(path).is_dir() and is_saved_dataset(Path(path)):
+            return datasets.load_from_disk(path)
+        dataset, _, config = path.partition(":")
+        return datasets.load_dataset(dataset, config or None, split=split)
+    except Exception as error:  # what the library raises differs from one builder and file system to the next
+        wanted = "a data set of the hub, its cache, or a folder by save_to_disk, and a split of it"
+        raise InputError(name, "data set", first_line(error)[:200], wanted) from None
+
+
+class DatasetTable:
+    """A data set as an `ImageTable`. It pickles by the files that it maps."""
+
+    def __init__(self, dataset: Any, name: str):
+        self.dataset, self.name = dataset.with_format("arrow"), name
+
+    def schema(self) -> pa.Schema:
+        """See `ImageTable`."""
+        return self.dataset.features.arrow_schema
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """See `ImageTable`."""
+        return with_paths(self.dataset.select_columns(list(columns))[:], columns)
+
+    def image(self, row: int, column: str) -> bytes | None:
+        """See `ImageTable`."""
+        value = self.dataset[row][column][0].as_py()
+        if isinstance(value, dict):
+            value = value["bytes"] or (value["path"] and Path(value["path"]).read_bytes())
+        return value
+
+    def __str__(self) -> str:
+        return self.name

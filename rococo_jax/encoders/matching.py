@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.encoders.inputs import bucket_length, pad_rows
+from rococo_jax.encoders.programs import bucket_length, pad_rows
 from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.runtime import AXES
 

@@ -4,7 +4,7 @@ import pytest
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.data import remote
-from rococo_jax.data.shard_order import ShardOrder
+from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tar_pairs import expand_tars, open_tars
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError

@@ -8,8 +8,7 @@ import pytest
 
 from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.data.shard_order import ShardOrder, lanes_of, seeks_are_requests
+from rococo_jax.data.sample_order import SampleOrder, ShardOrder, lanes_of, seeks_are_requests
 from rococo_jax.errors import InputError
 
 SHARDS = (400, 1, 130, 333, 250, 90)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.encoders.compute import text_tokens_at_once
-from rococo_jax.encoders.inputs import text_batches
+from rococo_jax.encoders.programs import text_batches
 from rococo_jax.errors import InputError
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 

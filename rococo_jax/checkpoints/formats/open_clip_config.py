@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.checkpoints.families.base import Section
-from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
-from rococo_jax.checkpoints.families.nllb import NLLB
+from rococo_jax.checkpoints.families.bert import BERT, NLLB, ROBERTA, Bert
 from rococo_jax.checkpoints.formats.huggingface import refuse_another_spec
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors

@@ -18,13 +18,9 @@ from typing import Any
 from rococo_jax.encoders.foreign import run_user_code
 from rococo_jax.errors import InputError
 
-# Prefix -> the modules that must be there; the extra is called as the prefix, with dashes.
-ADAPTERS = {
-    "open_clip": ("torch", "open_clip"),
-    "transformers": ("torch",),
-    "sentence_transformers": ("torch", "sentence_transformers"),
-    "mteb": ("torch", "mteb"),
-}
+# Prefix -> file and function. The library must be installed; its extra is the prefix with dashes.
+ADAPTERS = {name: ("torch_model", f"load_{name}") for name in ("open_clip", "transformers", "sentence_transformers")}
+ADAPTERS["mteb"] = "of_mteb", "load"
 
 
 def is_adapted(source: str) -> bool:
@@ -38,22 +34,18 @@ def is_adapted(source: str) -> bool:
 
 
 def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """The encoder that a source names.
+    """The encoder that `LIBRARY:MODEL` names; `arguments` are keyword arguments of its adapter.
 
-    Args:
-        source: `LIBRARY:MODEL`.
-        arguments: keyword arguments of the adapter's class.
-
-    Raises:
-        InputError: the library is not installed, the model cannot be loaded, or an argument is unknown.
+    Raises InputError where the library is not installed, the model cannot be loaded, or an argument is unknown.
     """
     prefix, _, model = source.partition(":")
-    for module in ADAPTERS[prefix]:
+    for module in ("torch", prefix):
         if importlib.util.find_spec(module) is None:
             extra = prefix.replace("_", "-")
             raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
-    adapter = importlib.import_module(f"rococo_jax.encoders.adapters.of_{prefix}")
-    made = run_user_code(source, lambda: adapter.load(model, **(arguments or {})))
+    place, function = ADAPTERS[prefix]
+    load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{place}"), function)
+    made = run_user_code(source, lambda: load(model, **(arguments or {})))
     made.name = name_of(source)
     return made
 

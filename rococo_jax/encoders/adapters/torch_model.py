@@ -1,4 +1,4 @@
-"""A torch model as an encoder: batches, and a fingerprint of weights and settings."""
+"""Models that torch runs as encoders: open_clip's, those of `transformers` and of sentence-transformers."""
 
 import functools
 import hashlib
@@ -11,6 +11,8 @@ from rococo_jax.encoders.foreign import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
+# Trained on texts padded to one length, and without an attention mask: padding is part of the input.
+_PADDED = ("siglip", "siglip2")
 # Of one batch.
 Encode = Callable[[list[Any]], Any]
 
@@ -65,3 +67,103 @@ class TorchModel:
         starts = range(0, len(items), self.batch_size)
         with torch.inference_mode():
             return np.concatenate([as_numpy(encode(list(items[at : at + self.batch_size]))) for at in starts])
+
+
+def load_open_clip(
+    model: str, pretrained: str | None = None, device: str = "cpu", dtype: str = "float32", batch_size: int = 32
+) -> TorchModel:
+    """open_clip's `ARCHITECTURE/TAG`, an architecture alone with `pretrained`, `hf-hub:NAME` or `local-dir:PATH`.
+
+    `pretrained` is a tag, the path of a checkpoint such as `epoch_32.pt`, or `random`. Raises InputError where neither
+    says which weights.
+    """
+    import open_clip
+    import torch
+
+    hub = model.startswith(("hf-hub:", "local-dir:"))
+    if not hub and pretrained is None:
+        model, slash, pretrained = model.partition("/")
+        if not slash:
+            wanted = "ARCHITECTURE/TAG, or --model-arg pretrained=TAG (a checkpoint's path; random)"
+            raise InputError(f"open_clip:{model}", "weights", "no tag", wanted)
+    find_dtype(dtype)
+    weights = None if hub or pretrained == "random" else pretrained
+    precision = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+    module, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)
+    tokenize, settings = open_clip.get_tokenizer(model), {"open_clip": open_clip.__version__, "model": model}
+
+    def encode_images(images: list) -> Any:
+        pixels = torch.stack([prepare(image) for image in images])
+        return module.encode_image(pixels.to(device, find_dtype(dtype)))
+
+    def encode_texts(texts: list[str]) -> Any:
+        return module.encode_text(tokenize(texts).to(device))
+
+    settings |= {"images": repr(prepare), "dtype": dtype}
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size)
+
+
+def load_transformers(
+    model: str,
+    processor: str | None = None,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    batch_size: int = 32,
+    trust_remote_code: bool = False,
+) -> TorchModel:
+    """A hub name or folder of `transformers`, and its processor, which may lie elsewhere.
+
+    Raises InputError where the model has no `get_image_features` or no `get_text_features`.
+    """
+    import transformers
+
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    made = transformers.AutoModel.from_pretrained(model, dtype=find_dtype(dtype), **options)
+    for method in ("get_image_features", "get_text_features"):
+        if not hasattr(made, method):
+            raise InputError(model, "model", f"{type(made).__name__} without {method}", "a dual encoder")
+    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options)
+    module, config = made.to(device), made.config.to_dict()
+    settings = {"transformers": transformers.__version__, "config": _plain(config), "dtype": dtype}
+    settings["processor"] = _plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
+    padding = {"padding": "max_length" if made.config.model_type in _PADDED else True, "truncation": True}
+    if length := (config.get("text_config") or {}).get("max_position_embeddings"):
+        padding["max_length"] = length
+
+    def encode_images(images: list) -> Any:
+        pixels = ready.image_processor(images=images, return_tensors="pt").to(device, module.dtype)
+        return _vectors(module.get_image_features(**pixels))
+
+    def encode_texts(texts: list[str]) -> Any:
+        tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
+        return _vectors(module.get_text_features(**tokens))
+
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size)
+
+
+def _plain(value: Any) -> Any:
+    """The value with whatever JSON does not know as text; paths, which differ between machines, left out."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items() if "path" not in str(key)}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _vectors(output: Any) -> Any:
+    """Older releases return the tensor, newer ones an output that holds it."""
+    return output if getattr(output, "pooler_output", None) is None else output.pooler_output
+
+
+def load_sentence_transformers(
+    model: str, device: str = "cpu", dtype: str = "float32", batch_size: int = 32, trust_remote_code: bool = False
+) -> TorchModel:
+    """A `SentenceTransformer` from a hub name or folder."""
+    import sentence_transformers
+
+    options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"dtype": find_dtype(dtype)}}
+    made = sentence_transformers.SentenceTransformer(model, device=device, **options)
+    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "dtype": dtype}
+    encode = functools.partial(made.encode, batch_size=batch_size, show_progress_bar=False)
+    return TorchModel(made, encode, encode, settings, batch_size)

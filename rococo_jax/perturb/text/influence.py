@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.inputs import text_batches
+from rococo_jax.encoders.programs import text_batches
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.ablated_text import Layout, WordTokenizer, WordTokens, embed_changed
 from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_share_prefix, embed_trees

@@ -14,8 +14,7 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import JoinedPairs, PairSource
 from rococo_jax.data.pairs import open_pairs
-from rococo_jax.data.sample_order import Order, SampleOrder
-from rococo_jax.data.shard_order import ShardOrder, has_shards, seeks_are_requests, shards_of
+from rococo_jax.data.sample_order import Order, SampleOrder, ShardOrder, has_shards, seeks_are_requests, shards_of
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
