@@ -22,7 +22,7 @@ from pathlib import Path
 import measuring
 import numpy as np
 from influence import word_level_tokenizer
-from text_tower import CONTEXT, END
+from towers import CONTEXT, END
 
 METHODS, SEEDS, BATCH = ("mix", "patch"), (1, 10, 100), 32
 

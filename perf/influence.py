@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import measuring
 import numpy as np
-from text_tower import CONTEXT, END, START, encode_with_reference, make_reference, read_captions
+from towers import CONTEXT, END, START, encode_with_reference, make_reference, read_captions
 
 
 def main() -> None:

@@ -103,6 +103,39 @@ def clip_spec(vision: Mapping[str, Any], text: Mapping[str, Any], dim: int) -> A
     return ModelSpec(VisionSpec(**of_images | sized(vision)), TextSpec(**of_texts | sized(text)), head, head)
 
 
+class CompiledStep:
+    """A training step of made-up parameters and batches, compiled; to be called for some steps more.
+
+    Attributes:
+        flops: of a step, those of recomputation included (`training.throughput.step_flops`).
+    """
+
+    def __init__(self, config: Any, spec: Any, mesh: Any, tokens: int):
+        import jax
+
+        from rococo_jax.data.preprocessing import Preprocessing
+        from rococo_jax.training.step import lower_step
+        from rococo_jax.training.throughput import step_flops
+
+        side = spec.vision.image_size
+        lowered = lower_step(config, spec, Preprocessing(exact_size=(side, side)), mesh, tokens)
+        self.flops, self.step = step_flops(config, spec, tokens).hardware, lowered.compile()
+        rng = np.random.default_rng(0)
+
+        def drawn(leaf: Any) -> Any:
+            if leaf.dtype == np.float32:
+                return jax.numpy.asarray(0.02 * rng.random(leaf.shape), leaf.dtype)
+            return jax.numpy.ones(leaf.shape, leaf.dtype)
+
+        (made, _), (places, _) = jax.tree.map(drawn, lowered.in_avals), self.step.input_shardings
+        self.state, *self.rest = jax.device_put(made, places)
+
+    def __call__(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.state, metrics = self.step(self.state, *self.rest)
+        metrics["loss"].block_until_ready()
+
+
 def converted(reference: Any) -> Any:
     """Convert a model of `transformers` to an `Encoder`, through a folder on disk."""
     from rococo_jax.encoders import load_model

@@ -14,14 +14,10 @@ import statistics
 
 import jax
 import measuring
-import numpy as np
 
-from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
-from rococo_jax.training.step import lower_step
-from rococo_jax.training.throughput import step_flops
 
 TOKENS = 32
 RECIPES = {
@@ -39,31 +35,14 @@ def spec() -> ModelSpec:
     return measuring.clip_spec({"patch_size": 16, **common}, text, 128)
 
 
-class Run:
-    """A compiled step with its state."""
-
-    def __init__(self, settings: dict, pairs: int):
-        config = default_config()
-        config.batch_size = pairs
-        for key, value in settings.items():
-            part, _, leaf = key.rpartition(".")
-            (config[part] if part else config)[leaf] = value
-        mesh = make_mesh(jax.devices()[:1])
-        lowered = lower_step(config, spec(), Preprocessing(exact_size=(224, 224)), mesh, TOKENS)
-        self.flops = step_flops(config, spec(), TOKENS).hardware
-        self.step = lowered.compile()
-        rng = np.random.default_rng(0)
-
-        def drawn(leaf) -> jax.Array:
-            if leaf.dtype == np.float32:
-                return jax.numpy.asarray(0.02 * rng.normal(size=leaf.shape), leaf.dtype)
-            return jax.numpy.ones(leaf.shape, leaf.dtype)
-
-        (self.state, *self.rest), _ = jax.tree.map(drawn, lowered.in_avals)
-
-    def __call__(self) -> None:
-        self.state, metrics = self.step(self.state, *self.rest)
-        jax.block_until_ready(metrics)
+def compiled(settings: dict, pairs: int) -> measuring.CompiledStep:
+    """The step under a recipe."""
+    config = default_config()
+    config.batch_size = pairs
+    for key, value in settings.items():
+        part, _, leaf = key.rpartition(".")
+        (config[part] if part else config)[leaf] = value
+    return measuring.CompiledStep(config, spec(), make_mesh(jax.devices()[:1]), TOKENS)
 
 
 def main() -> None:
@@ -71,7 +50,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    runs = {name: Run(settings, arguments.pairs) for name, settings in RECIPES.items()}
+    runs = {name: compiled(settings, arguments.pairs) for name, settings in RECIPES.items()}
     times = measuring.in_turns(runs, arguments.rounds + 1)
     seconds = {name: [each.seconds for each in of_run] for name, of_run in times.items()}
     whole, counted = seconds["whole"], runs["whole"].flops

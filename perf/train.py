@@ -9,27 +9,17 @@ torch: same sizes, batch and precision.
 """
 
 import argparse
+import functools
 import json
 import statistics
-import time
+from collections.abc import Callable
 
 import jax
 import measuring
-import numpy as np
-from flax import nnx
 
-from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.losses.altered import ALTERED
-from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training.batch import Batch, batch_from_arrays, place_batch
 from rococo_jax.training.config import default_config
-from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.state import make_state
-from rococo_jax.training.step import make_step
-from rococo_jax.training.throughput import step_flops
 
 TOKENS, VOCABULARY = 32, 8192
 # Width and layers of the image tower and of the text tower, patch size.
@@ -49,56 +39,16 @@ def spec_of(size: str) -> ModelSpec:
     return measuring.clip_spec(vision, text, text_width)
 
 
-def batch_of(rows: int, defended: bool) -> Batch:
-    """Random pixels and ids."""
-    rng = np.random.default_rng(0)
-
-    def texts(*shape: int) -> np.ndarray:
-        ids = rng.integers(3, VOCABULARY, (*shape, TOKENS), np.int32)
-        ids[..., -1] = 2
-        return ids
-
-    batch = {
-        "pixels": rng.integers(0, 256, (rows, 224, 224, 3), np.uint8),
-        "ids": texts(rows),
-        "text_mask": np.ones((rows, TOKENS), bool),
-        "image_id": np.arange(rows, dtype=np.int32),
-    }
-    if defended:
-        batch |= {"altered_ids": texts(rows, 1), "altered_text_mask": np.ones((rows, 1, TOKENS), bool)}
-        batch["altered_valid"] = np.ones((rows, 1), bool)
-    return batch_from_arrays(batch, (ALTERED,) if defended else ())
+def compiled(size: str, rows: int, dtype: str, defended: bool) -> measuring.CompiledStep:
+    """A plain or a defended step."""
+    config = default_config()
+    config.batch_size, config.steps, config.dtype = rows, 1000, dtype
+    config.losses.sc.weight = config.losses.vc.weight = float(defended)
+    return measuring.CompiledStep(config, spec_of(size), make_mesh(), TOKENS)
 
 
-class Trained:
-    """A model with its compiled step."""
-
-    def __init__(self, size: str, rows: int, dtype: str, defended: bool):
-        self.config = config = default_config()
-        config.batch_size, config.steps, config.dtype = rows, 1000, dtype
-        config.losses.sc.weight = config.losses.vc.weight = float(defended)
-        spec, mesh = spec_of(size), make_mesh()
-        model = DualEncoder(spec, rngs=nnx.Rngs(0))
-        trained, self.frozen = split_parameters(parameters_of(model), spec, config.train)
-        optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
-        preprocessing = Preprocessing(shortest_edge=224, crop_size=(224, 224), mean=(0.5,) * 3, std=(0.25,) * 3)
-        self.state = make_state(trained, optimizer, mesh, averaged=False)
-        self.batch = place_batch(batch_of(rows, defended), mesh)
-        step = make_step(config, spec, preprocessing, optimizer, mesh)
-        self.step = step.lower(self.state, self.frozen, self.batch).compile()
-        self.flops = step_flops(config, spec, TOKENS).hardware
-
-    def seconds(self, steps: int) -> float:
-        """Mean seconds per step over `steps` steps."""
-        start = time.perf_counter()
-        for _ in range(steps):
-            self.state, metrics = self.step(self.state, self.frozen, self.batch)
-        jax.block_until_ready(metrics)
-        return (time.perf_counter() - start) / steps
-
-
-def open_clip_seconds(size: str, rows: int, dtype: str):
-    """Return a function that times open_clip's step of the same sizes."""
+def open_clip_step(size: str, rows: int, dtype: str) -> Callable[[int], None]:
+    """open_clip's step of the same sizes."""
     import open_clip
     import torch
 
@@ -109,27 +59,21 @@ def open_clip_seconds(size: str, rows: int, dtype: str):
     model = open_clip.model.CLIP(text_width, vision, {**text, "layers": text_layers}).to(device)
     loss_of = open_clip.loss.ClipLoss()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    source = batch_of(rows, defended=False)
-    pixels = torch.tensor(source.images.pixels, device=device).permute(0, 3, 1, 2).float() / 255
-    ids = torch.tensor(source.texts.ids, device=device).long()
+    pixels = torch.rand((rows, 3, 224, 224), device=device)
+    ids = torch.randint(3, VOCABULARY, (rows, TOKENS), device=device)
 
-    def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
-            images, texts, scale = model(pixels, ids)[:3]
-            loss = loss_of(images, texts, scale)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    def seconds(steps: int) -> float:
-        start = time.perf_counter()
+    def step(steps: int) -> None:
         for _ in range(steps):
-            step()
+            with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
+                images, texts, scale = model(pixels, ids)[:3]
+                loss = loss_of(images, texts, scale)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
-        return (time.perf_counter() - start) / steps
 
-    return seconds
+    return step
 
 
 def main() -> None:
@@ -143,16 +87,13 @@ def main() -> None:
     parser.add_argument("--open-clip", action="store_true", help="also time open_clip's plain step")
     arguments = parser.parse_args()
     sizes = (arguments.model, arguments.batch, arguments.dtype)
-    arms = {"plain": Trained(*sizes, defended=False), "sc+vc": Trained(*sizes, defended=True)}
-    timed = {name: arm.seconds for name, arm in arms.items()}
-    if arguments.open_clip:
-        timed["open_clip"] = open_clip_seconds(*sizes)
-    rounds = {name: [] for name in timed}
-    for seconds in timed.values():
-        seconds(1)
-    for _ in range(arguments.rounds):
-        for name, seconds in timed.items():
-            rounds[name].append(seconds(arguments.steps))
+    arms = {"plain": compiled(*sizes, defended=False), "sc+vc": compiled(*sizes, defended=True)}
+    steps = arms | ({"open_clip": open_clip_step(*sizes)} if arguments.open_clip else {})
+    for step in steps.values():
+        step(1)
+    turns = {name: functools.partial(step, arguments.steps) for name, step in steps.items()}
+    taken = measuring.in_turns(turns, arguments.rounds)
+    rounds = {name: [each.seconds / arguments.steps for each in times] for name, times in taken.items()}
     best = {name: min(times) for name, times in rounds.items()}
     by_time, by_flops = best["sc+vc"] / best["plain"], arms["sc+vc"].flops / arms["plain"].flops
     figures = {

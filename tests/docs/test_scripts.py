@@ -160,11 +160,11 @@ def test_gradients_leave_a_device_once_a_step(monkeypatch, capsys):
     "perf/corruptions.py --side 32 --batch 2 --severities 1 --repeats 1 --kinds contrast",
     pytest.param("perf/influence.py --captions CAPTIONS --count 8 --reference-count 2 --parts 1",
                  marks=pytest.mark.thorough),
-    pytest.param("perf/text_tower.py --captions CAPTIONS --count 8 --reference-count 2 --rounds 1",
+    pytest.param("perf/towers.py captions --captions CAPTIONS --count 8 --reference-count 2 --rounds 1",
                  marks=pytest.mark.thorough),
-    pytest.param("perf/image_tower.py --count 8 --batch 4 --rounds 1", marks=pytest.mark.thorough),
+    pytest.param("perf/towers.py images --count 8 --batch 4 --rounds 1", marks=pytest.mark.thorough),
     pytest.param("perf/ranking.py --images 8 --captions 50 --width 8 --repeats 1", marks=pytest.mark.thorough),
-    pytest.param("perf/train.py --batch 2 --rounds 1 --steps 1", marks=pytest.mark.thorough),
+    pytest.param("perf/train.py --batch 8 --rounds 1 --steps 1", marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_a_measurement_runs_on_eight_captions(arguments, files, monkeypatch, capsys):
     name, *options = arguments.replace("CAPTIONS", str(files / "captions.json")).split()
