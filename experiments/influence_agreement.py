@@ -16,27 +16,26 @@ Under the last two rules the candidates of a caption do not depend on any captio
 images of even number and tried on one in sixteen pairs of images; `odd, not seen` are the other images of odd number,
 on which no choice was made.
 
-MODEL's text tower must be a BERT. One pass gives the influence with the poolings `cls` and `mean`, and with the model's
-head if it has one (`model`).
+MODEL's text tower must be a BERT. The influence is computed with the poolings `cls` and `mean`, and with the model's
+own and its head if it has one (`model`).
 """
 
 import argparse
+import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotation_folder
 from rococo_jax.benchmarks.rococo.caption_diff import common_change
+from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text.ablated_text import WordTokenizer
+from rococo_jax.models import ModelSpec
+from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.progress import progress
@@ -45,7 +44,6 @@ from rococo_jax.runtime import enable_compilation_cache
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
 # Prior shares for words seen fewer than three times on the other half: nouns of the lexicon, and other words.
 FEW, SHARE_OF_NOUNS, SHARE_OF_OTHERS = 3, 0.1, 0.02
-CHUNK = 500
 
 
 class Comparable(NamedTuple):
@@ -140,71 +138,12 @@ def _half_interval(hits: np.ndarray, images: np.ndarray, draws: int = 1000) -> f
     return float(high - low) / 2
 
 
-class ClsAndMean(nnx.Module):
-    """A BERT tower that returns both poolings, concatenated."""
-
-    def __init__(self, tower: nnx.Module):
-        self.tower = tower
-
-    def __call__(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: None = None) -> Array:
-        tokens, weights = self.tower.tokens(ids, mask, positions), mask.astype(jnp.float32)[..., None]
-        return jnp.concatenate([tokens[:, 0], (tokens * weights).sum(1) / weights.sum(1)], axis=1)
-
-
-def changed_ids(words: WordTokenizer, captions: Sequence[Comparable], wanted: Sequence[Sequence[int]], mask_id: int):
-    """Token ids of each caption followed by those of it without each wanted word (masked where `mask_id` >= 0)."""
-    for part, chosen in zip(words([each.caption for each in captions]), wanted, strict=True):
-        yield [*words.prefix, *part.ids[: words.room], *words.suffix]
-        for start, end in (part.spans[word] for word in chosen):
-            gone = [mask_id] * (end - start) if mask_id >= 0 else []
-            yield [*words.prefix, *[*part.ids[:start], *gone, *part.ids[end:]][: words.room], *words.suffix]
-
-
-def influences(
-    encoder: Encoder, captions: Sequence[Comparable], wanted: Sequence[Sequence[int]], method: str
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield, per chunk of captions, pooling -> influence of the wanted words in order."""
-    head, model = encoder.model.text_head, nnx.clone(encoder.model)
-    model.text = ClsAndMean(model.text)
-    both = Encoder(model, None, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
-    words = WordTokenizer(encoder.tokenizer)
-    mask_id = encoder.tokenizer.rust.token_to_id("[MASK]") if method == "mask" else -1
-    for first in range(0, len(captions), CHUNK):
-        chosen = wanted[first : first + CHUNK]
-        ids = list(changed_ids(words, captions[first : first + CHUNK], chosen, mask_id))
-        cls, mean = np.split(both.text_features(ids), 2, axis=1)
-        features = {"cls": cls, "mean": mean}
-        if head is not None:
-            features["model"] = np.asarray(jax.jit(head)({"cls": cls, "mean": mean}[encoder.spec.text.pooling]))
-        yield {name: _distances(each, [len(some) for some in chosen]) for name, each in features.items()}
-
-
-def _distances(features: Float[np.ndarray, "texts dim"], counts: Sequence[int]) -> Float[np.ndarray, " words"]:
-    """1 - cosine of each shortened text to its caption; a caption precedes its `counts` shortened texts."""
-    vectors = features / np.linalg.norm(features, axis=1, keepdims=True)
-    parts = np.split(vectors, np.cumsum([count + 1 for count in counts])[:-1])
-    return np.concatenate([np.square(part[1:] - part[0]).sum(1) / 2 for part in parts])
-
-
-def influences_by_caption(encoder, captions, wanted, method: str) -> dict[str, list[np.ndarray]]:
-    """Pooling -> per caption the influence of its words, NaN where not wanted."""
-    chunks = []
-    with progress("influence", len(captions), "captions") as advance:
-        for chunk in influences(encoder, captions, wanted, method):
-            chunks.append(chunk)
-            advance(min(CHUNK, len(captions) - CHUNK * (len(chunks) - 1)))
-    joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    return {name: _by_caption(values, captions, wanted) for name, values in joined.items()}
-
-
-def _by_caption(values: np.ndarray, captions: Sequence[Comparable], wanted: Sequence[Sequence[int]]):
-    result, place = [], 0
-    for each, chosen in zip(captions, wanted, strict=True):
-        row = np.full(len(each.words), np.nan, np.float32)
-        row[list(chosen)] = values[place : place + len(chosen)]
-        place += len(chosen)
-        result.append(row)
-    return result
+def with_pooling(encoder: Encoder, pooling: str) -> Encoder:
+    """The text tower alone, pooled in one way, without a head."""
+    text = dataclasses.replace(encoder.spec.text, pooling=pooling)
+    tower = {path: array for path, array in parameters_of(encoder.model).items() if path.startswith("text.")}
+    model = build_model(ModelSpec(vision=None, text=text), tower)
+    return Encoder(model, None, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh)
 
 
 def parts(captions: Sequence[Comparable]) -> dict[str, list[int]]:
@@ -236,7 +175,13 @@ def main() -> None:
         raise InputError(arguments.model, "text tower", "none, or no BERT", "a BERT tower")
     wanted = [sorted({i for rule in rules.values() for i in rule(each)}) for each in captions]
     print(json.dumps({"model": encoder.name, "method": arguments.method, "comparable": len(every)}))
-    found = influences_by_caption(encoder, captions, wanted, arguments.method)
+    encoders = {pooling: with_pooling(encoder, pooling) for pooling in ("cls", "mean")}
+    encoders |= {} if encoder.spec.text_head.kind == "none" else {"model": encoder}
+    texts, found = [each.caption for each in captions], {}
+    with progress("influence", len(encoders) * len(texts), "captions") as advance:
+        for pooling, each in encoders.items():
+            choices = {"method": arguments.method, "wanted": wanted, "on_progress": advance}
+            found[pooling] = list(word_influence(each, texts, **choices))
     for name, members in parts(captions).items():
         for pooling, influence in found.items():
             for rule_name, rule in rules.items():

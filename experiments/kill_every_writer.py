@@ -65,23 +65,10 @@ def writers(world: World) -> dict[str, list]:
         "join": ["join", world / "model", world / "model", out, *images, *captions, "--dim", "4", "--no-cache"],
         "report": ["report", world / "truth", "--out", world / "made.html"],
         "train": world.train(workdir="made"),
-        "sweep": [
-            "sweep",
-            "--config",
-            world / "config.py",
-            "--workdir",
-            out,
-            *images[:2],
-            "--annotations",
-            world / "annotations",
-            "--mixed-galleries",
-            "none",
-            "--cache",
-            world / "cache",
-            "--over",
-            "optimizer.learning_rate=0.001,0.002",
-        ],
-    }
+        "sweep": ["sweep", "--config", world / "config.py", "--workdir", out, *images[:2], "--annotations",
+                  world / "annotations", "--mixed-galleries", "none", "--cache", world / "cache", "--over",
+                  "optimizer.learning_rate=0.001,0.002"],
+    }  # fmt: skip
 
 
 def serve_downloads() -> None:
