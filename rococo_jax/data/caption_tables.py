@@ -117,12 +117,9 @@ def table_rows(path: str, columns: Columns) -> Rows:
 
 
 def collect_rows(source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
-    """The images of rows, with their captions.
+    """The images of rows, with their captions; `rows` are where each is, and its values by column.
 
-    Args:
-        rows: where each is, and its values by column.
-        columns: that the user names.
-        roots: folders of images; an absolute path below one of them is taken as a name inside it.
+    An absolute path below one of `roots`, folders of images, is taken as a name inside it.
 
     Raises:
         InputError: it names the file, and the column or the line with its field.

@@ -72,10 +72,7 @@ def read_captions(source: str | os.PathLike, columns: Columns | None = None) -> 
 def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
     """Reads and checks one source of captions, in the form that its name or its contents tell.
 
-    Args:
-        source: a file, a folder or `hf:NAME`.
-        columns: that the user names.
-        roots: folders of images, to which absolute names may belong.
+    `columns` are those that the user names, `roots` folders of images, to which absolute names may belong.
     """
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset

@@ -60,11 +60,9 @@ def fetch(
     on_progress: Callable[[int], None] = lambda count: None,
     wait: float = 1.0,
 ) -> bool:
-    """Gets one file, unless it is there. Returns whether it was got now.
+    """Gets one file below the data folder, unless it is there. Returns whether it was got now.
 
     Args:
-        download: which.
-        data: the data folder.
         on_progress: called with the number of further bytes that are there.
         wait: seconds before the first of up to four further tries; doubled each time.
 

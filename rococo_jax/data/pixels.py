@@ -71,12 +71,9 @@ ROOM = Room()
 
 
 class Views:
-    """Views of images by row, kept where there is room. Safe to use from many threads.
+    """Views of images by row, kept where `room` has place. Safe to use from many threads.
 
-    Args:
-        names: of the images in errors.
-        opened: gives an image by its row; raises InputError, which names it.
-        room: for what is kept.
+    `names` are the images' in errors; `opened` gives an image by its row, or raises InputError.
     """
 
     def __init__(self, names: Sequence[object], opened: Callable[[int], Image.Image], room: Room = ROOM):

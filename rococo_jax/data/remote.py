@@ -18,11 +18,7 @@ _STATE = ("size", "ETag", "etag", "md5Hash", "updated", "LastModified", "mtime",
 
 @functools.lru_cache(maxsize=16)
 def file_system(url: str) -> Any:
-    """fsspec's file system of a URL.
-
-    Raises:
-        InputError: no such scheme, or its package is not installed.
-    """
+    """fsspec's file system of a URL. Raises InputError where there is none, or its package is not installed."""
     import fsspec
 
     scheme = url.partition("://")[0]

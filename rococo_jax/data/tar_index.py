@@ -48,10 +48,7 @@ _BYTES_WORTH_PROCESSES = 2 * 10**9
 
 
 def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda count: None) -> Path:
-    """The index of these tars, made where it is not there.
-
-    Args:
-        on_progress: called with the number of tars that were read.
+    """The index of these tars, made where it is not there; `on_progress` is called with the number of tars read.
 
     Raises:
         InputError: a tar is missing, cut short, compressed or damaged, or nothing can be written.

@@ -203,8 +203,7 @@ class _File:
 def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
     """The pairs of the tars that a name stands for; the first time, they are read through for their index.
 
-    Args:
-        allow_missing: leave out samples without an image or a caption, as long as there are others.
+    `allow_missing` leaves out samples without an image or a caption, as long as there are others.
 
     Raises:
         InputError: as `open_index`; no sample, or without `allow_missing` not every sample, has an image and a caption.

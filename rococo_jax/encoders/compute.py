@@ -48,14 +48,9 @@ _USABLE = 0.9
 
 @dataclass(frozen=True)
 class Compute:
-    """What is chosen for an evaluation.
+    """One of `PRECISIONS`, and the images that a device encodes at once (None for what fits), for an evaluation.
 
-    Attributes:
-        precision: one of `PRECISIONS`.
-        images_at_once: of a device; None for what fits.
-
-    Raises:
-        InputError: a value out of its range.
+    Raises InputError for a value out of its range.
     """
 
     precision: str = "float32"
@@ -124,12 +119,9 @@ def free_bytes(mesh: Mesh) -> int | None:
 
 
 def largest_unit(unit: int, needed: Callable[[int], int], free: int) -> int:
-    """The unit, or the largest power of two below it whose program fits; 0 where none does.
+    """The unit of rows, or the largest power of two below it whose program fits into `free` bytes; 0 where none does.
 
-    Args:
-        unit: of rows, at most.
-        needed: bytes of a device for a unit; compiles the program.
-        free: bytes of a device.
+    `needed` compiles the program of a unit and gives its bytes.
     """
     usable = int(_USABLE * free)
     while (bytes_needed := needed(unit)) > usable:

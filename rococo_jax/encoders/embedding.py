@@ -130,12 +130,10 @@ def features_of_parts(
     """The tower's features of all parts; all processes must ask for the same, with encoders on their own devices.
 
     Args:
-        encoder: whose features.
         kind: "images" or "captions", with further words in brackets for the progress bar.
         parts: the items of each, as `encode` takes them.
         contents: what decides each item.
         encode: gives the features of any items.
-        cache: where parts are kept.
     """
     return _Pass(encoder, kind, parts, contents, encode, cache).features()
 

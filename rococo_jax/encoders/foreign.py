@@ -37,7 +37,6 @@ class ForeignEncoder(FeatureEncoder):
     """An object with `encode_image` and `encode_text` as evaluation uses encoders.
 
     Args:
-        encoder: the object.
         name: what tables call it; its own name, or its class's, by default.
         mesh: the devices that similarities are computed on.
         images_at_once: given to one call of `encode_image`; 64 by default.

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.encoders.programs import bucket_length, pad_rows
+from rococo_jax.encoders.programs import bucket_length, one_ahead, pad_rows
 from rococo_jax.encoders.protocol import OnProgress
 from rococo_jax.runtime import AXES
 
@@ -54,14 +54,10 @@ def pair_batches(
     tokens_per_device: int,
     devices: int = 1,
 ) -> Iterator[PairBatch]:
-    """Groups pairs by length and image, shortest first.
+    """Groups pairs of `images` and `texts`, places in `token_counts`, by length and image, shortest first.
 
-    Args:
-        images, texts: whose pairs; texts as places in `token_counts`.
-        token_counts: how many tokens each text has.
-        context_length: the most tokens the tower takes.
-        tokens_per_device: groups x texts x length on one device, as near as whole groups allow.
-        devices: how many devices share the groups of a step.
+    `tokens_per_device` is groups x texts x length on one device, as near as whole groups allow; `devices` share the
+    groups of a step.
     """
     if not len(images):
         return
@@ -86,15 +82,7 @@ def pair_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Matcher:
-    """A model with a matching head on its devices.
-
-    Attributes:
-        graph, state: the module, split.
-        tokenizer: how texts are padded.
-        context_length: the most tokens that a text may have.
-        mesh: the devices.
-        tokens_per_device: of texts, in one step.
-    """
+    """A model with a matching head, split, on its devices; `tokens_per_device` are of texts, in one step."""
 
     graph: Any
     state: Any
@@ -123,15 +111,18 @@ class Matcher:
         tokens = pad_rows(image_tokens, 1 << (len(image_tokens) - 1).bit_length())
         tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
         counts = list(map(len, ids))
-        output, pending = np.empty((len(images), 2), np.float32), None
-        for batch in pair_batches(images, texts, counts, self.context_length, self.tokens_per_device, self.mesh.size):
+        batches = pair_batches(images, texts, counts, self.context_length, self.tokens_per_device, self.mesh.size)
+
+        def run(batch: PairBatch) -> tuple[jax.Array, np.ndarray]:
             inputs = self._inputs(batch, ids, images, texts)
-            logits = _matching_logits(self.graph, self.state, tokens, *inputs)
-            if pending is not None:
-                _fetch(*pending, output, on_progress)
-            pending = logits, batch.pairs
-        if pending is not None:
-            _fetch(*pending, output, on_progress)
+            return _matching_logits(self.graph, self.state, tokens, *inputs), batch.pairs
+
+        output = np.empty((len(images), 2), np.float32)
+        for logits, pairs in one_ahead(map(run, batches)):
+            real = pairs >= 0
+            output[pairs[real]] = np.asarray(logits)[: len(pairs)][real]
+            if on_progress is not None:
+                on_progress(int(real.sum()))
         return output
 
     def _inputs(self, batch: PairBatch, ids, images, texts) -> list[jax.Array]:
@@ -141,13 +132,6 @@ class Matcher:
         rows = images[pairs[:, 0]].astype(np.int32), padded.reshape(*pairs.shape, -1), mask.reshape(*pairs.shape, -1)
         groups = NamedSharding(self.mesh, PartitionSpec(AXES))
         return [jax.device_put(pad_rows(part, batch.rows), groups) for part in rows]
-
-
-def _fetch(logits: jax.Array, pairs: np.ndarray, output: np.ndarray, on_progress: OnProgress | None) -> None:
-    real = pairs >= 0
-    output[pairs[real]] = np.asarray(logits)[: len(pairs)][real]
-    if on_progress is not None:
-        on_progress(int(real.sum()))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -6,7 +6,7 @@ matrix product has the same bits wherever it stands in an array of one shape, so
 neighbours.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,8 +58,6 @@ def text_batches(
     """Groups texts by bucket, shortest first; within a bucket in the order given.
 
     Args:
-        token_counts: how many tokens each text has.
-        context_length: the most tokens the tower takes.
         tokens_per_device: rows x length on one device, as near as whole rows allow.
         devices: how many units a batch may have.
         fixed_length: the one length for towers whose vectors depend on padding (SigLIP), else None.
@@ -77,6 +75,17 @@ def pad_rows(rows: np.ndarray, count: int) -> np.ndarray:
     if len(rows) == count:
         return rows
     return np.concatenate([rows, np.broadcast_to(rows[:1], (count - len(rows), *rows.shape[1:]))])
+
+
+def one_ahead(running: Iterable) -> Iterator:
+    """Yield each result after the next one has been started, so that the device does not wait for the host."""
+    pending = None
+    for current in running:
+        if pending is not None:
+            yield pending
+        pending = current
+    if pending is not None:
+        yield pending
 
 
 def as_pixels(images: Any, image_size: int, preprocessing: Preprocessing) -> Iterator[np.ndarray]:

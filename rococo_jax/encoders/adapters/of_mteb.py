@@ -16,13 +16,7 @@ _TASK = "MSCOCOI2TRetrieval"
 
 
 def load(model: str, revision: str | None = None, device: str | None = None, batch_size: int = 32) -> "FromMteb":
-    """A model of mteb's registry.
-
-    Args:
-        model: its name.
-        revision, device: as of `mteb.get_model`.
-        batch_size: images or texts at once.
-    """
+    """A model of mteb's registry, as `mteb.get_model` takes it; `batch_size` images or texts at once."""
     import mteb
 
     return FromMteb(mteb.get_model(model, revision, device), mteb.get_task(_TASK).metadata, batch_size)
@@ -73,11 +67,7 @@ class FromMteb:
 
 
 class AsMteb:
-    """Any encoder that `load_encoder` takes, with mteb's methods.
-
-    Args:
-        encoder: has `encode_image` and `encode_text`.
-    """
+    """An object with `encode_image` and `encode_text`, such as `load_encoder` gives, with mteb's methods."""
 
     def __init__(self, encoder: Any):
         self.encoder = encoder

@@ -114,12 +114,7 @@ class BalancedAlterer:
     ) -> list[BalancedAlteration]:
         """Up to `count` distinct alterations; none where no two proposals have opposite gains.
 
-        Args:
-            caption: the caption.
-            originals: all captions of its image.
-            influence: not looked at.
-            count: how many; the coin changes from one to the next.
-            draw: another number gives other alterations.
+        Arguments are those of `CaptionAlterer.alter`; the influence is not looked at.
         """
         originals = tuple(originals)
         proposals = self.propose(caption, originals, draw)
@@ -218,12 +213,9 @@ def balanced_alterer(
 
 
 def fit_balance(alterer: BalancedAlterer, rounds: int = 16, captions: int = 12_000) -> Balance:
-    """Signs of words and rates of swaps with which alterations of reference captions show least.
+    """Signs of words, fitted in `rounds`, and rates of swaps with which alterations of reference captions show least.
 
-    Args:
-        alterer: one that is not fitted.
-        rounds: of the signs.
-        captions: how many reference captions are altered, about.
+    The alterer is one that is not fitted; about `captions` reference captions are altered.
     """
     images = alterer.reference.images
     step = max(1, round(len(alterer.reference.captions) / captions))

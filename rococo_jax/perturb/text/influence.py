@@ -16,7 +16,7 @@ captions held at once change its last bits, by about 1e-7.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.programs import text_batches
+from rococo_jax.encoders.programs import one_ahead, pad_rows, text_batches
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.ablated_text import Layout, WordTokenizer, WordTokens, embed_changed
 from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_share_prefix, embed_trees
@@ -77,20 +77,15 @@ def word_influence(
         InputError: the model has no text tower, has no mask token for `mask`, or the method is unknown.
     """
     engine = _Engine(encoder, method, share_prefix)
-    return _in_chunks(engine, iter(captions), None if wanted is None else iter(wanted), captions_at_once, on_progress)
+    captions, words = iter(captions), repeat(None) if wanted is None else iter(wanted)
 
+    def in_chunks() -> Iterator[Float[np.ndarray, " words"]]:
+        while chunk := list(islice(captions, captions_at_once)):
+            yield from engine(chunk, list(islice(words, len(chunk))))
+            if on_progress is not None:
+                on_progress(len(chunk))
 
-def _in_chunks(
-    engine: "_Engine",
-    captions: Iterator[str],
-    wanted: Iterator[Sequence[int]] | None,
-    size: int,
-    on_progress: Callable[[int], None] | None,
-) -> Iterator[Float[np.ndarray, " words"]]:
-    while chunk := list(islice(captions, size)):
-        yield from engine(chunk, None if wanted is None else list(islice(wanted, len(chunk))))
-        if on_progress is not None:
-            on_progress(len(chunk))
+    return in_chunks()
 
 
 class _Engine:
@@ -111,13 +106,13 @@ class _Engine:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
 
-    def __call__(self, captions: list[str], wanted: list[Sequence[int]] | None) -> list[np.ndarray]:
+    def __call__(self, captions: list[str], wanted: list[Sequence[int] | None]) -> list[np.ndarray]:
         parts = self.words(captions)
         result = [np.full(len(part.words), np.nan, np.float32) for part in parts]
         rows: list[_Row] = []
         sharing: list[_Row] = []
         for number, part in enumerate(parts):
-            requested = list(range(len(part.words)) if wanted is None else wanted[number])
+            requested = list(range(len(part.words)) if wanted[number] is None else wanted[number])
             result[number][requested] = 0.0
             words = [word for word in requested if self._is_seen(part, word)]
             if words:
@@ -158,13 +153,11 @@ class _Engine:
         def run(batch):
             prefix, suffix = tuple(self.words.prefix), tuple(self.words.suffix)
             layout = Layout(batch.length, self.words.room, prefix, suffix, self.spec.pad_id, fixed is not None)
-            bodies, spans = _row_arrays(
-                [rows[i] for i in _filled(batch.index.tolist(), batch.unit * self.mesh.size)], batch.length
-            )
-            arrays = map(self._place, (bodies, spans))
+            arrays = _row_arrays([rows[place] for place in batch.index], batch.length)
+            arrays = [self._place(pad_rows(each, batch.unit * self.mesh.size)) for each in arrays]
             return batch.index, embed_changed(self.graph, layout, self.mask_id, self.state, *arrays)
 
-        for index, vectors in _one_ahead(map(run, batches)):
+        for index, vectors in one_ahead(map(run, batches)):
             output[index] = np.asarray(vectors)[: len(index)]
         return output
 
@@ -177,7 +170,7 @@ class _Engine:
             placed = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
             return batch, embed_trees(self.graph, self.state, *placed)
 
-        for batch, vectors in _one_ahead(map(run, _alike(trees, self.mesh.size))):
+        for batch, vectors in one_ahead(map(run, _alike(trees, self.mesh.size))):
             for tree, values in zip(batch, np.asarray(vectors), strict=True):
                 output[tree.texts] = values[: len(tree.texts)]
         return output
@@ -223,19 +216,3 @@ def _alike(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
     for _, some in groupby(trees, key=lambda tree: tree.paths.shape):
         while batch := list(islice(some, count)):
             yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
-
-
-def _filled(members: Sequence[int], count: int) -> list[int]:
-    """`members`, its first one repeated up to `count`: real content, so that padding cannot give NaN."""
-    return [*members, *[members[0]] * (count - len(members))]
-
-
-def _one_ahead(running: Iterable) -> Iterator:
-    """Yield each result after the next one has been started, so that the device does not wait for the host."""
-    pending = None
-    for current in running:
-        if pending is not None:
-            yield pending
-        pending = current
-    if pending is not None:
-        yield pending

@@ -64,13 +64,10 @@ def write_influence_table(
     not depend on their number.
 
     Args:
-        encoder: the model.
         images: the captions; read several times, an image at a time.
         path: the file; it appears when it is complete.
-        method: see `word_influence`.
+        method, captions_at_once, on_progress: see `word_influence`.
         lexicon: compute only the words that are candidates for replacement under it; a third of the work.
-        captions_at_once: how many captions are computed together.
-        on_progress: called with the number of captions done.
     """
     path = Path(path)
     partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")

@@ -52,12 +52,9 @@ class NgramModel:
     def gains(
         self, words: Sequence[str], exchanges: Iterable[Mapping[int, str]], left_out: Mapping[Words, int] = _NONE
     ) -> Iterator[tuple[float, float]]:
-        """Yield the rise of the log probability, order 2 and order 3, for each exchange of words.
+        """Yield the rise of the log probability, order 2 and order 3, for each exchange (index -> new word) of words.
 
-        Args:
-            words: the text.
-            exchanges: each index -> the new word.
-            left_out: counts that are subtracted, as of `count_ngrams`.
+        `left_out` are counts that are subtracted, as of `count_ngrams`.
         """
         padded = (START, START, *words, END)
         sums: dict[tuple[int, ...], tuple[float, float]] = {}

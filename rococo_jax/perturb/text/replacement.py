@@ -136,10 +136,8 @@ class CaptionAlterer:
         The first ones replace the selected word; once its replacements are used up, the word next in influence follows.
 
         Args:
-            caption: the caption.
-            originals: all captions of its image.
+            originals: all captions of the caption's image.
             influence: of every word of the caption; needed unless `select` is random.
-            count: how many.
             draw: another number gives other replacements (training uses a new one each epoch).
         """
         words = split_words(caption)
