@@ -80,9 +80,7 @@ def test_the_order_of_too_many_images_to_hold_is_a_permutation_too(monkeypatch):
 def test_places_in_the_order_are_evenly_taken():
     # 400 epochs of 8 images: each image stands at each place 50 times, give or take; chi-square on 49 degrees of
     # freedom stays below 85 with 99.9 %.
-    drawn = np.array([SampleOrder(8, 1, seed).image(place) for seed in range(400) for place in range(8)]).reshape(
-        400, 8
-    )
+    drawn = np.array([[SampleOrder(8, 1, seed).image(place) for place in range(8)] for seed in range(400)])
     counts = np.stack([np.bincount(drawn[:, place], minlength=8) for place in range(8)])
     assert ((counts - 50) ** 2 / 50).sum() < 85
 
@@ -119,15 +117,10 @@ def test_without_preprocessing_no_image_is_opened(source):
 def test_processes_together_read_what_one_process_reads(source, processes):
     choices = {"extra_text": [texts_to_alter()], "augmentation": Augmentation(crop_scale=(0.5, 1.0), flip=True)}
     whole = take(tiny_input(source, **choices), 6)
-    parts = [
-        take(tiny_input(source, process_index=index, process_count=processes, **choices), 6)
-        for index in range(processes)
-    ]
+    choices |= {"process_count": processes}
+    parts = [take(tiny_input(source, process_index=index, **choices), 6) for index in range(processes)]
     joined = [
-        {
-            name: np.concatenate([part[name] for part in step]) if values.ndim else values
-            for name, values in first.items()
-        }
+        {name: np.concatenate([part[name] for part in step]) if each.ndim else each for name, each in first.items()}
         for step, first in zip(zip(*parts, strict=True), whole, strict=True)
     ]
     assert_same_batches(joined, whole)
