@@ -22,7 +22,7 @@ from pathlib import Path
 import measuring
 import numpy as np
 from influence import word_level_tokenizer
-from towers import CONTEXT, END
+from towers import CONTEXT, END, padded, seeded, unit
 
 METHODS, SEEDS, BATCH = ("mix", "patch"), (1, 10, 100), 32
 
@@ -54,7 +54,7 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
     paths = dict(zip(names, benchmarks[0].image_sets["originals"].paths, strict=True))
     reference = make_reference(arguments.cores)
     ours = measuring.converted(reference)
-    ours.tokenizer, ours.preprocessing = word_level_tokenizer(texts_of(annotations)), clip_preprocessing()
+    ours.tokenizer = word_level_tokenizer(texts_of(annotations))
     seconds = {}
     for what in ("ours_compiling", "ours"):
         started = time.perf_counter()
@@ -99,22 +99,12 @@ def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[
 
 
 def make_reference(threads: int):
-    import torch
     import transformers
 
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
+    seeded(threads)
     config = transformers.CLIPConfig()  # the defaults are B/32
     config.text_config.eos_token_id = END
     return transformers.CLIPModel(config).eval()
-
-
-def clip_preprocessing():
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    from rococo_jax.data.preprocessing import Preprocessing
-
-    return Preprocessing.from_huggingface(CLIPImageProcessorPil().to_dict())
 
 
 def texts_of(annotations) -> list[str]:
@@ -157,29 +147,25 @@ def published_way(
 
 
 def embed_images(model, paths: list[Path]) -> np.ndarray:
-    import torch
     from PIL import Image
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-    processor, parts = CLIPImageProcessorPil(), []
-    with torch.no_grad():
-        for start in range(0, len(paths), BATCH):
-            images = [Image.open(path).convert("RGB") for path in paths[start : start + BATCH]]
-            pixels = processor(images, return_tensors="pt")["pixel_values"]
-            parts.append(model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output))
-        return torch.nn.functional.normalize(torch.cat(parts), dim=-1).numpy()
+    processor = CLIPImageProcessorPil()
+
+    def features(start: int):
+        images = [Image.open(path).convert("RGB") for path in paths[start : start + BATCH]]
+        pixels = processor(images, return_tensors="pt")["pixel_values"]
+        return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
+
+    return unit(map(features, range(0, len(paths), BATCH)))
 
 
 def embed_texts(model, tokenizer, captions: list[str]) -> np.ndarray:
-    import torch
+    def features(start: int):
+        ids = padded(tokenizer.encode(captions[start : start + BATCH]), CONTEXT, END)
+        return model.text_projection(model.text_model(input_ids=ids).pooler_output)
 
-    parts = []
-    with torch.no_grad():
-        for start in range(0, len(captions), BATCH):
-            ids, _ = tokenizer.pad(tokenizer.encode(captions[start : start + BATCH]), CONTEXT)
-            hidden = model.text_model(input_ids=torch.from_numpy(np.asarray(ids, np.int64))).pooler_output
-            parts.append(model.text_projection(hidden))
-        return torch.nn.functional.normalize(torch.cat(parts), dim=-1).numpy()
+    return unit(map(features, range(0, len(captions), BATCH)))
 
 
 def check_agreement(results: dict, found: dict[tuple[str, str], float]) -> None:

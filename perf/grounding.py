@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -98,13 +97,10 @@ def main() -> None:
     if arguments.only:
         print(json.dumps(evaluate(arguments.images, arguments.width, arguments.only == "with", arguments.one_task)))
         return
-    sizes = ["--images", str(arguments.images), "--width", str(arguments.width)]
-    sizes += ["--one-task"] if arguments.one_task else []
     runs: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
     for _ in range(arguments.repeats):
         for mode, found in runs.items():
-            command = [sys.executable, __file__, *sizes, "--only", mode]
-            found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            found.append(measuring.fresh(*sys.argv[1:], "--only", mode))
     best = {mode: {name: min(run[name] for run in found) for name in found[0]} for mode, found in runs.items()}
     report = {mode: measuring.rounded(each) for mode, each in best.items()}
     added = {name: 100 * (best["with"][name] / best["without"][name] - 1) for name in best["with"]}

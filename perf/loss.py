@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -46,7 +45,8 @@ def main() -> None:
         only_memory(arguments)
         return
     # First: on Linux the peak of a child includes what its parent held when it was started.
-    of_memory = {name: held(name) for name in arguments.strategies.split(",")} if arguments.memory else {}
+    names = arguments.strategies.split(",") if arguments.memory else []
+    of_memory = {name: measuring.fresh(*sys.argv[1:], "--only-memory", name) for name in names}
     found = measure(arguments)
     for name, each in of_memory.items():
         found["strategies"][name]["held_mib"] = each
@@ -120,13 +120,8 @@ def torch_step(sides: list[np.ndarray]) -> Callable[[], float]:
     return step
 
 
-def held(strategy: str) -> float:
-    """What one strategy's steps add to the peak of resident memory, in MiB, in a fresh process."""
-    words = [*sys.argv[1:], "--only-memory", strategy]
-    return float(subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True).stdout)
-
-
 def only_memory(arguments: argparse.Namespace) -> None:
+    """What one strategy's steps add to the peak of resident memory, in MiB."""
     from rococo_jax.runtime import make_mesh
 
     mesh = make_mesh()

@@ -19,7 +19,6 @@ all: its time is in proportion to them.
 import argparse
 import json
 import os
-import subprocess
 import sys
 
 import jax
@@ -94,15 +93,6 @@ def numpy_argsort(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def peak_memory(arguments: argparse.Namespace) -> float:
-    """Peak resident set, in MB of 10^6 bytes, of a fresh process that ranks once."""
-    sizes = ["--images", str(arguments.images), "--captions", str(arguments.captions), "--width", str(arguments.width)]
-    output = subprocess.run(
-        [sys.executable, __file__, "--only-memory", *sizes], check=True, capture_output=True, text=True
-    ).stdout
-    return float(output)
-
-
 def ranked_once(arguments: argparse.Namespace) -> dict:
     """Time and memory of one ranking, beside the bare product of some queries."""
     queries = unit_vectors(arguments.images, arguments.width, 0)
@@ -141,7 +131,7 @@ def main() -> None:
         print(json.dumps(ranked_once(arguments)))
         return
     # Measured first: on Linux the peak of a child includes what its parent held when it was started.
-    memory = None if arguments.only_memory else peak_memory(arguments)
+    memory = None if arguments.only_memory else measuring.fresh(*sys.argv[1:], "--only-memory")
     queries = unit_vectors(arguments.images, arguments.width, 0)
     gallery = unit_vectors(arguments.captions, arguments.width, 1)
     if arguments.only_memory:
