@@ -33,10 +33,7 @@ _FLOATING = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bflo
 class Tensors:
     """Named tensors of a checkpoint, read one at a time; a context manager that closes what they come from.
 
-    Args:
-        path: the file or folder, for error lines.
-        about: shape and type of each, by the type's name in safetensors or NumPy.
-        read: the values of one, of any dtype.
+    `about` has the shape and type of each, by the type's name in safetensors or NumPy; `path` is for error lines.
     """
 
     def __init__(

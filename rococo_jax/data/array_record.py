@@ -132,13 +132,7 @@ def _check_files(files: list[Path], manifest: dict[str, Any], source: Path) -> N
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """The outcome of `pack_pairs`.
-
-    Attributes:
-        images, captions: in all shards.
-        written: number of shards written now; the others were there.
-        left_out: images that cannot be decoded.
-    """
+    """Images and captions in all shards, shards written now, and images left out as they cannot be decoded."""
 
     images: int
     captions: int
@@ -159,7 +153,6 @@ def pack_pairs(
 
     Args:
         folder: where the shards go: new, empty, or left by an interrupted run of the same packing.
-        shards: number of shards.
         image_size: larger images are resized to this many pixels of their shorter side and written as JPEG of quality
             95; None keeps the bytes of all files, and smaller images keep theirs.
         leave_out_broken: leave out images that cannot be decoded, instead of stopping at the first.

@@ -157,13 +157,12 @@ _OPTIONS = ("split", "data_dir", *_USUAL)
 
 
 class TfdsPairs:
-    """The examples of a random-access source as image-text pairs.
+    """The examples of a random-access source as image-text pairs; `source` names it in errors.
 
     Args:
         examples: mappings of features by number; images as the bytes of their file, texts as bytes or strings.
         features: which feature is the `image`, the `captions`, and the `name` (None for the number).
         identity: JSON values that identify the dataset, version and split.
-        source: name of the dataset in errors.
     """
 
     def __init__(self, examples: Sequence, features: Mapping[str, str | None], identity: Any, source: str):

@@ -73,8 +73,7 @@ class DeviceSteps:
 
     Attributes:
         name: what errors call the program's owner.
-        mesh: the devices.
-        devices: how many of them this process has, which its rows go to.
+        devices: how many of the mesh this process has, which its rows go to.
         on_halved: called with a batch that did not fit and the unit in which it is tried again.
         load: work that each device has had: rows times cost, padding included.
         asked: the same of the rows alone, without padding.

@@ -49,10 +49,9 @@ EXPRESSIBLE = "only what open_clip's own towers can express"
 def spec_from_open_clip(
     config: Any, path: Path, tensors: Tensors, activation: Callable[[], Activation], hf_config: Mapping[str, Any] | None
 ) -> ModelSpec:
-    """The spec of a model from its `model_cfg`.
+    """The spec of a model from its `model_cfg`; timm's towers have their shapes from `tensors`.
 
     Args:
-        tensors: the weights, for the shapes of timm's towers.
         activation: asked where a tower of open_clip's own needs it.
         hf_config: the `config.json` of a Hugging Face text tower.
 

@@ -39,13 +39,9 @@ class _Batches:
 
 
 class FromMteb:
-    """An encoder of mteb, evaluated here.
+    """An object with mteb's `encode`, evaluated here. It is handed `task_metadata`, for prompts.
 
-    Args:
-        encoder: an object with mteb's `encode`.
-        task_metadata: handed to it, for prompts.
-        batch_size: images or texts at once.
-        name: what tables call it; its class's by default.
+    Tables call it by `name`, or its class.
     """
 
     def __init__(self, encoder: Any, task_metadata: Any = None, batch_size: int = 32, name: str | None = None):

@@ -56,12 +56,7 @@ def without_word(caption: str, word: Word) -> str:
 
 
 class WordTokenizer:
-    """Find the tokens of words. Keeps the tokens of pieces it has seen.
-
-    Attributes:
-        tokenizer: the model's tokenizer.
-        prefix, suffix: the special tokens before and after a text.
-    """
+    """Find the tokens of words; `prefix` and `suffix` are special tokens around a text. Keeps the pieces it has seen."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer

@@ -56,13 +56,7 @@ _Way = tuple[dict[int, str], str]
 
 @dataclass(frozen=True)
 class BalancedAlteration(Alteration):
-    """An altered caption.
-
-    Attributes:
-        operation: which one.
-        gain: by how much the altered text is more probable, order 2 and order 3.
-        comes, goes: the words and word pairs that come in and go out.
-    """
+    """An altered caption: its gain in log probability (order 2, order 3), and the words and pairs that come and go."""
 
     operation: str
     gain: tuple[float, float]

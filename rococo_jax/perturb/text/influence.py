@@ -65,13 +65,11 @@ def word_influence(
     A word that the tower does not read (beyond its context, or without tokens) has influence 0.
 
     Args:
-        encoder: a model with a text tower.
         captions: strings; words are those of `split_words`.
         method: `remove`, or `mask`: each of the word's tokens becomes the mask token.
         wanted: for each caption the words to compute, NaN for the others; all by default.
         share_prefix: compute common prefixes once, where the tower and the method allow it.
-        captions_at_once: how many captions are held at once.
-        on_progress: called with the number of captions done.
+        captions_at_once: how many captions are held at once; `on_progress` is called with as many.
 
     Raises:
         InputError: the model has no text tower, has no mask token for `mask`, or the method is unknown.

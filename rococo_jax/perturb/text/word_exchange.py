@@ -43,14 +43,7 @@ SlotKey = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Slot:
-    """A place of a caption where another word could stand.
-
-    Attributes:
-        index: of the word.
-        concept: its concept, or group of attributes.
-        plural: whether its noun is a plural.
-        noun: None for an attribute.
-    """
+    """A place of a caption where another word could stand: a noun of a concept, or an attribute (None) of a group."""
 
     index: int
     concept: str
@@ -94,13 +87,7 @@ def _article(word: str) -> str:
 
 
 class ReferenceCaptions:
-    """Captions that say which words and phrases are usual.
-
-    Attributes:
-        images: the captions by image.
-        ngrams: of all captions.
-        weights: by slot the words, and how often captions have them.
-    """
+    """Captions by image that say what is usual: their n-grams, and by slot the words with how often they come."""
 
     def __init__(self, images: Iterable[CaptionedImage], lexicon: Lexicon):
         self.images = tuple(images)
