@@ -56,7 +56,7 @@ def without_word(caption: str, word: Word) -> str:
 
 
 class WordTokenizer:
-    """Find the tokens of words; `prefix` and `suffix` are special tokens around a text. Keeps the pieces it has seen."""
+    """Find the tokens of words; `prefix` and `suffix` are special tokens around a text. Keeps pieces it has seen."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
