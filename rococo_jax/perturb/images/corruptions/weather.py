@@ -209,12 +209,11 @@ def _shade(liquid: Plane) -> Float[Array, "height width"]:
     return shine / jnp.maximum(shine.max(), 1)
 
 
-def _neighbours(plane: Plane, border: str, reach: int = 1):
+def _neighbours(plane: Plane, border: str):
     """`at(row, column)`: the plane shifted so that each pixel holds its neighbour at that offset."""
     height, width = plane.shape
-    fill = {} if border != "constant" else {"constant_values": 0}
-    padded = jnp.pad(plane, reach, mode=border, **fill)
-    return lambda row, column: padded[reach + row : reach + row + height, reach + column : reach + column + width]
+    padded = jnp.pad(plane, 1, mode=border)
+    return lambda row, column: padded[1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
 
 def _filter(plane: Plane, kernel: np.ndarray) -> Plane:
