@@ -28,6 +28,7 @@ ConvNeXt, EfficientNet and FastViT have specs of their own.
     BERT, BLIP,   masked      after a block    cls, mean or generalized
     ALIGN
     NLLB          masked      before a block   cls
+    bag of words  bag         either           mean or generalized
     ============  ==========  ===============  =========================
 """
 
@@ -48,7 +49,7 @@ from rococo_jax.models.convolutional_spec import (
 
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
 TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended", "generalized"]
-TextAttention = Literal["causal", "masked", "full"]
+TextAttention = Literal["causal", "masked", "full", "bag"]
 HeadKind = Literal["none", "linear", "mlp"]
 
 
@@ -205,6 +206,9 @@ class TextSpec(CheckedSpec):
 
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)
+        if self.attention == "bag" and self.pooling not in ("mean", "generalized"):
+            wanted = "'mean' or 'generalized' for a bag of words, which has no last token"
+            raise InputError("text spec", "pooling", repr(self.pooling), wanted)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
         if (self.pooling == "generalized") != (self.pooling_width is not None):

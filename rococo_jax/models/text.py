@@ -10,6 +10,8 @@ CoCa appends a token of its own, which is the text's vector. In the published we
 is seen where token k - 1 is not padding. So the appended token sees the first token of padding, which stands right
 after the text, and itself only where the text fills the context. Both are kept; more padding changes nothing.
 
+A bag of words has no positions, and each of its tokens attends to itself alone: the order of the words changes nothing.
+
 Sources: CLIP (arXiv 2103.00020), SigLIP (2303.15343), BERT (1810.04805), Sentence-BERT's pooling (1908.10084).
 """
 
@@ -35,7 +37,8 @@ class TextTower(nnx.Module):
         self.words = nnx.Param(normal(rngs.params(), (spec.vocabulary_size, spec.width), jnp.float32))
         appended = spec.pooling == "appended"
         places = spec.context_length + appended
-        self.positions = nnx.Param(normal(rngs.params(), (places, spec.width), jnp.float32))
+        bag = spec.attention == "bag"
+        self.positions = None if bag else nnx.Param(normal(rngs.params(), (places, spec.width), jnp.float32))
         types = spec.token_types
         self.types = nnx.Param(normal(rngs.params(), (types, spec.width), jnp.float32)) if types else None
         self.appended = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if appended else None
@@ -86,12 +89,14 @@ class TextTower(nnx.Module):
             raise ValueError(f"{length} tokens for a text tower of {context}")
         if self.appended is not None and positions is not None:
             raise ValueError("positions of tokens for a text tower that appends one of its own")
-        table = self.positions[...]
-        x = self.words[...][ids] + (table[None, :length] if positions is None else table[positions])
+        x = self.words[...][ids]
+        if self.positions is not None:
+            table = self.positions[...]
+            x = x + (table[None, :length] if positions is None else table[positions])
         if self.types is not None:
             x = x + self.types[...][0].reshape(1, 1, -1)
         if self.appended is not None:
-            last = (self.appended[...] + table[context]).reshape(1, 1, -1)
+            last = (self.appended[...] + self.positions[...][context]).reshape(1, 1, -1)
             x = jnp.concatenate([x, jnp.broadcast_to(last, (x.shape[0], 1, x.shape[2]))], axis=1)
         if self.spec.norm_after_blocks:
             x = self.norm(x)
@@ -109,6 +114,8 @@ class TextTower(nnx.Module):
         )
 
     def _attention_mask(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> AttentionMask | None:
+        if self.spec.attention == "bag":
+            return jnp.eye(mask.shape[1], dtype=bool)[None, None]
         if self.spec.attention == "causal":
             length = mask.shape[1] + (self.appended is not None)
             causal = jnp.tril(jnp.ones((length, length), bool))[None, None]

@@ -54,6 +54,23 @@ def test_a_text_vector_does_not_depend_on_padding(pooling, padding):
         np.testing.assert_allclose(longer, short, rtol=0, atol=2e-6)
 
 
+def test_a_bag_of_words_gives_any_order_of_the_words_the_same_vector():
+    model = model_of(ModelSpec(None, dataclasses.replace(BERT, attention="bag")))
+    ids, mask = random_texts(11, 99, 98)
+    mask = np.ones_like(mask)
+    order = np.random.default_rng(0).permutation(ids.shape[1])
+    # A mean of the same vectors in another order: a few units in the last place of a unit vector.
+    np.testing.assert_allclose(texts(model, ids[:, order], mask), texts(model, ids, mask), rtol=0, atol=2e-6)
+    other = ids.copy()
+    other[:, 0] = (other[:, 0] + 1) % 98
+    assert np.abs(texts(model, other, mask) - texts(model, ids, mask)).max() > 1e-3
+
+
+def test_a_bag_of_words_has_no_last_token_to_pool():
+    with pytest.raises(InputError, match="bag of words"):
+        dataclasses.replace(TEXT, attention="bag")
+
+
 def test_positions_given_explicitly_are_those_counted_from_zero():
     model = model_of(ModelSpec(None, TEXT))
     ids, mask = random_texts(11, 99, 98)
