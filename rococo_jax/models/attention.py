@@ -47,6 +47,7 @@ _BASE = 10000.0
 _LARGEST_FOR_CUDNN = 128
 # The compute capability from which cuDNN's runs; a T4 has 7.5.
 _AMPERE = 8.0
+_DESCRIBED = 9.0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -159,9 +160,14 @@ def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
 
 def is_ampere_or_later(device: Any) -> bool:
     """Whether it is one of NVIDIA's GPUs that multiply bfloat16; a described one is."""
+    return compute_capability(device) >= _AMPERE
+
+
+def compute_capability(device: Any) -> float:
+    """That of one of NVIDIA's GPUs, an H100's where it does not say; 0 of anything else."""
     # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
-    capability = str(getattr(device, "compute_capability", _AMPERE))
-    return device.platform in GPUS and capability[:1].isdigit() and float(capability) >= _AMPERE
+    capability = str(getattr(device, "compute_capability", _DESCRIBED))
+    return float(capability) if device.platform in GPUS and capability[:1].isdigit() else 0.0
 
 
 def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:

@@ -63,10 +63,13 @@ def _product_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array
 
 def _product_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     x, rounded = residuals
-    last, rows = x.ndim - 1, tuple(range(x.ndim - 1))
-    to_x = jax.lax.dot_general(cotangent, rounded, (((last,), (1,)), ((), ())))
-    to_kernel = jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())), preferred_element_type=jnp.float32)
-    return to_x, to_kernel
+    return jax.lax.dot_general(cotangent, rounded, (((x.ndim - 1,), (1,)), ((), ()))), gradient_of_kernel(x, cotangent)
+
+
+def gradient_of_kernel(x: Float[Array, "... inputs"], cotangent: Float[Array, "... outputs"]) -> Float[Array, "i o"]:
+    """The sum over rows of `x` by the gradient of a product, in float32 whatever they are."""
+    rows = tuple(range(x.ndim - 1))
+    return jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())), preferred_element_type=jnp.float32)
 
 
 _product.defvjp(_product_forward, _product_backward)

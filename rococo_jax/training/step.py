@@ -27,6 +27,7 @@ from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.float8 import check_device, float8_kernels, histories_of, split_histories, use_float8
 from rococo_jax.training.freezing import (
     cached_sides,
     join_parameters,
@@ -59,6 +60,8 @@ def make_step(
         InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
+    if config.float8:
+        check_device(mesh.devices.flat[0])
     kept_patches(config, spec)  # refuses towers that read whole images
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
@@ -76,6 +79,7 @@ def make_step(
         for each in inputs:
             batch = each.on_device(batch, config, state.step, mesh)
 
+        histories = histories_of(state.moments) if config.float8 else {}
         teacher = jax.lax.stop_gradient(embed(start, batch.for_towers(()), ())) if start else None
 
         batch = drop_patches(batch, config, spec, state.step, mesh)
@@ -84,13 +88,13 @@ def make_step(
             return total_loss(vectors, scales, batch, config.losses, logits, teacher)
 
         value, parts, gradients = loss_and_gradients(
-            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
+            embed, loss, {**state.parameters, **histories}, batch.for_towers(fields), parts=config.micro_batches,
             kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
         average = state.average and moving_average(state.average, parameters, config.ema, update_count(moments))
-        norm = optax.global_norm(gradients)
+        norm = optax.global_norm(split_histories(gradients)[0])
         if config.optimizer.skip_nonfinite:
             before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)
             finite = jnp.isfinite(value) & jnp.isfinite(norm)
@@ -115,14 +119,17 @@ def make_step(
 def make_embed(
     config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh
 ) -> Callable[[Parameters, Parameters, Batch, Sequence[Field]], Vectors]:
-    """What the towers make of rows of a batch and of fields of it, from trained and frozen parameters."""
+    """What the towers make of rows of a batch and of fields of it, from trained and frozen parameters.
+    Products of blocks whose history is among the trained ones are float8."""
 
     def embed(trained: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
+        trained, histories = split_histories(trained)
         parameters = gather_parameters(join_parameters(trained, frozen), mesh)
         model = build_model(spec, parameters, jnp.dtype(config.dtype))
         stop_at_frozen(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
+        use_float8(model, histories)
         for stack in model.stacks.values():
             stack.rematerialise = config.remat
         return embed_batch(model, preprocessing, rows, fields)
@@ -166,7 +173,7 @@ def lower_step(
     parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
     frozen = with_teacher(frozen, trained) if reads_teacher(config.losses) else frozen
-    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
+    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained, float8_kernels(config, trained))
     step = make_step(config, spec, preprocessing, optimizer, mesh)
     average = trained if config.ema else {}
     moments = jax.eval_shape(optimizer.init, trained)
