@@ -82,7 +82,7 @@ def after_blocks(spec: ModelSpec, side: str) -> tuple[str, ...]:
 
 def join_parameters(trained: Mapping[str, _Any], frozen: Mapping[str, _Any]) -> dict[str, _Any]:
     """All parameters by path, on the host where both parts are."""
-    both = trained.keys() & frozen.keys()
+    both = [path for path in frozen if path in trained]  # in this order: a set's differs between processes
     on_host = all(isinstance(part[path], np.ndarray) for path in both for part in (frozen, trained))
     concatenate = np.concatenate if on_host else jnp.concatenate
     stacks = {path: concatenate([frozen[path], trained[path]]) for path in both}
