@@ -4,14 +4,17 @@ import dataclasses
 from typing import Annotated
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo evaluate --models models.txt --data DATA --out out
   rococo correlate out --out correlations
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
+  rococo correlate --published --out correlations
 
-The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json."""
+The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json, and
+partial.svg with the partial ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,16 +24,25 @@ class Options:
     Attributes:
         results: results.json files, or folders that contain them
         out: the map, every pair as CSV and JSON, a page
+        published: over the published checkpoints that come with the package, instead of RESULTS
         metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,
             blind, grounding; accuracies; ECE, shape bias; drop and RAS under corruption)
         given: the metric that the partial correlations hold constant (default: image_to_text/clean/r1 where it was
             measured)
     """
 
-    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)] = ()
     out: Annotated[str, Option("DIR", check=output_folder)]
+    published: bool = False
     metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     given: Annotated[str | None, Option("A")] = None
+
+    def __post_init__(self):
+        others = {"RESULTS": self.results, "--metrics": self.metrics, "--given": self.given}
+        if self.published and (given := [name for name, value in others.items() if value]):
+            raise InputError("rococo correlate", "option", f"--published and {given[0]}", "one of them")
+        if not self.published and not self.results:
+            raise InputError("rococo correlate", "RESULTS", "nothing", "results, or --published")
 
 
 def run(options: Options) -> None:

@@ -104,14 +104,32 @@ def correlate_runs(
             continue
         kept.append(place)
         rows.append(values)
-    held = held if held in kept else None
     if len(kept) < 2:
         raise InputError(source, "metrics", f"{len(kept)} that every model has and that differ", "at least 2")
-    values = np.array(rows, np.float64)
+    held = held if held in kept else None
+    return _study([run.label for run in runs], kept, np.array(rows, np.float64), held, left_out)
+
+
+def correlate_published() -> Study:
+    """Correlations over the published checkpoints, with R@1 of COCO held constant."""
+    columns, figures = _published_columns()
+    places = [MEASURED[column] for column in columns]
+    return _study(published_field().names, places, figures, MEASURED[RECOGNITION], beside=False)
+
+
+def _study(
+    models: Sequence[str],
+    places: Sequence[Place],
+    values: Float[np.ndarray, "metrics models"],
+    held: Place | None,
+    left_out: Sequence[str] = (),
+    beside: bool = True,
+) -> Study:
+    """`beside`: whether the published correlations stand beside these."""
     plain = correlate(values)
-    partial = correlate(values, kept.index(held)) if held and len(runs) > LEAST_MODELS else None
-    pairs = _pairs(kept, plain, partial)
-    return Study(tuple(run.label for run in runs), tuple(kept), held, pairs, tuple(left_out))
+    partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
+    pairs = _pairs(places, plain, partial, beside)
+    return Study(tuple(models), tuple(places), held, pairs, tuple(left_out))
 
 
 def _place(name: str, known: dict[str, Place], option: str) -> Place:
@@ -137,7 +155,9 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
     return [place for place in places if any(run.figure(*place).value is not None for run in runs)]
 
 
-def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
+def _pairs(
+    places: Sequence[Place], plain: Correlations, partial: Correlations | None, beside: bool
+) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
     def sides(found: Correlations) -> list[tuple[float, ...] | None]:
@@ -147,16 +167,21 @@ def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations |
 
     others = sides(partial) if partial is not None else [None] * len(upper[0])
     return tuple(
-        Pair(places[one], places[other], side, held, *_published(places[one], places[other]))
+        Pair(places[one], places[other], side, held, *(_published(places[one], places[other]) if beside else ()))
         for one, other, side, held in zip(*upper, sides(plain), others, strict=True)
     )
 
 
-@functools.cache
-def _published_correlations() -> tuple[list[str], Correlations, Correlations]:
+def _published_columns() -> tuple[list[str], Float[np.ndarray, "columns checkpoints"]]:
+    """The published columns that are measured here too, and their figures."""
     figures = published_field().figures
     columns = [column for column in MEASURED if column in figures]
-    values: Float[np.ndarray, "columns checkpoints"] = np.stack([figures[column] for column in columns])
+    return columns, np.stack([figures[column] for column in columns])
+
+
+@functools.cache
+def _published_correlations() -> tuple[list[str], Correlations, Correlations]:
+    columns, values = _published_columns()
     return columns, correlate(values), correlate(values, columns.index(RECOGNITION))
 
 
@@ -194,11 +219,16 @@ def correlations_blocks(study: Study) -> list[Block | None]:
     return [Note(note), Charts([("", chart)], style="wide"), left_out, _table(ordered[:_SHOWN]), last]
 
 
-def map_of(study: Study) -> tuple[list[str], dict[tuple[int, int], tuple[float, float]]]:
-    """What `charts.correlation_map` draws: labels, and rho with its corrected p by place."""
-    at = {place: row for row, place in enumerate(study.places)}
-    found = {(at[pair.x], at[pair.y]): (pair.plain[0], pair.plain[4]) for pair in study.pairs}
-    return [place_label(place) for place in study.places], found
+def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[int, int], tuple[float, float]]]:
+    """What `charts.correlation_map` draws: labels, and rho with its corrected p by place.
+
+    With `partial`, of the partial correlations, without the metric that they hold constant.
+    """
+    places = [place for place in study.places if not (partial and place == study.given)]
+    at = {place: row for row, place in enumerate(places)}
+    sides = [(pair, pair.partial if partial else pair.plain) for pair in study.pairs]
+    found = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
+    return [place_label(place) for place in places], found
 
 
 def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:

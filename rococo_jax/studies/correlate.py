@@ -12,6 +12,7 @@ from rococo_jax.report.correlations import (
     COLUMNS,
     SIDES,
     Study,
+    correlate_published,
     correlate_runs,
     correlations_blocks,
     csv_row,
@@ -26,27 +27,35 @@ _LEDE = "Does one kind of robustness say anything of another? Rank correlations 
 def write_correlations(
     sources: Sequence[str], out: Path, names: Sequence[str] | None = None, given: str | None = None
 ) -> Study:
-    """Writes correlations.json, .csv, .svg and .html into `out`, each by rename.
+    """Writes correlations.json, .csv, .svg and .html, and partial.svg where a metric is held constant, into `out`.
 
     Args:
+        sources: results; none for the published checkpoints that come with the package.
         names, given: as `correlate_runs` has them.
 
     Raises:
         InputError: results that differ in anything but the model, fewer than five, or what `correlate_runs` refuses.
     """
-    groups = group_by_fingerprint(load_results(sources))
-    if len(groups) > 1:
-        differing = ", ".join(field for field, *_ in groups[1].differences[:3])
-        raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
-                         "results that differ in the model alone")  # fmt: skip
-    study = correlate_runs(groups[0].runs, names, given)
+    study = _study_of_results(sources, names, given) if sources else correlate_published()
     title = f"Correlations over {len(study.models)} models"
     page = render_page(title, "rococo correlate", _LEDE, [Part("", correlations_blocks(study), style="group")])
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
     write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
+    if study.given:
+        name = f"{title}, partial"
+        write_text(out / "partial.svg", correlation_map(name, *map_of(study, partial=True), file=True))
     write_text(out / "correlations.html", page)
     return study
+
+
+def _study_of_results(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
+    groups = group_by_fingerprint(load_results(sources))
+    if len(groups) > 1:
+        differing = ", ".join(field for field, *_ in groups[1].differences[:3])
+        raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
+                         "results that differ in the model alone")  # fmt: skip
+    return correlate_runs(groups[0].runs, names, given)
 
 
 def as_json(study: Study) -> dict:

@@ -13,6 +13,7 @@ from rococo_jax.metrics.published_field import published_field
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import correlate_runs
+from tests.support.paths import CHECKOUT
 
 MODELS = 12
 PLACES = ("image_to_text/clean/r1", "image_to_text/danger/fr1", "image_to_text/danger/drop", "sugarcrepe/mean/ota")
@@ -117,3 +118,30 @@ def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_o
         "Sugarcrepe, mean: OTA: 1 of 12 models lack it",
         "Image to text, clean: R@5: equal for every model",
     )
+
+
+def test_published_checkpoints_correlate_as_scipy_has_it(tmp_path):
+    assert main(["correlate", "--published", "--out", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / "correlations.csv").open(newline="")))
+    figures = published_field().figures
+    assert len(rows) == 78 and {row["models"] for row in rows} == {str(len(published_field().names))}
+    row = next(row for row in rows if {row["x_task"], row["y_task"]} == {"sugarcrepe", "winoground"})
+    theirs = stats.spearmanr(figures["sugarcrepe"], figures["winoground"])
+    assert float(row["rho"]) == pytest.approx(theirs.statistic, abs=1e-12)
+    assert row["published_rho"] == ""
+    kept = list(csv.DictReader((CHECKOUT / "docs/findings/population_published.csv").open(newline="")))
+    places = ("partial_rho", "partial_low", "partial_high", "partial_p_holm")
+    for ours, shown in zip(rows, kept, strict=True):
+        # Sums of another processor's order of addition differ in the last digits.
+        assert [float(ours[name] or 0) for name in places] == pytest.approx(
+            [float(shown[name] or 0) for name in places]
+        )
+    # 13 metrics and a map of each two, without the one that is held constant.
+    drawn = [(tmp_path / name).read_text().count("<title") for name in ("correlations.svg", "partial.svg")]
+    assert drawn[0] - drawn[1] == 12
+
+
+def test_published_and_results_are_not_both_asked_for(population, tmp_path, capsys):
+    assert main(["correlate", str(population), "--published", "--out", str(tmp_path)]) == 2
+    assert main(["correlate", "--out", str(tmp_path)]) == 2
+    assert "--published" in capsys.readouterr().err
