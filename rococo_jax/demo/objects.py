@@ -1,9 +1,22 @@
-"""The kinds of things and the places that scenes are made of: drawing, nouns, colours, sizes."""
+"""The kinds of things and the places that scenes are made of: drawing, nouns, colours, sizes.
 
+`assets/objects.json` lists the shapes of every kind from back to front: `[shape, numbers, fill]` and, where they are
+not 0, the turn of an oval or the rounding of a box. Shapes are methods of `Brush`. A fill is a name of `COLOURS`,
+`ink`, `#rrggbb`, or the thing's `own` colour; `own dark 0.1 light 0.3` is shaded, then tinted, and
+`white unless white then red` is red on a white thing.
+"""
+
+import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
-from rococo_jax.demo.drawing import Brush, Colour, RandomStream, household, living, outdoors, places
+from PIL import ImageColor
+
+from rococo_jax.demo import places
+from rococo_jax.demo.drawing import COLOURS, INK, Brush, Colour, RandomStream, dark, light
 
 ANY = ("red", "orange", "yellow", "green", "blue", "purple", "pink")
 
@@ -13,7 +26,6 @@ class ObjectKind:
     """A kind of thing.
 
     Attributes:
-        draw: draws one with a brush, in a colour.
         group: its concept ("animal").
         nouns: its synonyms; the first is its name.
         colours: its possible colours.
@@ -24,7 +36,6 @@ class ObjectKind:
         backdrop: whether it is large enough to stand behind another thing.
     """
 
-    draw: Callable[[Brush, Colour], None]
     group: str
     nouns: tuple[str, ...]
     colours: tuple[str, ...]
@@ -38,82 +49,101 @@ class ObjectKind:
     def name(self) -> str:
         return self.nouns[0]
 
-
-def _animal(draw, nouns, colours, size, **more) -> ObjectKind:
-    return ObjectKind(draw, "animal", tuple(nouns.split()), tuple(colours.split()), size, **more)
-
-
-def _vehicle(draw, nouns, size, **more) -> ObjectKind:
-    return ObjectKind(draw, "vehicle", tuple(nouns.split()), (*ANY, "black"), size, **more)
+    def draw(self, brush: Brush, colour: Colour) -> None:
+        """Draw one that stands on the ground; one that flies around its middle."""
+        for shape, numbers, fill, *turn_or_rounding in _shapes()[self.name]:
+            getattr(brush, shape)(*numbers, _colour(fill, colour), *turn_or_rounding)
 
 
-def _food(draw, nouns, colours, size=0.32) -> ObjectKind:
-    return ObjectKind(draw, "food", tuple(nouns.split()), tuple(colours.split()), size, perches=True)
+@functools.cache
+def _shapes() -> dict[str, list[list[Any]]]:
+    return json.loads((resources.files("rococo_jax.demo") / "assets" / "objects.json").read_text(encoding="utf-8"))
 
 
-def _kind(group, draw, nouns, size, colours=ANY, **more) -> ObjectKind:
-    return ObjectKind(draw, group, tuple(nouns.split()), colours, size, **more)
+@functools.cache
+def _colour(fill: str, own: Colour) -> Colour:
+    fill, _, exception = fill.partition(" unless ")
+    clashing, _, other = exception.partition(" then ")
+    name, *tints = (other if own == COLOURS.get(clashing) else fill).split()
+    colour = own if name == "own" else {**COLOURS, "ink": INK}.get(name) or ImageColor.getrgb(name)
+    for tint, share in zip(tints[::2], tints[1::2], strict=True):
+        colour = {"light": light, "dark": dark}[tint](colour, float(share))
+    return colour
+
+
+def _animal(nouns, colours, size, **more) -> ObjectKind:
+    return _kind("animal", nouns, size, tuple(colours.split()), **more)
+
+
+def _vehicle(nouns, size, **more) -> ObjectKind:
+    return _kind("vehicle", nouns, size, (*ANY, "black"), **more)
+
+
+def _food(nouns, colours, size=0.32) -> ObjectKind:
+    return _kind("food", nouns, size, tuple(colours.split()), perches=True)
+
+
+def _kind(group, nouns, size, colours=ANY, **more) -> ObjectKind:
+    return ObjectKind(group, tuple(nouns.split()), colours, size, **more)
 
 
 OBJECTS: tuple[ObjectKind, ...] = (
-    _animal(living.cat, "cat kitten", "black white gray orange brown", 0.38, perches=True),
-    _animal(living.dog, "dog puppy", "brown black white orange gray", 0.4, perches=True),
-    _animal(living.rabbit, "rabbit bunny", "white gray brown orange", 0.36, perches=True),
-    _animal(living.horse, "horse pony", "brown black white gray", 0.52, seat=0.58),
-    _animal(living.cow, "cow", "white brown black", 0.5, seat=0.63),
-    _animal(living.sheep, "sheep lamb", "white black gray", 0.44),
-    _animal(living.elephant, "elephant", "gray pink blue", 0.56, seat=0.72),
-    _animal(living.duck, "duck", "yellow white brown", 0.36, perches=True),
-    _animal(living.pig, "pig piglet", "pink brown black", 0.44),
-    _animal(living.penguin, "penguin", "black blue", 0.38, perches=True),
-    _animal(living.owl, "owl", "brown gray white", 0.36, perches=True),
-    _animal(living.fish, "fish", "orange blue red yellow", 0.36, perches=True),
-    _animal(living.bird, "bird", "red blue yellow green", 0.34, flies=True),
-    _animal(living.butterfly, "butterfly", "orange blue purple pink yellow", 0.3, flies=True),
-    _vehicle(outdoors.car, "car automobile", 0.48, seat=0.59),
-    _vehicle(outdoors.bus, "bus coach", 0.46, seat=0.77, backdrop=True),
-    _vehicle(outdoors.truck, "truck lorry", 0.46, seat=0.77, backdrop=True),
-    _vehicle(outdoors.bicycle, "bicycle bike", 0.46),
-    _vehicle(outdoors.boat, "boat sailboat ship", 0.52),
-    _vehicle(outdoors.train, "train locomotive", 0.5),
-    _vehicle(outdoors.tractor, "tractor", 0.46),
-    _vehicle(outdoors.airplane, "airplane plane jet", 0.46, flies=True),
-    _kind("person", living.man, "man gentleman", 0.54),
-    _kind("person", living.woman, "woman lady", 0.54),
-    _kind("person", living.boy, "boy", 0.44),
-    _kind("person", living.girl, "girl", 0.44),
-    _food(household.apple, "apple", "red green yellow"),
-    _food(household.banana, "banana", "yellow green"),
-    _food(household.pear, "pear", "green yellow red"),
-    _food(household.strawberry, "strawberry", "red pink"),
-    _food(household.watermelon, "watermelon melon", "green"),
-    _food(household.cherry, "cherry", "red purple"),
-    _food(household.cake, "cake", "pink white blue purple brown", 0.38),
-    _food(household.mushroom, "mushroom", "red brown white orange"),
-    _kind("furniture", household.chair, "chair", 0.44, (*ANY, "brown", "white"), seat=0.48),
-    _kind(
-        "furniture", household.table, "table desk", 0.46, ("brown", "white", "red", "green", "blue", "yellow"), seat=0.6
-    ),
-    _kind("furniture", household.sofa, "sofa couch", 0.46, (*ANY, "gray"), seat=0.38),
-    _kind("furniture", household.bed, "bed", 0.46, ANY, seat=0.42),
-    _kind("furniture", household.lamp, "lamp", 0.46),
-    _kind("toy", household.ball, "ball", 0.3, perches=True),
-    _kind("toy", household.teddy, "teddy", 0.36, ("brown", "white", "pink", "gray"), perches=True),
-    _kind("toy", household.balloon, "balloon", 0.42, flies=True),
-    _kind("toy", household.kite, "kite", 0.42, flies=True),
-    _kind("thing", household.umbrella, "umbrella parasol", 0.44),
-    _kind("thing", household.gift, "gift parcel", 0.34, perches=True),
-    _kind("thing", household.clock, "clock", 0.34, (*ANY, "black"), perches=True),
-    _kind("building", outdoors.house, "house cottage", 0.66, (*ANY, "white"), backdrop=True),
-    _kind("building", outdoors.castle, "castle palace", 0.66, backdrop=True),
-    _kind("building", outdoors.lighthouse, "lighthouse", 0.7, ("red", "blue", "green", "black"), backdrop=True),
-    _kind("building", outdoors.barn, "barn", 0.64, ("red", "green", "blue", "brown", "white"), backdrop=True),
-    _kind("building", outdoors.tent, "tent", 0.58, backdrop=True),
-    _kind("building", outdoors.windmill, "windmill mill", 0.66, ("red", "blue", "green", "brown"), backdrop=True),
-    _kind("plant", outdoors.tree, "tree oak", 0.64, ("green", "orange", "yellow", "pink"), backdrop=True),
-    _kind("plant", outdoors.pine, "pine fir", 0.6, ("green", "white", "blue"), backdrop=True),
-    _kind("plant", outdoors.flower, "flower", 0.38, (*ANY, "white")),
-    _kind("plant", outdoors.cactus, "cactus", 0.46, ("green",)),
+    _animal("cat kitten", "black white gray orange brown", 0.38, perches=True),
+    _animal("dog puppy", "brown black white orange gray", 0.4, perches=True),
+    _animal("rabbit bunny", "white gray brown orange", 0.36, perches=True),
+    _animal("horse pony", "brown black white gray", 0.52, seat=0.58),
+    _animal("cow", "white brown black", 0.5, seat=0.63),
+    _animal("sheep lamb", "white black gray", 0.44),
+    _animal("elephant", "gray pink blue", 0.56, seat=0.72),
+    _animal("duck", "yellow white brown", 0.36, perches=True),
+    _animal("pig piglet", "pink brown black", 0.44),
+    _animal("penguin", "black blue", 0.38, perches=True),
+    _animal("owl", "brown gray white", 0.36, perches=True),
+    _animal("fish", "orange blue red yellow", 0.36, perches=True),
+    _animal("bird", "red blue yellow green", 0.34, flies=True),
+    _animal("butterfly", "orange blue purple pink yellow", 0.3, flies=True),
+    _vehicle("car automobile", 0.48, seat=0.59),
+    _vehicle("bus coach", 0.46, seat=0.77, backdrop=True),
+    _vehicle("truck lorry", 0.46, seat=0.77, backdrop=True),
+    _vehicle("bicycle bike", 0.46),
+    _vehicle("boat sailboat ship", 0.52),
+    _vehicle("train locomotive", 0.5),
+    _vehicle("tractor", 0.46),
+    _vehicle("airplane plane jet", 0.46, flies=True),
+    _kind("person", "man gentleman", 0.54),
+    _kind("person", "woman lady", 0.54),
+    _kind("person", "boy", 0.44),
+    _kind("person", "girl", 0.44),
+    _food("apple", "red green yellow"),
+    _food("banana", "yellow green"),
+    _food("pear", "green yellow red"),
+    _food("strawberry", "red pink"),
+    _food("watermelon melon", "green"),
+    _food("cherry", "red purple"),
+    _food("cake", "pink white blue purple brown", 0.38),
+    _food("mushroom", "red brown white orange"),
+    _kind("furniture", "chair", 0.44, (*ANY, "brown", "white"), seat=0.48),
+    _kind("furniture", "table desk", 0.46, ("brown", "white", "red", "green", "blue", "yellow"), seat=0.6),
+    _kind("furniture", "sofa couch", 0.46, (*ANY, "gray"), seat=0.38),
+    _kind("furniture", "bed", 0.46, ANY, seat=0.42),
+    _kind("furniture", "lamp", 0.46),
+    _kind("toy", "ball", 0.3, perches=True),
+    _kind("toy", "teddy", 0.36, ("brown", "white", "pink", "gray"), perches=True),
+    _kind("toy", "balloon", 0.42, flies=True),
+    _kind("toy", "kite", 0.42, flies=True),
+    _kind("thing", "umbrella parasol", 0.44),
+    _kind("thing", "gift parcel", 0.34, perches=True),
+    _kind("thing", "clock", 0.34, (*ANY, "black"), perches=True),
+    _kind("building", "house cottage", 0.66, (*ANY, "white"), backdrop=True),
+    _kind("building", "castle palace", 0.66, backdrop=True),
+    _kind("building", "lighthouse", 0.7, ("red", "blue", "green", "black"), backdrop=True),
+    _kind("building", "barn", 0.64, ("red", "green", "blue", "brown", "white"), backdrop=True),
+    _kind("building", "tent", 0.58, backdrop=True),
+    _kind("building", "windmill mill", 0.66, ("red", "blue", "green", "brown"), backdrop=True),
+    _kind("plant", "tree oak", 0.64, ("green", "orange", "yellow", "pink"), backdrop=True),
+    _kind("plant", "pine fir", 0.6, ("green", "white", "blue"), backdrop=True),
+    _kind("plant", "flower", 0.38, (*ANY, "white")),
+    _kind("plant", "cactus", 0.46, ("green",)),
 )
 
 

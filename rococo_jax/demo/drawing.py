@@ -47,7 +47,7 @@ class RandomStream:
 Number = int | float
 # Red, green and blue from 0 to 255; a fourth number is opacity.
 Colour = tuple[int, int, int] | tuple[int, int, int, int]
-Point = tuple[Number, Number]
+Point = Sequence[Number]  # x, y
 
 COLOURS: dict[str, Colour] = {
     "red": (216, 62, 56),
