@@ -120,16 +120,19 @@ _TYPES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _parsed(source: str, text: str, default: Any) -> Any:
-    """`text` as the type of `default`."""
+    """`text` as the type of `default`. Without one (below `init.spec`) what is no literal is a string.
+
+    >>> _parsed("", "causal", None), _parsed("", "[1, 2]", None), _parsed("", "true", None)
+    ('causal', [1, 2], True)
+    """
     if isinstance(default, str):
         # "auto" stands beside numbers.
         return int(text) if default == "auto" and text.isdecimal() else text
+    switches = {"true": True, "false": False}
     try:
-        value = (
-            {"true": True, "false": False}.get(text.lower()) if isinstance(default, bool) else ast.literal_eval(text)
-        )
+        value = switches.get(text.lower()) if isinstance(default, bool) else ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        value = None
+        value = switches.get(text.lower(), text) if default is None else None
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if default is not None and type(value) is not type(default):
