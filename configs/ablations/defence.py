@@ -17,7 +17,10 @@ from ml_collections import ConfigDict
 from rococo_jax.training.config import read_config
 
 KINDS = "losses.sc.variants=same_concept,diff_concept,rand_voca,attribute,relation,count,order,negation,addition"
-RECIPE = "losses.sc.weight=2 losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_start=20"
+TERMS = "losses.grounding.weight={} losses.blind.weight={} optimizer.pull_to_start=20"
+RECIPE = f"losses.sc.weight=2 {TERMS.format(1, 2)}"
+VC = "losses.vc.weight=7 data.resize_prob=0.5"
+MIXED = "losses.mixed_grounding.weight={} losses.mixed_blind.weight={} optimizer.pull_to_start=20"
 
 
 def get_config():
@@ -41,9 +44,21 @@ def get_sweep():
                 "plain:",
                 f"recipe: {RECIPE}",
                 f"kinds: {KINDS} {RECIPE}",
-                f"kinds-no-sc: {KINDS} losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_start=20",
-                f"kinds-strong: {KINDS} losses.sc.weight=3 losses.grounding.weight=2 losses.blind.weight=4"
-                " optimizer.pull_to_start=20",
+                f"kinds-no-sc: {KINDS} {TERMS.format(1, 2)}",
+                f"kinds-strong: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)}",
+                f"kinds-more: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)} losses.sc.count=6",
+                # Rewordings as hard positives: rococo alter-captions --balance --captions split/fit.json
+                # --variant rand_voca --operation replace --out split/reworded.json
+                f"kinds-hp: {KINDS} {RECIPE} losses.hard_positives.weight=0.5"
+                " losses.hard_positives.negatives=split/reworded.json",
+                # The same caption, another image.
+                f"nearest: {KINDS} {RECIPE} losses.vc.methods=nearest losses.vc.weight=1"
+                " losses.mixed_grounding.weight=1 losses.mixed_blind.weight=2",
+                f"vc: {VC}",
+                f"vc-grounded: {VC} {MIXED.format(3.5, 7)}",
+                f"vc-unbiased: {VC} {MIXED.format(3.5, 50)}",
+                f"mixed-no-vc: data.resize_prob=0.5 {MIXED.format(3.5, 50)}",
+                f"kinds-mixed: {KINDS} {RECIPE} {VC} losses.mixed_grounding.weight=3.5 losses.mixed_blind.weight=50",
             ),
         }
     )
