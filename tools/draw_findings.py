@@ -17,7 +17,7 @@ from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.storage import atomic_write
 
 DOCS = Path(__file__).parents[1] / "docs"
-COLOURED = {"plain": "own", "SC + grounding + blind + pull": "own-altered"}
+COLOURED = {"plain": "own", "SC + grounding + blind + pull": "own-altered", "vc-grounded": "own-altered"}
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -35,36 +35,54 @@ def number(cell: str) -> float:
 def defences() -> str:
     """FR@1 against blind on the published altered captions; the recipe and plain in colour."""
     rows = [(row["arm"].strip("*"), number(row["blind"]), number(row["FR@1"])) for row in read("defences_published")]
-    # Those in colour first, so that their names have the best places.
+    label = "blind, %: how often a wrong image prefers the original too (50: unbiased)"
+    up = "↑ FR@1, %: an altered caption ranks first (lower is better)"
+    return dots("FR@1 against blind: defences on the real towers", rows, (30, 85), (5, 29), label, up, 50)
+
+
+def defence_carry() -> str:
+    """FR@1 against blind on the mixed images of held-out training images."""
+    rows = [(row["arm"], number(row["mixed blind"]), number(row["mixed FR@1"])) for row in read("defence_carry")]
+    label = "blind, %: how often a wrong caption prefers the unmixed image too (50: unbiased)"
+    up = "↑ FR@1, %: a mixed image ranks first (lower is better)"
+    return dots("FR@1 against blind: mixed images", rows, (44, 90), (8, 50), label, up, 50)
+
+
+def dots(
+    title: str,
+    rows: list[tuple[str, float, float]],
+    xlim: tuple[float, float],
+    ylim: tuple[float, float],
+    label: str,
+    up: str,
+    line: float,
+) -> str:
+    """A dot a defence with its name; those of `COLOURED` first, so that their names have the best places."""
     rows.sort(key=lambda row: row[0] not in COLOURED)
-    with chart_of("FR@1 against blind: defences on the real towers", 760, 430) as chart:
+    across_name, up_name = (text.removeprefix("↑ ").partition(",")[0] for text in (label, up))
+    with chart_of(title, 760, 430) as chart:
         axes = chart.axes(44, 34, 696, 340)
-        axes.set(
-            xlim=(30, 85),
-            ylim=(5, 29),
-            xlabel="blind, %: how often a wrong image prefers the original too (50: unbiased)",
-        )
-        axes.text(-40 / 696, 1 + 10 / 340, "↑ FR@1, %: an altered caption ranks first (lower is better)", fontsize=11,
-                  transform=axes.transAxes, color=colour_of("soft"))  # fmt: skip
-        axes.axvline(50, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
-        for name, blind, fooled in rows:
+        axes.set(xlim=xlim, ylim=ylim, xlabel=label)
+        axes.text(-40 / 696, 1 + 10 / 340, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+        axes.axvline(line, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
+        for name, across, height in rows:
             colour = colour_of(COLOURED.get(name, "other"))
             axes.plot(
-                blind,
-                fooled,
+                across,
+                height,
                 "o",
                 ms=9,
                 mfc=colour,
                 mec=colour_of("paper"),
-                gid=chart.title(f"{name}: FR@1 {fooled}, blind {blind}"),
+                gid=chart.title(f"{name}: {up_name} {height}, {across_name} {across}"),
             )
         points = [tuple(map(float, axes.transData.transform(row[1:]))) for row in rows]
         field = tuple(map(float, axes.get_window_extent().extents))
         places = free_places(points, [row[0] for row in rows], field)
-        for (name, blind, fooled), place in zip(rows, places, strict=True):
+        for (name, across, height), place in zip(rows, places, strict=True):
             if place is not None:
                 style = {"weight": "bold"} if name in COLOURED else {"color": colour_of("soft")}
-                axes.annotate(name, (blind, fooled), place, textcoords="offset pixels", fontsize=11, **style)
+                axes.annotate(name, (across, height), place, textcoords="offset pixels", fontsize=11, **style)
         return chart.file()
 
 
@@ -122,7 +140,12 @@ def corruptions() -> str:
         return chart.file()
 
 
-FIGURES = {"corruptions.svg": corruptions, "defences.svg": defences, "ranking_cost.svg": ranking_cost}
+FIGURES = {
+    "corruptions.svg": corruptions,
+    "defence_carry.svg": defence_carry,
+    "defences.svg": defences,
+    "ranking_cost.svg": ranking_cost,
+}
 
 
 def main() -> None:
