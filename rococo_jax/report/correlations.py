@@ -51,7 +51,7 @@ class Pair:
     published_partial: tuple[float, ...] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Study:
     """Correlations over models.
 
@@ -59,6 +59,7 @@ class Study:
         places: the metrics, in the order of the map.
         given: the metric held constant in the partial ones; None where none was.
         left_out: why a metric is not among `places`.
+        values: the metrics' figures.
     """
 
     models: tuple[str, ...]
@@ -66,22 +67,32 @@ class Study:
     given: Place | None
     pairs: tuple[Pair, ...]
     left_out: tuple[str, ...]
+    values: Float[np.ndarray, "metrics models"]
 
 
 def correlate_runs(
-    runs: Sequence[Run], names: Sequence[str] | None = None, given: str | None = None, source: str = "RESULTS"
+    runs: Sequence[Run],
+    names: Sequence[str] | None = None,
+    given: str | None = None,
+    *,
+    by_make: bool = False,
+    source: str = "RESULTS",
 ) -> Study:
     """Correlations of metrics over the models of one group.
 
     Args:
         names: `TASK/VARIANT/METRIC` of each metric; by default those that the kinds of tasks name.
         given: the metric held constant; by default image-to-text R@1 on the clean gallery where it was measured.
+        by_make: models whose names differ from the first "-" on alone are seeds of one make, whose figures are their
+            means: seeds are no independent models.
 
     Raises:
-        InputError: fewer than five models, a metric that no model has, or fewer than two metrics.
+        InputError: fewer than five models or makes, a metric that no model has, or fewer than two metrics.
     """
-    if len(runs) < LEAST_MODELS:
-        raise InputError(source, "models", len(runs), f"results of {LEAST_MODELS} models or more")
+    makes = [run.label.partition("-")[0] if by_make else run.label for run in runs]
+    labels = list(dict.fromkeys(makes)) if by_make else makes
+    if len(labels) < LEAST_MODELS:
+        raise InputError(source, "models", len(labels), f"results of {LEAST_MODELS} models or more")
     known = {
         "/".join((task, variant, name)): (task, variant, name)
         for run in runs
@@ -107,7 +118,10 @@ def correlate_runs(
     if len(kept) < 2:
         raise InputError(source, "metrics", f"{len(kept)} that every model has and that differ", "at least 2")
     held = held if held in kept else None
-    return _study([run.label for run in runs], kept, np.array(rows, np.float64), held, left_out)
+    figures = np.array(rows, np.float64)
+    if by_make:
+        figures = np.stack([figures[:, [make == label for make in makes]].mean(axis=1) for label in labels], axis=1)
+    return _study(labels, kept, figures, held, left_out)
 
 
 def correlate_published() -> Study:
@@ -129,7 +143,7 @@ def _study(
     plain = correlate(values)
     partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
     pairs = _pairs(places, plain, partial, beside)
-    return Study(tuple(models), tuple(places), held, pairs, tuple(left_out))
+    return Study(tuple(models), tuple(places), held, pairs, tuple(left_out), values)
 
 
 def _place(name: str, known: dict[str, Place], option: str) -> Place:

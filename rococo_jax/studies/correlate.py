@@ -18,6 +18,7 @@ from rococo_jax.report.correlations import (
     csv_row,
     map_of,
 )
+from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 
 FORMAT = "rococo_jax.correlations 1"
@@ -25,20 +26,35 @@ _LEDE = "Does one kind of robustness say anything of another? Rank correlations 
 
 
 def write_correlations(
-    sources: Sequence[str], out: Path, names: Sequence[str] | None = None, given: str | None = None
+    sources: Sequence[str],
+    out: Path,
+    names: Sequence[str] | None = None,
+    given: str | None = None,
+    factors: Sequence[str] = (),
 ) -> Study:
     """Writes correlations.json, .csv, .svg and .html, and partial.svg where a metric is held constant, into `out`.
+
+    With factors also effects.csv and effects.svg.
 
     Args:
         sources: results; none for the published checkpoints that come with the package.
         names, given: as `correlate_runs` has them.
+        factors: the names of what the parts of a model's name between "+" say, up to its first "-"; what follows
+            tells seeds of one make apart.
 
     Raises:
-        InputError: results that differ in anything but the model, fewer than five, or what `correlate_runs` refuses.
+        InputError: results that differ in anything but the model, fewer than five, a name that has not a part for each
+            factor, or what `correlate_runs` and `main_effects` refuse.
     """
-    study = _study_of_results(sources, names, given) if sources else correlate_published()
-    title = f"Correlations over {len(study.models)} models"
-    page = render_page(title, "rococo correlate", _LEDE, [Part("", correlations_blocks(study), style="group")])
+    study = _study_of_results(sources, names, given, bool(factors)) if sources else correlate_published()
+    title = f"Correlations over {len(study.models)} {'makes' if factors else 'models'}"
+    parts = [Part("", correlations_blocks(study), style="group")]
+    if factors:
+        effects = study_effects(study, factors)
+        parts.insert(0, effects_part(effects))
+        write_csv_rows(out / "effects.csv", effects_rows(effects))
+        write_text(out / "effects.svg", effects_chart(effects, file=True))
+    page = render_page(title, "rococo correlate", _LEDE, parts)
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
     write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
@@ -49,13 +65,13 @@ def write_correlations(
     return study
 
 
-def _study_of_results(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
+def _study_of_results(sources: Sequence[str], names: Sequence[str] | None, given: str | None, by_make: bool) -> Study:
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
         raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
                          "results that differ in the model alone")  # fmt: skip
-    return correlate_runs(groups[0].runs, names, given)
+    return correlate_runs(groups[0].runs, names, given, by_make=by_make)
 
 
 def as_json(study: Study) -> dict:

@@ -145,3 +145,33 @@ def test_published_and_results_are_not_both_asked_for(population, tmp_path, caps
     assert main(["correlate", str(population), "--published", "--out", str(tmp_path)]) == 2
     assert main(["correlate", "--out", str(tmp_path)]) == 2
     assert "--published" in capsys.readouterr().err
+
+
+def test_factors_average_seeds_and_write_the_effects_of_levels(tmp_path, capsys):
+    """FR@1 is 10 lower with the second loss, R@1 the same for all makes but for noise."""
+    rng, folder = np.random.default_rng(2), tmp_path / "runs"
+    folder.mkdir()
+    for tower in ("vit", "resnet", "convnext"):
+        for loss in ("softmax", "sigmoid"):
+            for size in ("small", "large"):
+                for seed in range(2):
+                    name = f"{tower}+{loss}+{size}-steps_300-{seed}"
+                    fr1 = 50 - 10 * (loss == "sigmoid") + float(rng.normal(0, 0.1))
+                    tasks = {"image_to_text": {"clean": {"r1": float(rng.uniform(30, 70))}, "danger": {"fr1": fr1}}}
+                    write_run(folder / name, name, tasks)
+    out = tmp_path / "out"
+    command = ["correlate", str(folder), "--out", str(out), "--factors"]
+    assert main([*command, "tower,loss,size"]) == 0
+    assert "12 makes, 2 metrics" in capsys.readouterr().out
+    rows = [row for row in csv.DictReader((out / "effects.csv").open(newline="")) if row["metric"] == "fr1"]
+    assert len(rows) == 3 + 2 + 2
+    sigmoid = next(row for row in rows if row["level"] == "sigmoid")
+    assert float(sigmoid["effect"]) == pytest.approx(-5, abs=0.1) and int(sigmoid["makes"]) == 6
+    assert float(sigmoid["effect_given"]) == pytest.approx(-5, abs=0.1)
+    assert float(sigmoid["low"]) < float(sigmoid["effect"]) < float(sigmoid["high"])
+    assert [row["factor"] for row in rows if float(row["p_holm"]) < 0.01] == ["loss", "loss"]
+    titles = [each.text for each in ET.parse(out / "effects.svg").iter("{http://www.w3.org/2000/svg}title")]
+    assert any(text.startswith("loss sigmoid, held constant: -5.0") for text in titles)
+    assert "Effects of factors" in (out / "correlations.html").read_text()
+    assert main([*command, "tower,loss"]) == 2
+    assert "found 3; wanted 2 joined by '+': tower, loss" in capsys.readouterr().err
