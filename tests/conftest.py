@@ -142,6 +142,7 @@ def programs_of_a_file(request):
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
+    gc.unfreeze()
     gc.collect()
     # glibc keeps what was freed unless it is told.
     with contextlib.suppress(AttributeError):

@@ -415,6 +415,8 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     if "batch_size" in swept:
         swept |= {"steps", "optimizer.learning_rate", "log.every", "checkpoint.every"}
         assert {point.work for point in plan.points} == {102_400}
+    swept |= {"init.spec" for key in swept if key.startswith("init.spec.")}  # one leaf
+    swept |= {"seed"} if len(plan.seeds) > 1 else set()
     base = flat(plan.base)
     for point in plan.points:
         leaves = flat(point.config)
