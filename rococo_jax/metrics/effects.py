@@ -1,8 +1,8 @@
 """Main effects of factors on figures over makes of models, alone and with one more figure held constant [ours].
 
 y = m + the effect of each factor's level (+ b z)    least squares over makes; the effects of a factor add up to 0
-interval    2.5th to 97.5th percentile over draws of exponential weights of makes: the Bayesian bootstrap (Rubin,
-            1981), in which no level is ever missing
+interval    the effect +- its standard error times the 97.5th percentile of Student's t: residuals of makes count as
+            normal and of one variance
 p           F test of a factor's levels against the same line without the factor
 """
 
@@ -11,11 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import fdtrc
+from scipy.special import fdtrc, stdtrit
 
 from rococo_jax.errors import InputError
-
-_DRAWS, _SEED = 2000, 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,40 +57,28 @@ def main_effects(
         raise InputError("factors", "levels", "factors that vary together", "makes that tell the factors apart")
     if len(levels) <= parameters:
         raise InputError("factors", "makes", len(levels), f"more than the {parameters} parameters of the line")
-    weights = np.random.default_rng(_SEED).exponential(size=(_DRAWS, len(levels)))
-    fitted = _fit(whole, values, np.ones((1, len(levels))))[0]
-    drawn = _fit(whole, values, weights)
-    residual, freedom = _residual(whole, values), len(levels) - parameters
+    solution, freedom = np.linalg.pinv(whole), len(levels) - parameters
+    fitted, covariance, residual = solution @ values.T, solution @ solution.T, _residual(whole, values)
+    reach = stdtrit(freedom, 0.975) * np.sqrt(residual / freedom)
     effects, start = [], columns[0].shape[1]
     for factor, known in enumerate(names):
         part = slice(start, start + len(known))
         start += len(known)
-        low, high = np.percentile(_centred(drawn[:, part]), [2.5, 97.5], axis=0)
+        # Of all solutions that of least norm: differences of a factor's levels are the same in every one.
+        centre = np.eye(len(known)) - 1 / len(known)
+        effect = (centre @ fitted[part]).T
+        half = reach[:, None] * np.sqrt(np.diagonal(centre @ covariance[part, part] @ centre))
         without = np.concatenate([each for place, each in enumerate(columns) if place != factor + 1], axis=1)
         extra = (_residual(without, values) - residual) / (len(known) - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             p = fdtrc(len(known) - 1, freedom, extra / (residual / freedom))
         counts = tuple(int(each) for each in columns[factor + 1].sum(axis=0))
-        effects.append(Effects(known, counts, _centred(fitted[part]).T, low.T, high.T, p))
+        effects.append(Effects(known, counts, effect, effect - half, effect + half, p))
     return effects
-
-
-def _centred(coefficients: np.ndarray) -> np.ndarray:
-    return coefficients - coefficients.mean(axis=-2, keepdims=True)
-
-
-def _fit(
-    design: Float[np.ndarray, "makes columns"],
-    values: Float[np.ndarray, "metrics makes"],
-    weights: Float[np.ndarray, "draws makes"],
-) -> Float[np.ndarray, "draws columns metrics"]:
-    """Weighted least squares of least norm: differences of a factor's levels are the same in every solution."""
-    roots = np.sqrt(weights)[:, :, None]
-    return np.linalg.pinv(roots * design) @ (roots * values.T)
 
 
 def _residual(
     design: Float[np.ndarray, "makes columns"], values: Float[np.ndarray, "metrics makes"]
 ) -> Float[np.ndarray, " metrics"]:
-    left = values.T - design @ _fit(design, values, np.ones((1, len(design))))[0]
+    left = values.T - design @ (np.linalg.pinv(design) @ values.T)
     return (left**2).sum(axis=0)

@@ -15,7 +15,7 @@ from rococo_jax.report.comparison import p_value
 from rococo_jax.report.correlations import Place, Study, place_label
 from rococo_jax.report.svg import chart_of, colour_of
 
-_ROW, _LEFT, _WIDE, _TOP, _ACROSS = 17, 150, 200, 26, 3
+_ROW, _LEFT, _WIDE, _TOP, _ACROSS = 17, 150, 215, 26, 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def effects_chart(effects: FactorEffects, file: bool = False) -> Markup | str:
             top = line * (high + _TOP + 26) + _TOP
             axes = chart.axes(_LEFT + column * (_WIDE + 14), top, _WIDE, high)
             axes.set(ylim=(places[-1] + 0.5, -0.5), yticks=[])
-            axes.set_title(place_label(place), fontsize=11.5, pad=5)
+            axes.set_title(place_label(place), fontsize=11, pad=5)
             axes.axvline(0, color=colour_of("soft"), lw=1)
             for (factor, level), y in zip(rows, places, strict=True):
                 _mark(chart, axes, effects, (factor, level, metric), y)
@@ -137,7 +137,7 @@ def effects_part(effects: FactorEffects) -> Part:
     held = f" Full dots: {place_label(effects.given)} held constant, by a line." if effects.given else ""
     note = (
         f"What each level adds to the mean over a factor's levels, by least squares over {effects.makes} makes [ours], "
-        f"with 95 % intervals over makes (Bayesian bootstrap).{held} p is of the whole factor, by an F test, corrected "
+        f"with 95 % intervals (Student's t over makes).{held} p is of the whole factor, by an F test, corrected "
         f"by Holm for all {effects.p[0].size} (those held constant for theirs); coloured below 0.05."
     )
     heads = [Head("Metric", words=True), Head("Factor", words=True), Head("Level", words=True), Head("Makes")]
