@@ -118,20 +118,20 @@ class BalancedAlterer:
             shares = [self.balance.rate(each.gain[0]) * kept_share(scores) for each in chosen]
         else:
             place = originals.index(caption) if caption in originals else 0
-            coin = _hash([self.seed, "coin", *originals]) + place + draw
+            coin = hash_key([self.seed, "coin", *originals]) + place + draw
             gains = np.array([each.gain for each in proposals]).reshape(-1, 2)
             scores = np.array([self.balance.score(each.comes, each.goes) for each in proposals])
             pairs = opposite_pairs(gains, count, scores)
             chosen = [proposals[pair[(coin + turn) % 2]] for turn, pair in enumerate(pairs)]
             shares = [kept_share(scores[list(pair)]) for pair in pairs]
-        draws = (_hash([self.seed, "kept", caption, draw, turn]) / 2**64 for turn in range(len(chosen)))
+        draws = (hash_key([self.seed, "kept", caption, draw, turn]) / 2**64 for turn in range(len(chosen)))
         return [each for each, share, drawn in zip(chosen, shares, draws, strict=True) if drawn < share]
 
     def propose(self, caption: str, originals: Iterable[str], draw: int) -> list[BalancedAlteration]:
         """All proposals that an alteration is chosen from; arguments as those of `alter`."""
         words, (present, left_out) = words_of(caption), self._of_image(tuple(originals))
         if self.operation == "replace":
-            random = np.random.default_rng(_hash([self.seed, self.operation, self.variant, caption, draw]))
+            random = np.random.default_rng(hash_key([self.seed, self.operation, self.variant, caption, draw]))
             ways = self._replacements(words, present, random)
         else:
             ways = self._swaps(caption, words)
@@ -142,7 +142,7 @@ class BalancedAlterer:
         """The swap of a caption: one that makes it more probable, where there is one."""
         rises = [each for each in proposals if min(each.gain) > 0]
         chosen = rises or [each for each in proposals if max(each.gain) < 0]
-        return min(chosen, key=lambda each: _hash([self.seed, "swap", each.caption]), default=None)
+        return min(chosen, key=lambda each: hash_key([self.seed, "swap", each.caption]), default=None)
 
     def _altered(self, caption: str, words: Words, way: _Way, gain: tuple[float, float]) -> BalancedAlteration:
         (exchange, concept), spans, text = way, split_words(caption), caption
@@ -228,6 +228,7 @@ def fit_balance(alterer: BalancedAlterer, rounds: int = 16, captions: int = 12_0
     return replace(balance, signs=pools.fit(rounds))
 
 
-def _hash(key: Sequence[Any]) -> int:
+def hash_key(key: Sequence[Any]) -> int:
+    """64 bits of a key of JSON values, the same on every machine."""
     text = json.dumps(list(key), ensure_ascii=True, separators=(",", ":"))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

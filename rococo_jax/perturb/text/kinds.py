@@ -12,9 +12,7 @@ of the image's captions. One place of the caption is drawn, and one of the alter
 caption, draw) alone.
 """
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.balance import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import Alteration
 from rococo_jax.perturb.text.rewording import replace_span
@@ -87,7 +86,7 @@ class KindAlterer:
         words = split_words(caption)
         present = frozenset(plain(word.text) for text in (caption, *originals) for word in split_words(text))
         places = [each for each in _FIND[self.kind](caption, words, present, self.lexicon) if each[2]]
-        random = np.random.default_rng(_hash([self.seed, self.kind, caption, draw]))
+        random = np.random.default_rng(hash_key([self.seed, self.kind, caption, draw]))
         drawn = [
             (places[place], random.permutation(len(places[place][2]))) for place in random.permutation(len(places))
         ]
@@ -189,8 +188,3 @@ def _single_nouns(words: Sequence[Word], lexicon: Lexicon) -> Iterator[tuple[Wor
 
 def _others(old: str, group: Sequence[str], present: frozenset[str], lexicon: Lexicon) -> list[str]:
     return [new for new in group if new not in present and alters(old, new, lexicon)]
-
-
-def _hash(key: list) -> int:
-    text = json.dumps(key, ensure_ascii=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
