@@ -1,5 +1,7 @@
 """Training on one of the virtual devices, where a test asks for nothing else; a step traced once for all runs."""
 
+import copy
+
 import jax
 import pytest
 
@@ -8,18 +10,24 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run
 from rococo_jax.training.config import flat
 
-# Keys of what stands around a step.
-AROUND = ("checkpoint.", "data.images", "data.captions", "data.on_decode_error", "eval.", "init.", "log.", "profile.")
+# What stands around a step.
+AROUND = ("checkpoint", "eval", "init", "log", "profile", "data.images", "data.captions", "data.on_decode_error")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def steps_of_a_file(request):
-    """Traces the step of a config, model and mesh once, however many runs take it."""
+    """Traces the step of a config, model and mesh once, however many runs take it.
+
+    The step gets a config without `AROUND`: one that read such a key would fail, and cannot be taken for another's.
+    """
     make_step, steps = run.make_step, {}
 
     def kept(config, spec, preprocessing, optimizer, mesh):
-        keys = {key: value for key, value in flat(config).items() if not key.startswith(AROUND)}
-        key = repr((keys, spec, preprocessing, fsdp.LEAST_SHARDED)), mesh
+        config = copy.deepcopy(config).unlock()
+        for key in AROUND:
+            section, _, leaf = key.rpartition(".")
+            del (config[section] if section else config)[leaf]
+        key = repr((flat(config), spec, preprocessing, fsdp.LEAST_SHARDED)), mesh
         if key not in steps:
             steps[key] = make_step(config, spec, preprocessing, optimizer, mesh)
         return steps[key]
