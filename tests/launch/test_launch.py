@@ -267,134 +267,24 @@ def test_slurm_submits_once(programs, tmp_path):
     assert (tmp_path / "script").read_text() == dry("slurm")
 
 
-TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-LABEL = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"}
-COUNT = {"type": "integer", "minimum": 1}
-DNS_NAME = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 45}
+def schema(shape):
+    """JSON schema of a part of tests/support/jobset.yaml, which says how it is written."""
+    if isinstance(shape, str):
+        return {"type": shape}
+    if isinstance(shape, list):
+        return {"type": "array", "items": schema(shape[0]), "minItems": 1}
+    if "oneOf" in shape:
+        return {"oneOf": [schema(each) for each in shape["oneOf"]]}
+    fields = {name: each for name, each in shape.items() if name != "<"}
+    if not fields:
+        return shape["<"]
+    properties = {name.removesuffix("_"): schema(each) for name, each in fields.items()}
+    needed = [name for name in fields if name[-1] != "_"]
+    own = {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+    return own | shape.get("<", {})
 
 
-def strict(required: dict, optional: dict | None = None) -> dict:
-    """An object with these fields and no others."""
-    properties = {**required, **(optional or {})}
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
-def every(item: dict) -> dict:
-    return {"type": "array", "items": item, "minItems": 1}
-
-
-METADATA = strict(
-    {"name": DNS_NAME, "labels": {"type": "object", "additionalProperties": LABEL}}, {"annotations": TEXTS}
-)
-VARIABLE = {
-    "oneOf": [
-        strict({"name": {"type": "string"}, "value": {"type": "string"}}),
-        strict(
-            {"name": {"type": "string"}, "valueFrom": strict({"fieldRef": strict({"fieldPath": {"type": "string"}})})}
-        ),
-    ]
-}
-CAPABILITIES = strict(
-    {}, {"runAsUser": {"type": "integer"}, "capabilities": strict({"add": every({"type": "string"})})}
-)
-MOUNTS = every(strict({"name": {"type": "string"}, "mountPath": {"type": "string"}}, {"readOnly": {"type": "boolean"}}))
-CONTAINER = strict(
-    {
-        "name": {"const": "train"},
-        "image": {"type": "string"},
-        "command": every({"type": "string"}),
-        "env": every(VARIABLE),
-        "ports": every(strict({"containerPort": COUNT})),
-        "resources": strict({"limits": {"type": "object", "additionalProperties": COUNT, "minProperties": 1}}),
-        "volumeMounts": MOUNTS,
-    },
-    {"securityContext": CAPABILITIES},
-)
-SIDECAR = strict(
-    {
-        "name": DNS_NAME,
-        "image": {"type": "string"},
-        "command": every({"type": "string"}),
-        "securityContext": CAPABILITIES,
-        "restartPolicy": {"const": "Always"},
-        "volumeMounts": MOUNTS,
-        "env": every(VARIABLE),
-    },
-    {"args": every({"type": "string"})},
-)
-VOLUME = strict(
-    {"name": {"type": "string"}},
-    {
-        "configMap": strict({"name": DNS_NAME}),
-        "emptyDir": strict({"medium": {"const": "Memory"}}),
-        "persistentVolumeClaim": strict({"claimName": {"type": "string"}}),
-        "nfs": strict({"server": {"type": "string"}, "path": {"type": "string", "pattern": "^/"}}),
-        "csi": strict({"driver": {"type": "string"}, "volumeAttributes": TEXTS}),
-        "hostPath": strict({"path": {"type": "string", "pattern": "^/"}}),
-    },
-) | {"minProperties": 2, "maxProperties": 2}
-TOLERATION = strict(
-    {"key": {"type": "string"}, "operator": {"enum": ["Exists", "Equal"]}, "effect": {"const": "NoSchedule"}},
-    {"value": {"type": "string"}},
-)
-POD = strict(
-    {
-        "restartPolicy": {"const": "Never"},
-        "terminationGracePeriodSeconds": COUNT,
-        "nodeSelector": {"type": "object", "additionalProperties": LABEL},
-        "tolerations": every(TOLERATION),
-        "containers": every(CONTAINER),
-        "volumes": every(VOLUME),
-        "securityContext": strict({"fsGroup": COUNT}),
-    },
-    {
-        "serviceAccountName": {"type": "string"},
-        "initContainers": every(SIDECAR),
-        "hostNetwork": {"const": True},
-        "dnsPolicy": {"const": "ClusterFirstWithHostNet"},
-    },
-)
-EXIT_CODES = strict(
-    {"containerName": {"const": "train"}, "operator": {"enum": ["In", "NotIn"]}, "values": every({"type": "integer"})}
-)
-JOB = strict(
-    {
-        "parallelism": COUNT,
-        "completions": COUNT,
-        "completionMode": {"const": "Indexed"},
-        "backoffLimit": {"const": 0},
-        "podFailurePolicy": strict(
-            {"rules": every(strict({"action": {"const": "FailJob"}, "onExitCodes": EXIT_CODES}))}
-        ),
-        "template": strict({"metadata": strict({"labels": TEXTS, "annotations": TEXTS}), "spec": POD}),
-    }
-)
-RULE = strict(
-    {
-        "name": {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-        "action": {"enum": ["FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"]},
-        "onJobFailureReasons": every({"type": "string"}),
-    }
-)
-# The fields of jobset.x-k8s.io/v1alpha2 that the template uses, and no others.
-JOBSET = strict(
-    {
-        "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"},
-        "kind": {"const": "JobSet"},
-        "metadata": METADATA,
-        "spec": strict(
-            {
-                "network": strict({"enableDNSHostnames": {"type": "boolean"}, "subdomain": DNS_NAME}),
-                "failurePolicy": strict({"maxRestarts": {"type": "integer", "minimum": 0}, "rules": every(RULE)}),
-                "replicatedJobs": every(
-                    strict({"name": DNS_NAME, "replicas": COUNT, "template": strict({"spec": JOB})})
-                ),
-            }
-        ),
-    }
-)
-
-
+JOBSET = schema(yaml.safe_load((CHECKOUT / "tests" / "support" / "jobset.yaml").read_text()))
 NETWORKING = "networking.gke.io/"
 
 
