@@ -110,7 +110,7 @@ def real_data() -> Path:
     return require_real_data()
 
 
-@pytest.fixture(scope="session", params=[1, 2, pytest.param(4, marks=pytest.mark.thorough), 8])
+@pytest.fixture(scope="session", params=[1, 2, 4, 8])
 def device_count(request) -> int:
     """How many of the virtual devices a test uses."""
     return request.param

@@ -40,7 +40,7 @@ def test_token_ids_are_taken_as_well_as_strings():
     np.testing.assert_array_equal(encoder.encode_text(encoder.tokenizer.encode(texts)), encoder.encode_text(texts))
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.thorough), 8])
+@pytest.mark.parametrize("devices", [2, 4, 8])
 def test_vectors_have_the_same_bits_on_any_number_of_devices(devices):
     """And features that are projected afterwards are the embeddings."""
     one, many = tiny_encoder(), tiny_encoder(devices=devices)

@@ -107,9 +107,9 @@ LOSSES = {
 # The scope `local` sends nothing between devices: one strategy.
 ROADS = [(name, "all_gather") for name in LOSSES]
 ROADS += [(name, "ring") for name in LOSSES if not name.endswith("local")]
-# Every loss on one device, on eight and, thorough, on four; on two devices the first alone.
-CASES = [(count, *road) for count in (1, 8) for road in ROADS]
-CASES += [(2, *road) for road in ROADS if road[0] == "softmax"]
+# Every loss on one, two and eight devices and, thorough, on four; in a ring of two the first alone.
+OF_TWO = [("softmax", "ring"), *(road for road in ROADS if "all_gather" in road)]
+CASES = [(count, *road) for count in (1, 8) for road in ROADS] + [(2, *road) for road in OF_TWO]
 CASES += [pytest.param(4, *road, marks=pytest.mark.thorough) for road in ROADS]
 
 
@@ -140,7 +140,7 @@ def computed(device_count, strategy):
         more = {"similarities": similarities} if "similarities" in inspect.signature(term).parameters else {}
         return jax.value_and_grad(lambda embeddings: term(**embeddings, **masks, **settings, **more))(embeddings)
 
-    names = [name for name, road in ROADS if road == strategy and (device_count != 2 or name == "softmax")]
+    names = [name for name, road in (OF_TWO if device_count == 2 else ROADS) if road == strategy]
     return jax.jit(lambda arrays: {name: one(name, arrays) for name in names})(EMBEDDINGS | MASKS)
 
 

@@ -14,7 +14,7 @@ RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 REPRESENTATIVE = ["gaussian_noise", "elastic_transform", "spatter"]
 # Another batch size on another number of devices, beside 64 on one. More of them for elastic_transform, whose
 # many products and sums are the first to be rounded otherwise where the compiler makes another program of another size.
-EACH_ONCE, MORE = [(7, 8)], [(1, 2), (1, 1), (7, 1), (2, 2), (64, 2), (64, 8)]
+EACH_ONCE, MORE = [(7, 8)], [(1, 2), (1, 1), (7, 1), (7, 4), (2, 2), (64, 2), (64, 8)]
 
 
 def images(count: int, side: int = 40) -> np.ndarray:

@@ -52,6 +52,15 @@ def run_command_together(words: Iterable[object], processes: int, timeout: int =
     return said
 
 
+def exit_code_of(program: str) -> int:
+    """Runs a program in a process with the devices and programs of this one; returns how it ended."""
+    program = f"import jax\njax.config.update('jax_disable_most_optimizations', False)\n{program}"
+    process = _interpreters().Process(target=_run, args=(program, dict(os.environ), Path(os.devnull)))
+    process.start()
+    process.join(300)
+    return process.exitcode
+
+
 def _run_all(program: str, processes: int, timeout: int, frozen: int | None = None) -> list[tuple[int, str]]:
     with socket.socket() as listening:
         listening.bind(("localhost", 0))

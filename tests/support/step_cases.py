@@ -73,7 +73,8 @@ CASES = {
             "steps": 5, "train.vision": "none", "train.text": "none", "data.cached_features": True,
             "losses.sc.weight": 1.0, "losses.vc.weight": 1.0, "optimizer.learning_rate": 1e-2,
             "optimizer.warmup_fraction": 0.2, "optimizer.final_lr_fraction": 0.1,
-        }
+        },
+        devices=2,
     ),
     "every loss and optimizer key": _case(
         {
@@ -86,7 +87,8 @@ CASES = {
             "optimizer.learning_rate": 3e-2, "optimizer.warmup_fraction": 0.3, "optimizer.final_lr_fraction": 0.3,
             "optimizer.b1": 0.7, "optimizer.b2": 0.8, "optimizer.weight_decay": 0.4,
             "optimizer.grad_clip_norm": 0.5, "optimizer.layer_decay": 0.5, "optimizer.tower_lr_scale": 0.4,
-        }
+        },
+        devices=4,
     ),
     "parts and rematerialised blocks": _case(
         {

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import shlex
+import signal
 import statistics
 import xml.etree.ElementTree
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from PIL import Image
 from scipy.optimize import curve_fit
 
-from rococo_jax import storage
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
@@ -29,9 +29,8 @@ from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
-from tests.support.kills import Killed, watched
 from tests.support.paths import CHECKOUT
-from tests.support.processes import run_command_together, run_lines
+from tests.support.processes import exit_code_of, run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 
 IMAGES = 24
@@ -87,18 +86,25 @@ def journal(workdir: Path) -> list[tuple[str, str]]:
     return [(line["point"], line["event"]) for line in lines]
 
 
+KILLED = """
+import os
+import signal
+from pathlib import Path
+from rococo_jax.cli.main import main
+from tests.support.kills import watched
+journal = Path("{workdir}") / "journal.jsonl"
+def kill(operation):
+    if journal.exists() and len(journal.read_text().splitlines()) >= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+watched(journal.parent, kill, lambda: main({words!r}))
+"""
+
+
 @pytest.fixture(scope="module")
 def swept(data, tmp_path_factory) -> Path:
-    """A sweep of two batch sizes and two seeds that was killed after its first run, and then asked for again."""
+    """A sweep of two batch sizes and two seeds, killed by SIGKILL after its first run and then asked for again."""
     workdir = tmp_path_factory.mktemp("swept") / "out"
-
-    def kill(operation: int) -> None:
-        if len(journal(workdir)) >= 2:
-            raise Killed
-
-    with pytest.raises(Killed):
-        watched(workdir, kill, lambda: main(command_of(data, workdir)))
-    storage._held.clear()  # as they are in the next process
+    assert exit_code_of(KILLED.format(workdir=workdir, words=command_of(data, workdir))) == -signal.SIGKILL
     assert len(journal(workdir)) == 2
     assert not (workdir / "sweep.csv").exists()
     assert main(command_of(data, workdir)) == 0

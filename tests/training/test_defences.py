@@ -42,26 +42,35 @@ def config(folder):
     return tiny_config(folder, steps=3, batch_size=8, **FEATURES_ALONE)
 
 
-def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, config, tmp_path):
+WEIGHTS = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0, "focal": 0.7}
+WEIGHTS |= {"hard_positives": 0.5, "distillation": 4.0, "mixed_blind": 0.2, "mixed_grounding": 0.6}
+
+
+@pytest.fixture(scope="module")
+def every_term(folder, config, tmp_path_factory):
+    """The log and the model of a run with every term."""
+    tmp_path = tmp_path_factory.mktemp("every_term")
     out = tmp_path / "balanced.json"
     captions = ["--captions", str(folder / "captions.json"), "--variant", "rand_voca", "--out", str(out)]
     assert main(["alter-captions", "--balance", *captions]) == 0
-    weights = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0, "focal": 0.7}
-    weights |= {"hard_positives": 0.5, "distillation": 4.0, "mixed_blind": 0.2, "mixed_grounding": 0.6}
-    config = changed(config, **{f"losses__{name}__weight": weight for name, weight in weights.items()})
+    config = changed(config, **{f"losses__{name}__weight": weight for name, weight in WEIGHTS.items()})
     config = changed(config, losses__sc__balance=True, losses__sc__variants="rand_voca", losses__sc__count=2)
     config = changed(config, losses__hard_positives__negatives=str(out), train__heads="text")
     done = run.train(config, tmp_path / "run")
-    first, *_, last = metrics_of(tmp_path / "run")
+    return metrics_of(tmp_path / "run"), done.model
+
+
+def test_every_term_trains_on_pools_of_balanced_captions_and_rewordings(folder, every_term):
+    (first, *_, last), model = every_term
     # The starting model is its own teacher; two programs round apart.
     assert first["distillation"] < 1e-9 < last["distillation"]
     ce_clip = 0.3 * first["ce_clip_intra"] + 0.2 * first["ce_clip_rank"]
     hard = first["hard_positive"] + first["hard_negative"]
     parts = {**first, "ce_clip": ce_clip, "hard_positives": hard}
-    total = first["contrastive"] + sum(weight * parts[name] for name, weight in weights.items())
+    total = first["contrastive"] + sum(weight * parts[name] for name, weight in WEIGHTS.items())
     np.testing.assert_allclose(first["loss"], total, rtol=1e-5)
     # Of the heads the text's alone is trained, as LABCLIP does.
-    before, after = (trained_parameters(path) for path in (folder / "start", done.model))
+    before, after = (trained_parameters(path) for path in (folder / "start", model))
     moved = {path.split(".")[0] for path, array in before.items() if not np.array_equal(array, after[path])}
     assert moved == {"text_head", "logit_scale"}
 
@@ -95,17 +104,17 @@ def test_a_decay_towards_the_start_halves_the_way():
     np.testing.assert_allclose(now["w"] - updates["w"], [2.0, -2.0])
 
 
-def test_models_between_two_models(folder, config, tmp_path, capsys):
+def test_models_between_two_models(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))
-    assert main(["interpolate", start, other, "--weight", "0,0.25,1", "--out", str(tmp_path / "between")]) == 0
-    ends = [trained_parameters(path) for path in (start, other)]
-    for weight in (0, 0.25, 1):
-        found = trained_parameters(tmp_path / "between" / f"weight_{weight}")
-        for path, array in found.items():
-            np.testing.assert_array_equal(
-                array, np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
-            )
+    for second, weights in ((other, "0,0.25,1"), (str(every_term[1]), "0.5")):
+        assert main(["interpolate", start, second, "--weight", weights, "--out", str(tmp_path / weights)]) == 0
+        ends = [trained_parameters(path) for path in (start, second)]
+        for weight in map(float, weights.split(",")):
+            found = trained_parameters(tmp_path / weights / f"weight_{weight:g}")
+            for path, array in found.items():
+                wanted = np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
+                np.testing.assert_array_equal(array, wanted)
     for wrong in ("0.5,0.5", "two", "1.5"):
         arguments = ["interpolate", start, other, "--weight", wrong, "--out", str(tmp_path / "none")]
         assert main(arguments) == 2 and not (tmp_path / "none").exists()
