@@ -12,6 +12,7 @@ EXAMPLES = """\
   rococo correlate out --out correlations
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
   rococo correlate --published --out correlations
+  rococo correlate openclip_retrieval_results.csv --given "MSCOCO text retr. R@1" --out correlations
   rococo correlate runs/population/points --factors image_tower,text_tower,size,loss,scenes --out effects
 
 The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json, and
@@ -23,7 +24,8 @@ class Options:
     """Correlate metrics over many models: Spearman's, partial on clean R@1, with intervals and Holm's correction.
 
     Attributes:
-        results: results.json files, or folders that contain them
+        results: results.json files, or folders that contain them; or one CSV table of scores, a row a model, whose
+            columns --metrics and --given name
         out: the map, every pair as CSV and JSON, a page
         published: over the published checkpoints that come with the package, instead of RESULTS
         metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,

@@ -121,17 +121,17 @@ def correlate_runs(
     figures = np.array(rows, np.float64)
     if by_make:
         figures = np.stack([figures[:, [make == label for make in makes]].mean(axis=1) for label in labels], axis=1)
-    return _study(labels, kept, figures, held, left_out)
+    return study_of_figures(labels, kept, figures, held, left_out)
 
 
 def correlate_published() -> Study:
     """Correlations over the published checkpoints, with R@1 of COCO held constant."""
     columns, figures = _published_columns()
     places = [MEASURED[column] for column in columns]
-    return _study(published_field().names, places, figures, MEASURED[RECOGNITION], beside=False)
+    return study_of_figures(published_field().names, places, figures, MEASURED[RECOGNITION], beside=False)
 
 
-def _study(
+def study_of_figures(
     models: Sequence[str],
     places: Sequence[Place],
     values: Float[np.ndarray, "metrics models"],
@@ -139,7 +139,7 @@ def _study(
     left_out: Sequence[str] = (),
     beside: bool = True,
 ) -> Study:
-    """`beside`: whether the published correlations stand beside these."""
+    """Correlations of figures, `held` held constant; `beside`: with the published correlations beside these."""
     plain = correlate(values)
     partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
     pairs = _pairs(places, plain, partial, beside)
@@ -210,8 +210,10 @@ def _published(one: Place, other: Place) -> tuple[tuple[float, ...] | None, tupl
 
 
 def place_label(place: Place) -> str:
-    """A metric as tables name it: "Image to text, danger: FR@1"."""
+    """A metric as tables name it: "Image to text, danger: FR@1"; the column of a table of scores as it is there."""
     task, variant, name = place
+    if not name:
+        return task
     shown = variant_label(variant)
     return f"{task_label(task)}, {shown[:1].lower()}{shown[1:]}: {metric_of(name).label}"
 

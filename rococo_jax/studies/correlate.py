@@ -11,6 +11,7 @@ from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
     SIDES,
+    Place,
     Study,
     correlate_published,
     correlate_runs,
@@ -20,6 +21,7 @@ from rococo_jax.report.correlations import (
 )
 from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
+from rococo_jax.studies.score_table import correlate_table
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -37,8 +39,8 @@ def write_correlations(
     With factors also effects.csv and effects.svg.
 
     Args:
-        sources: results; none for the published checkpoints that come with the package.
-        names, given: as `correlate_runs` has them.
+        sources: results, or one CSV table of scores; none for the published checkpoints that come with the package.
+        names, given: as `correlate_runs` has them, or columns of the table.
         factors: the names of what the parts of a model's name between "+" say, up to its first "-"; what follows
             tells seeds of one make apart.
 
@@ -46,7 +48,7 @@ def write_correlations(
         InputError: results that differ in anything but the model, fewer than five, a name that has not a part for each
             factor, or what `correlate_runs` and `main_effects` refuse.
     """
-    study = _study_of_results(sources, names, given, bool(factors)) if sources else correlate_published()
+    study = _study_of(sources, names, given, bool(factors))
     title = f"Correlations over {len(study.models)} {'makes' if factors else 'models'}"
     parts = [Part("", correlations_blocks(study), style="group")]
     if factors:
@@ -65,7 +67,13 @@ def write_correlations(
     return study
 
 
-def _study_of_results(sources: Sequence[str], names: Sequence[str] | None, given: str | None, by_make: bool) -> Study:
+def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None, by_make: bool) -> Study:
+    if not sources:
+        return correlate_published()
+    if sources[0].endswith(".csv"):
+        if len(sources) > 1 or by_make:
+            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone, without --factors")
+        return correlate_table(Path(sources[0]), names, given)
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
@@ -79,14 +87,14 @@ def as_json(study: Study) -> dict:
     return {
         "format": FORMAT,
         "models": study.models,
-        "metrics": ["/".join(place) for place in study.places],
-        "given": "/".join(study.given) if study.given else None,
+        "metrics": [_name(place) for place in study.places],
+        "given": _name(study.given) if study.given else None,
         "left_out": study.left_out,
         "published": {"checkpoints": len(published_field().names), "source": published_field().source},
         "pairs": [
             {
-                "x": "/".join(pair.x),
-                "y": "/".join(pair.y),
+                "x": _name(pair.x),
+                "y": _name(pair.y),
                 **{
                     name: dict(zip(SIDES, side, strict=False)) if side else None
                     for name, side in (
@@ -100,3 +108,7 @@ def as_json(study: Study) -> dict:
             for pair in study.pairs
         ],
     }
+
+
+def _name(place: Place) -> str:
+    return "/".join(filter(None, place))

@@ -141,6 +141,48 @@ def test_published_checkpoints_correlate_as_scipy_has_it(tmp_path):
     assert drawn[0] - drawn[1] == 12
 
 
+def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys):
+    rng = np.random.default_rng(3)
+    size, one = rng.normal(size=(2, 9))
+    other = size + one
+    rows = [[f"vit-{n}", "laion", size[n], one[n], other[n], 7, "" if n else 1.5] for n in range(9)]
+    table, out = tmp_path / "scores.csv", tmp_path / "out"
+
+    def write(rows):
+        with table.open("w", newline="") as file:
+            csv.writer(file).writerows([["name", "data", "R@1", "one", "other", "same", "part"], *rows])
+
+    write(rows)
+    assert main(["correlate", str(table), "--given", "R@1", "--out", str(out)]) == 0
+    assert "9 models, 3 metrics" in capsys.readouterr().out
+    pair = next(csv.DictReader((out / "correlations.csv").open(newline="")))
+    assert (pair["x_task"], pair["y_task"]) == ("R@1", "one")
+    pair = [*csv.DictReader((out / "correlations.csv").open(newline=""))][-1]
+    assert (pair["x_task"], pair["y_task"], pair["x_metric"]) == ("one", "other", "")
+    assert float(pair["rho"]) == pytest.approx(stats.spearmanr(one, other).statistic)
+    first, second, third = (stats.rankdata(each) for each in (size, one, other))
+    left = [each - np.polyval(np.polyfit(first, each, 1), first) for each in (second, third)]
+    assert float(pair["partial_rho"]) == pytest.approx(np.corrcoef(*left)[0, 1])
+    value = json.loads((out / "correlations.json").read_text())
+    assert (value["metrics"], value["given"], value["models"][0]) == (["R@1", "one", "other"], "R@1", "vit-0 laion")
+    assert value["left_out"] == ["same: equal for all", "part: 8 of 9 models lack it"]
+    assert main(["correlate", str(table), "--metrics", "R@1,other", "--out", str(out)]) == 0
+    assert "2 metrics" in capsys.readouterr().out
+    cases = (
+        (rows, ["--metrics", "two,one"], "--metrics: column: found 'two'"),
+        (rows, ["--given", "part"], "part: 8 of 9 models lack it"),
+        (rows, ["--factors", "size"], "one table of scores alone"),
+        (rows[:4], [], "models: found 4; wanted 5 or more"),
+        ([*rows, rows[2]], [], "'vit-2 laion' twice"),
+        ([*rows, rows[2][:-1]], [], "row 11, cells: found 6; wanted 7"),
+    )
+    for held, words, said in cases:
+        write(held)
+        assert main(["correlate", str(table), *words, "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
 def test_published_and_results_are_not_both_asked_for(population, tmp_path, capsys):
     assert main(["correlate", str(population), "--published", "--out", str(tmp_path)]) == 2
     assert main(["correlate", "--out", str(tmp_path)]) == 2
