@@ -103,11 +103,14 @@ def test_workers_end_when_training_is_killed(world):
     command = [sys.executable, "-m", "rococo_jax", *map(str, world.train("data.workers=2", "steps=100000"))]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=world.root, start_new_session=True)
     limit = time.monotonic() + 120
-    while not (world / "workdir/metrics.jsonl").is_file() and time.monotonic() < limit:
-        time.sleep(0.2)
-    assert len(_members(process.pid)) > 2
-    process.kill()
-    process.wait()
+    try:
+        while not (world / "workdir/metrics.jsonl").is_file() and time.monotonic() < limit:
+            time.sleep(0.2)
+        assert len(_members(process.pid)) > 2
+    finally:
+        process.kill()
+        process.wait()
+    limit = time.monotonic() + 120
     while (left := _members(process.pid)) and time.monotonic() < limit:
         time.sleep(0.2)
     assert not left
