@@ -86,6 +86,12 @@ def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
 def test_orders_by_shard_refuse_what_the_others_refuse():
     with pytest.raises(InputError, match="batch_size: found 11; wanted 1 to 10"):
         ShardOrder((4, 6), 11, 0)
+    with pytest.raises(InputError, match="batch_size: found 11; wanted 1 to 10"):
+        MixtureOrder((4, 6), HALVES, 11, 0)
+    assert MixtureOrder((4, 6), HALVES, 10, 0).images == 10
+    assert SampleOrder(2**31 - 1, 8, 0).images == 2**31 - 1
+    with pytest.raises(InputError, match="images: found 2147483648; wanted at most 2147483647"):
+        SampleOrder(2**31, 8, 0)
 
 
 @pytest.mark.parametrize("by_shard", [False, True])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import itertools
 import json
 import pickle
 import types
@@ -19,6 +20,7 @@ from rococo_jax.data.augmentation import Augmentation, random_box
 from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.slots import Buffers, OpenedSlots, Slots
+from rococo_jax.data.training_samples import DrawSample
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
@@ -487,6 +489,13 @@ def test_broken_images_are_replaced_and_counted(broken):
         assert len(set(batch["image_id"].tolist())) == 8
         assert not {4, 9, 17} & set(batch["image_id"].tolist())
         np.testing.assert_array_equal(batch["pixels"][:, 0, 0, 0], 2 * batch["image_id"] + 1)
+
+
+def test_any_image_of_its_place_is_the_first_substitute():
+    order = SampleOrder(300, 3, 0)
+    candidates = (DrawSample._candidates(types.SimpleNamespace(order=order), 3 * step) for step in range(300))
+    firsts = [list(itertools.islice(each, 2))[1] for each in candidates]
+    assert {each % 3 for each in firsts} == {0} and len(set(firsts)) > 80  # of 100
 
 
 def test_replacements_are_the_same_on_all_processes_and_after_a_resume(broken):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
@@ -15,7 +16,15 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import runner
-from rococo_jax.evaluation.estimate import Work, cost_of, estimate_lines, spec_before_loading, work_of
+from rococo_jax.evaluation.estimate import (
+    Work,
+    cost_of,
+    duration,
+    estimate_lines,
+    measured_image_seconds,
+    spec_before_loading,
+    work_of,
+)
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.model_series import evaluate_all
@@ -171,6 +180,13 @@ def test_the_estimate_is_operations_over_the_rate_and_images_by_the_time_of_one(
     assert "for 2 model(s)" in two[0] and f"{2 * cost.bytes / 1e6:.1f} MB" in two[0] and "1 of unknown size" in two[0]
     assert spec_before_loading("no/such") is None
     assert estimate_lines([None], 1, work, 1e9, 0.01)[1] == "estimate: none for 1 model(s) of unknown size"
+
+
+def test_images_to_measure_are_spread_over_all_and_a_second_is_no_less(monkeypatch):
+    opened = []
+    monkeypatch.setattr("rococo_jax.data.images.open_image", lambda path: opened.append(path) or Image.new("L", (1, 1)))
+    assert measured_image_seconds([Path(str(place)) for place in range(80)]) > 0 == measured_image_seconds([])
+    assert [int(path.name) for path in opened] == list(range(0, 80, 10)) and duration(1.0) == "1 s"
 
 
 def test_the_work_counts_altered_images_and_equal_captions_once():

@@ -11,7 +11,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.examples import Example, Side
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.blocks import Cell, HeatMap, asset, render_block
+from rococo_jax.report.blocks import Cell, HeatMap, asset, jpeg_size, render_block
 from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import (
     corruption_of,
@@ -27,6 +27,12 @@ from tests.support.tiny import random_captions, tiny_encoder
 
 BASE = 40.0
 JPEG = bytes.fromhex("ffd8ffc0000b080010001001011100ffd9")  # 16 x 16, frame header alone
+
+
+def test_the_size_of_a_picture_is_that_of_any_frame_header():
+    for marker in range(0xC0, 0xD0):  # of which three are no frames
+        expected = (0, 0) if marker in (0xC4, 0xC8, 0xCC) else (16, 16)
+        assert jpeg_size(JPEG[:3] + bytes([marker]) + JPEG[4:]) == expected
 
 
 def metrics_of(r1: float, **more) -> dict:

@@ -91,6 +91,9 @@ def test_examples_are_won_by_most_others_too_or_by_none(runs):
     assert blind.query.note == "100 % of 3 other images prefer the original too; by how much, this one ranks 2.5 of 4"
     assert (looking.role, looking.query.image, looking.wrong.text) == ("won_looking", "b", "2")
     assert looking.query.note.startswith("0 % of 3 other images") and looking.query.note.endswith("ranks 1 of 4")
+    # Half of the others is not most of them.
+    half = dataclasses.replace(statistics, preferring=statistics.wrong)
+    assert [each.role for each in pairs.won(("image_to_text", "danger", None), half, benchmark)] == ["won_looking"]
 
 
 def test_cards_say_how_a_pair_was_won():

@@ -184,6 +184,9 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
     assert found["memory_bytes_per_device"] == 4
     share, words = meter.goodput()
     assert share == found["goodput"] == 1.0 and words.endswith(" s in steps")
+    meter.count(0.0, StepFlops(2.0, 3.0))  # nothing is left of the reading before
+    again = meter.read()
+    assert again["hfu"] == pytest.approx(1.5 * again["mfu"])
     told = throughput.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
     assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 
