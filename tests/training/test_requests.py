@@ -85,6 +85,17 @@ def test_all_processes_act_after_the_same_step_and_soon(seed, monkeypatch):
     assert acts[0][0][0] in (5, 6, 7) and 40 <= acts[0][-1][0] <= 46
 
 
+def test_an_agreed_request_that_no_step_takes_does_not_delay_the_end(monkeypatch):
+    service = Service()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(requests, "coordination", lambda: SimpleNamespace(client=service, number=0, count=1))
+    with Requests(0) as asked:
+        service.key_value_set(f"{asked.prefix}/0/asked", SAVE)
+        with asked.changed:
+            assert asked.changed.wait_for(lambda: asked.agreed, 20) == (SAVE, 1)
+    assert not asked.thread.is_alive()
+
+
 def test_a_process_alone_acts_at_once_and_no_save_takes_back_a_stop():
     with Requests(0) as asked:
         assert asked.due(1) is None

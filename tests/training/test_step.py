@@ -188,9 +188,10 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     )
     spec = dataclasses.replace(tiny_spec(), vision=vision)
     mesh, kept, empty = mesh_of(1), {}, TrainState(jnp.int32(0), {}, {}, {})
-    for remat in ("none", "dots", "full"):
-        config = make_config(dtype="bfloat16", remat=remat, **PAIRS_ALONE)
-        kept[remat] = Estimate(config, spec, tiny_encoder().preprocessing, TOKENS, empty, {}, mesh).of_pair
+    for remat, dropout in (("none", 0.0), ("dots", 0.0), ("full", 0.0), ("full", 0.5)):
+        config = make_config(dtype="bfloat16", remat=remat, patch_dropout=dropout, **PAIRS_ALONE)
+        name = "half of the patches" if dropout else remat
+        kept[name] = Estimate(config, spec, tiny_encoder().preprocessing, TOKENS, empty, {}, mesh).of_pair
     # Residuals of a block in bfloat16: its input alone, and its products with parameters (3 + 1 + 4 widths).
     block = 2 * tokens * width * layers
     rest = kept["full"] - block
@@ -198,6 +199,7 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     assert kept["dots"] - rest == pytest.approx(9 * block, rel=0.02)  # 33 MB
     # 157 MB by the backward passes that JAX derives of norms and activations.
     assert 80e6 < kept["none"] < 95e6
+    assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.6 * block  # of the blocks, and some of the rest
 
 
 def test_an_update_that_is_not_finite_is_left_out_whole():
