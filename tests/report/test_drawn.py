@@ -1,0 +1,14 @@
+"""Charts and tables of a report and of a sweep's page are those that were looked at, as make_page.py keeps them."""
+
+import json
+
+from tests.support.golden.make_page import GOLDEN, digests, pages_of
+
+
+def test_charts_and_tables_are_those_that_were_looked_at(tmp_path):
+    wanted, found = json.loads(GOLDEN.read_text()), digests(pages_of(tmp_path))
+    assert list(found) == list(wanted)
+    # Another matplotlib may place the words of a chart otherwise.
+    kinds = (": table:", ": svg:") if found["matplotlib"] == wanted["matplotlib"] else (": table:",)
+    changed = [name for name, digest in found.items() if wanted[name] != digest and any(k in name for k in kinds)]
+    assert not changed, "look at these; if they are right, run tests/support/golden/make_page.py"
