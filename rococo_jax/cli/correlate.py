@@ -64,7 +64,8 @@ def run(options: Options) -> None:
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
     clear_held = sum(pair.partial[4] < 0.05 for pair in partials)
-    partial = f"; {clear_held} of {len(partials)} with {'/'.join(study.given)} held constant" if partials else ""
+    held = "/".join(filter(None, study.given or ()))
+    partial = f"; {clear_held} of {len(partials)} with {held} held constant" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} {kind}, {len(study.places)} metrics; after Holm's "
         f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"

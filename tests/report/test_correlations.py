@@ -154,7 +154,8 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys):
 
     write(rows)
     assert main(["correlate", str(table), "--given", "R@1", "--out", str(out)]) == 0
-    assert "9 models, 3 metrics" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "9 models, 3 metrics" in said and "with R@1 held constant" in said
     pair = next(csv.DictReader((out / "correlations.csv").open(newline="")))
     assert (pair["x_task"], pair["y_task"]) == ("R@1", "one")
     pair = [*csv.DictReader((out / "correlations.csv").open(newline=""))][-1]
