@@ -58,7 +58,8 @@ def main_effects(
     if len(levels) <= parameters:
         raise InputError("factors", "makes", len(levels), f"more than the {parameters} parameters of the line")
     solution, freedom = np.linalg.pinv(whole), len(levels) - parameters
-    fitted, covariance, residual = solution @ values.T, solution @ solution.T, _residual(whole, values)
+    fitted, covariance = solution @ values.T, solution @ solution.T
+    residual = _residual(whole, fitted, values)
     reach = stdtrit(freedom, 0.975) * np.sqrt(residual / freedom)
     effects, start = [], columns[0].shape[1]
     for factor, known in enumerate(names):
@@ -69,7 +70,8 @@ def main_effects(
         effect = (centre @ fitted[part]).T
         half = reach[:, None] * np.sqrt(np.diagonal(centre @ covariance[part, part] @ centre))
         without = np.concatenate([each for place, each in enumerate(columns) if place != factor + 1], axis=1)
-        extra = (_residual(without, values) - residual) / (len(known) - 1)
+        less = np.linalg.pinv(without) @ values.T
+        extra = (_residual(without, less, values) - residual) / (len(known) - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             p = fdtrc(len(known) - 1, freedom, extra / (residual / freedom))
         counts = tuple(int(each) for each in columns[factor + 1].sum(axis=0))
@@ -77,8 +79,5 @@ def main_effects(
     return effects
 
 
-def _residual(
-    design: Float[np.ndarray, "makes columns"], values: Float[np.ndarray, "metrics makes"]
-) -> Float[np.ndarray, " metrics"]:
-    left = values.T - design @ (np.linalg.pinv(design) @ values.T)
-    return (left**2).sum(axis=0)
+def _residual(design: np.ndarray, fitted: np.ndarray, values: np.ndarray) -> Float[np.ndarray, " metrics"]:
+    return ((values.T - design @ fitted) ** 2).sum(axis=0)

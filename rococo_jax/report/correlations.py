@@ -209,6 +209,11 @@ def _published(one: Place, other: Place) -> tuple[tuple[float, ...] | None, tupl
     return found[0], None if np.isnan(found[1]).any() else found[1]
 
 
+def place_path(place: Place) -> str:
+    """A metric as results and options name it: "image_to_text/danger/fr1"; a column by its name alone."""
+    return "/".join(filter(None, place))
+
+
 def place_label(place: Place) -> str:
     """A metric as tables name it: "Image to text, danger: FR@1"; the column of a table of scores as it is there."""
     task, variant, name = place

@@ -11,13 +11,13 @@ from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
     SIDES,
-    Place,
     Study,
     correlate_published,
     correlate_runs,
     correlations_blocks,
     csv_row,
     map_of,
+    place_path,
 )
 from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
@@ -87,14 +87,14 @@ def as_json(study: Study) -> dict:
     return {
         "format": FORMAT,
         "models": study.models,
-        "metrics": [_name(place) for place in study.places],
-        "given": _name(study.given) if study.given else None,
+        "metrics": [place_path(place) for place in study.places],
+        "given": place_path(study.given) if study.given else None,
         "left_out": study.left_out,
         "published": {"checkpoints": len(published_field().names), "source": published_field().source},
         "pairs": [
             {
-                "x": _name(pair.x),
-                "y": _name(pair.y),
+                "x": place_path(pair.x),
+                "y": place_path(pair.y),
                 **{
                     name: dict(zip(SIDES, side, strict=False)) if side else None
                     for name, side in (
@@ -108,7 +108,3 @@ def as_json(study: Study) -> dict:
             for pair in study.pairs
         ],
     }
-
-
-def _name(place: Place) -> str:
-    return "/".join(filter(None, place))
