@@ -8,6 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from rococo_jax.errors import InputError
+from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.effects import Effects, main_effects
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table
@@ -126,7 +127,8 @@ def _mark(chart, axes, effects: FactorEffects, place: tuple[int, int, int], y: f
         colour = colour_of("own" if corrected < 0.05 else "other")
         shift = 0.2 * (2 * side - 1) if None not in sides else 0
         name = f"{effects.factors[place[0]]} {effects.plain[place[0]].levels[place[1]]}"
-        told = f"{name}{', held constant' * side}: {effect:+.1f} ({low:+.1f} to {high:+.1f}), p {corrected:.3f}"
+        shown = [_signed(each, effects.places[place[2]]) for each in (effect, low, high)]
+        told = f"{name}{', held constant' * side}: {shown[0]} ({shown[1]} to {shown[2]}), p {corrected:.3f}"
         axes.plot([low, high], [y + shift] * 2, color=colour, lw=1.6)
         axes.plot(effect, y + shift, "o", ms=5, mec=colour, mfc=colour if side else colour_of("paper"),
                   gid=chart.title(told))  # fmt: skip
@@ -150,17 +152,22 @@ def effects_part(effects: FactorEffects) -> Part:
         cells = [Cell(place_label(effects.places[metric])), Cell(effects.factors[factor], words=True),
                  Cell(of.levels[level], words=True), Cell(str(of.makes[level]), value=of.makes[level])]  # fmt: skip
         for side in range(1 + bool(effects.held)):
-            cells += _cells(_at(effects, side, factor, level, metric))
+            cells += _cells(_at(effects, side, factor, level, metric), effects.places[metric])
         body.append(cells)
     chart = Charts([("", effects_chart(effects))], style="wide")
     return Part("Effects of factors", [Note(note), chart, Table("Effects of factors", heads, body, sortable=True,
                 filterable=True)], 2, "group")  # fmt: skip
 
 
-def _cells(found: list[float] | None) -> list[Cell]:
+def _cells(found: list[float] | None, place: Place) -> list[Cell]:
     if found is None:
         return [Cell("–", edge=True), Cell("–")]
-    effect, low, high, raw, corrected = found
-    shown = f"{effect:+.1f}".replace("-", "−")
-    return [Cell(shown, (f"{low:+.1f} to {high:+.1f}".replace("-", "−"),), effect, edge=True),
+    *figures, raw, corrected = found
+    effect, low, high = (_signed(each, place).replace("-", "−") for each in figures)
+    return [Cell(effect, (f"{low} to {high}",), figures[0], edge=True),
             Cell(p_value(corrected), (f"raw {p_value(raw)}",), corrected)]  # fmt: skip
+
+
+def _signed(value: float, place: Place) -> str:
+    """A tenth of a point; a thousandth where the metric is a plain number."""
+    return f"{value:+.{1 if metric_of(place[2]).unit else 3}f}"

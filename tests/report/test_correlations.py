@@ -200,12 +200,14 @@ def test_factors_average_seeds_and_write_the_effects_of_levels(tmp_path, capsys)
                 for seed in range(2):
                     name = f"{tower}+{loss}+{size}-steps_300-{seed}"
                     fr1 = 50 - 10 * (loss == "sigmoid") + float(rng.normal(0, 0.1))
-                    tasks = {"image_to_text": {"clean": {"r1": float(rng.uniform(30, 70))}, "danger": {"fr1": fr1}}}
+                    altered = {"fr1": fr1, "ras": 0.004 * (loss == "sigmoid") + float(rng.normal(0, 1e-5))}
+                    tasks = {"image_to_text": {"clean": {"r1": float(rng.uniform(30, 70))}, "danger": altered}}
                     write_run(folder / name, name, tasks)
     out = tmp_path / "out"
     command = ["correlate", str(folder), "--out", str(out), "--factors"]
-    assert main([*command, "tower,loss,size"]) == 0
-    assert "12 makes, 2 metrics" in capsys.readouterr().out
+    metrics = ",".join(f"image_to_text/{each}" for each in ("clean/r1", "danger/fr1", "danger/ras"))
+    assert main([*command, "tower,loss,size", "--metrics", metrics]) == 0
+    assert "12 makes, 3 metrics" in capsys.readouterr().out
     rows = [row for row in csv.DictReader((out / "effects.csv").open(newline="")) if row["metric"] == "fr1"]
     assert len(rows) == 3 + 2 + 2
     sigmoid = next(row for row in rows if row["level"] == "sigmoid")
@@ -215,6 +217,7 @@ def test_factors_average_seeds_and_write_the_effects_of_levels(tmp_path, capsys)
     assert [row["factor"] for row in rows if float(row["p_holm"]) < 0.01] == ["loss", "loss"]
     titles = [each.text for each in ET.parse(out / "effects.svg").iter("{http://www.w3.org/2000/svg}title")]
     assert any(text.startswith("loss sigmoid, held constant: -5.0") for text in titles)
+    assert any(text.startswith("loss sigmoid: +0.002 (") for text in titles)
     assert "Effects of factors" in (out / "correlations.html").read_text()
     assert main([*command, "tower,loss"]) == 2
     assert "found 3; wanted 2 joined by '+': tower, loss" in capsys.readouterr().err
