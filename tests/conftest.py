@@ -1,7 +1,6 @@
 """The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -17,8 +16,8 @@ os.environ["XLA_FLAGS"] = (
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
 
-# Before the package, whose modules it checks as they are imported.
-from tests.support import types
+# Before the package, whose modules `types` checks as they are imported, and before JAX.
+from tests.support import memory, types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -142,8 +141,4 @@ def programs_of_a_file(request):
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
-    gc.unfreeze()
-    gc.collect()
-    # glibc keeps what was freed unless it is told.
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    memory.give_back()
