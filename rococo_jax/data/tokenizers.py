@@ -76,7 +76,7 @@ class TokenizerSpec:
             raise InputError(source, "tokenizer", found, f"the keys {sorted(names)}")
         for name, least in (("context_length", 1), ("pad_id", 0), ("eos_id", 0), ("fixed_length", 1)):
             number = value.get(name)
-            if (type(number) is not int and (name, number) != ("fixed_length", None)) or (number or least) < least:
+            if (name, number) != ("fixed_length", None) and (type(number) is not int or number < least):
                 raise InputError(source, f"tokenizer.{name}", repr(number), f"a whole number, {least} or more")
         for name in ("family", "cleaning"):
             if not isinstance(value[name], str):

@@ -307,5 +307,9 @@ def test_a_special_token_outside_the_vocabulary_is_refused(bert_folder, tmp_path
 def test_a_spec_with_missing_or_unknown_keys_is_refused():
     with pytest.raises(InputError, match=r"model\.json: tokenizer"):
         TokenizerSpec.from_json({"family": "clip"}, "model.json")
+    whole = TokenizerSpec(family="clip", cleaning="none", context_length=77, pad_id=0, eos_id=1).to_json()
+    for key, value in (("context_length", 0), ("pad_id", -1), ("eos_id", "2"), ("fixed_length", 0)):
+        with pytest.raises(InputError, match=rf"tokenizer\.{key}: found {value!r}; wanted a whole number"):
+            TokenizerSpec.from_json({**whole, key: value})
     with pytest.raises(InputError, match="cleaning: found polish"):
         TokenizerSpec("clip", "polish", 77, 0, 1)

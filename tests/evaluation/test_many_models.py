@@ -1,5 +1,6 @@
 """Many models in one `rococo evaluate`: lists and patterns, one compilation an architecture, nothing left in memory."""
 
+import dataclasses
 import gc
 import json
 from pathlib import Path
@@ -176,8 +177,10 @@ def test_the_estimate_is_operations_over_the_rate_and_images_by_the_time_of_one(
     towers = (100 * image_flops(spec) + 50 * text_flops(spec, 14)) / 0.6e9
     assert cost.seconds == pytest.approx(towers + 2 * 30_000 * 16 / 1e9 + 1.0)
     assert cost.bytes == 4 * 32 * (100 + 50) + 60 * 300
-    two = estimate_lines([cost, None], 0, work, 1e9, 0.01)
-    assert "for 2 model(s)" in two[0] and f"{2 * cost.bytes / 1e6:.1f} MB" in two[0] and "1 of unknown size" in two[0]
+    cost = dataclasses.replace(cost, seconds=40.0)
+    for costs, words in (([cost, None], "1 of unknown size"), ([cost, cost], "80 s")):
+        (line, *_) = estimate_lines(costs, 0, work, 1e9, 0.01)
+        assert "for 2 model(s)" in line and f"{2 * cost.bytes / 1e6:.1f} MB" in line and words in line
     assert spec_before_loading("no/such") is None
     assert estimate_lines([None], 1, work, 1e9, 0.01)[1] == "estimate: none for 1 model(s) of unknown size"
 
