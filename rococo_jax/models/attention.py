@@ -72,6 +72,17 @@ def _product_backward(subscripts, to_left, to_right, operands, cotangent):
 _product.defvjp(_product_forward, _product_backward)
 
 
+@jax.custom_vjp
+def _thrice(x: Array) -> tuple[Array, Array, Array]:
+    """Three times the same, for three products. XLA puts an addition into the product on its left, unless that one has
+    an addition already: hence the order of the sum of gradients.
+    """
+    return x, x, x
+
+
+_thrice.defvjp(lambda x: (_thrice(x), None), lambda _, parts: (parts[2] + (parts[1] + parts[0]),))
+
+
 def attend(
     query: Float[Array, "b q h d"],
     key: Float[Array, "b k h d"],
@@ -284,9 +295,11 @@ class SelfAttention(nnx.Module):
             qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
             query, key, value = (qkv[:, :, part] for part in range(3))
         else:
-            x = x.astype(self.qkv.dtype)  # once for all three
+            thrice = _thrice(x.astype(self.qkv.dtype))  # rounded once for all three
             query, key, value = (
-                checkpoint_name(self.qkv.columns(start, start + width)(x), "qkv").reshape(batch, tokens, self.heads, -1)
-                for start in range(0, 3 * width, width)
+                checkpoint_name(self.qkv.columns(part * width, (part + 1) * width)(x), "qkv").reshape(
+                    batch, tokens, self.heads, -1
+                )
+                for part, x in enumerate(thrice)
             )
         return [query, key, value] if self.rotary is None else [self.rotary(query), self.rotary(key), value]
