@@ -80,6 +80,7 @@ def compiled(options: argparse.Namespace):
     mesh = Mesh(np.array(topology.devices).reshape(-1, options.fsdp), AXES)
     config = scaling.config_of(options.batch, options.devices)
     config.remat, config.fsdp, config.float8 = options.remat, options.fsdp, options.float8
+    config.kernels = options.norms
     config.micro_batches, config.kept_micro_batches = options.micro_batches, options.kept
     if options.plain:
         config.losses.sc.weight = config.losses.vc.weight = 0.0
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--kept", type=int, default=8, help="of the micro-batches")
     parser.add_argument("--float8", action="store_true", help="products of blocks in float8")
+    parser.add_argument("--norms", default="xla", choices=("xla", "fused"), help="who makes the kernels of norms")
     parser.add_argument("--triton", action="store_true", help="XLA's own kernels of products")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N that take longest")
     parser.add_argument("--save", type=Path, help="file for the program")
@@ -125,7 +127,7 @@ def main() -> None:
     flops = step_flops(config, scaling.spec_of(options.model), scaling.TOKENS).model / options.devices
     asked = {name: getattr(options, name) for name in ("model", "batch", "devices", "fsdp", "plain", "attention",
                                                        "remat", "micro_batches", "kept", "float8",
-                                                       "triton")}  # fmt: skip
+                                                       "norms", "triton")}  # fmt: skip
     print(json.dumps(asked | {
         "seconds": {kind: round(value, 4) for kind, value in taken.items()},
         "gigabytes_moved": {kind: round(value / 1e9, 2) for kind, value in moved.items()},

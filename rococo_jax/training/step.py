@@ -22,8 +22,10 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field, active_fields, active_terms
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.models.attention import GPUS, use_fused_attention
+from rococo_jax.models.attention import GPUS, is_ampere_or_later, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
+from rococo_jax.models.fused_norm import FusedNorm
+from rococo_jax.models.transformer import use_fused_norms
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
@@ -62,6 +64,8 @@ def make_step(
     check_batch(config, mesh.size)
     if config.float8:
         check_device(mesh.devices.flat[0])
+    if config.kernels == "fused":
+        check_kernels(mesh.devices.flat[0])
     kept_patches(config, spec)  # refuses towers that read whole images
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
@@ -129,6 +133,9 @@ def make_embed(
         stop_at_frozen(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
+        if config.kernels == "fused" and not use_fused_norms(model, FusedNorm(mesh)):
+            wanted = "'xla', or a tower whose blocks norm before attention and MLP"
+            raise InputError("config", "config.kernels", "'fused'", wanted)
         use_float8(model, histories)
         for stack in model.stacks.values():
             stack.rematerialise = config.remat
@@ -152,6 +159,13 @@ def check_batch(config: ConfigDict, devices: int) -> None:
         raise InputError("config", "micro_batches", config.micro_batches, "1 with a loss that reads the starting model")
     for each in active_inputs(config.losses):
         each.check_devices(config, devices)
+
+
+def check_kernels(device: jax.Device) -> None:
+    """Raises InputError where kernels of Triton in bfloat16 do not run."""
+    if not is_ampere_or_later(device):
+        wanted = "'xla', or one of NVIDIA's GPUs from the A100 on"
+        raise InputError("config", "config.kernels", f"'fused' on {device.device_kind}", wanted)
 
 
 def reads_teacher(losses: ConfigDict) -> bool:
