@@ -47,9 +47,6 @@ def get_sweep():
                 f"kinds-no-sc: {KINDS} {TERMS.format(1, 2)}",
                 f"kinds-strong: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)}",
                 f"kinds-more: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)} losses.sc.count=6",
-                # The same caption, another image.
-                f"nearest: {KINDS} {RECIPE} losses.vc.methods=nearest losses.vc.weight=1"
-                " losses.mixed_grounding.weight=1 losses.mixed_blind.weight=2",
                 f"vc: {VC}",
                 f"vc-grounded: {VC} {MIXED.format(3.5, 7)}",
                 f"vc-unbiased: {VC} {MIXED.format(3.5, 50)}",

@@ -150,8 +150,7 @@ register(
         _more,
         keys={
             **_COMMON,
-            # "nearest" mixes nothing: the images nearest to an image stand in its place. Of cached features alone.
-            "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix", "nearest")),
+            "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
             # The fraction of the image's own content.
             "ratio": Key(0.9, FRACTION),
             # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.

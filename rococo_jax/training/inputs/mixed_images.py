@@ -2,10 +2,8 @@
 
 Every image is mixed with a partner from its group of `losses.vc.partner_group` consecutive rows of the batch: where a
 device holds whole groups nothing is sent, where it holds fewer rows its neighbours gather those of their group, and the
-result does not depend on how many devices there are. With both
-methods, or with both views (as images are trained on, and resized whole), groups take turns. The draws depend on the
-seed and the step alone. With `losses.vc.methods=nearest` nothing is mixed: the pool of an image are the other images
-whose features are nearest to its own, pictures that its captions do not fit.
+result does not depend on how many devices there are. With both methods, or with both views (as images are trained on,
+and resized whole), groups take turns. The draws depend on the seed and the step alone.
 """
 
 import hashlib
@@ -14,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Int, UInt8
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
@@ -22,13 +20,11 @@ from rococo_jax.losses.altered import MIXED
 from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
-from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import IMAGES_PER_PART, image_features
 from rococo_jax.training.inputs.loss_input import POOL_SEED, InputContext, LossInput, Pool, PoolMaterial, register_input
 
 # Config value: method of `perturb.images`.
 _METHODS = {"mixup": "mix", "cutmix": "patch"}
-NEAREST = "nearest"
 
 
 class MixedImages(LossInput):
@@ -39,11 +35,6 @@ class MixedImages(LossInput):
 
     def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
         return {MIXED.name: (1,)}
-
-    def check(self, source: object, config: ConfigDict) -> None:
-        if config.losses.vc.methods == NEAREST and "vision" not in cached_sides(config):
-            wanted = "mixup, cutmix or both without config.data.cached_features"
-            raise InputError(source, "config.losses.vc.methods", repr(NEAREST), wanted)
 
     def check_devices(self, config: ConfigDict, devices: int) -> None:
         group, rows = config.losses.vc.partner_group, config.batch_size // devices
@@ -66,10 +57,6 @@ class MixedImages(LossInput):
         Methods take turns part by part, and views after each round of methods.
         """
         vc, size = context.config.losses.vc, context.config.data.feature_pool.mixed
-        if vc.methods == NEAREST:
-            features = image_features(context.encoder, *material.views["crop"], material.cache, "images (as they are)")
-            nearest = nearest_rows(features, size)
-            return {MIXED.name: Pool(features[nearest], np.ones(nearest.shape, bool))}
         methods = [_METHODS[name] for name in vc.methods.split(",")]
         views = [material.views[name] for name in vc.views.split(",")]
         count = len(material.samples)
@@ -104,17 +91,6 @@ class MixedImages(LossInput):
 
 
 register_input(MixedImages())
-
-
-def nearest_rows(features: Float[np.ndarray, "rows f"], count: int) -> Int[np.ndarray, "rows count"]:
-    """The `count` other rows of highest cosine of each, the nearest first; a tie goes to the first row."""
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    nearest = []
-    for start in range(0, len(unit), IMAGES_PER_PART):
-        cosines = unit[start : start + IMAGES_PER_PART] @ unit.T
-        cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = -np.inf
-        nearest.append(np.argsort(-cosines, axis=1, kind="stable")[:, :count])
-    return np.concatenate(nearest)
 
 
 def with_mixed(batch: Batch, key: Array, vc: ConfigDict, mesh: Mesh | None) -> Batch:
