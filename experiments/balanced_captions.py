@@ -1,9 +1,9 @@
 """What scorers without the image get on balanced captions: n-gram models, length, and a trained classifier.
 
     python experiments/balanced_captions.py --reference coco/captions_train.json --captions coco/captions_test.json \
-        --out out/balanced [--operations replace] [--variants rand_voca] [--trained-on 1000] [--apart]
+        --out out/balanced [--variants rand_voca] [--trained-on 1000] [--apart]
 
-For each operation and variant the captions of --captions are altered and balanced against --reference. The n-gram
+For each variant the captions of --captions are altered and balanced against --reference. The n-gram
 models and the length are those of `rococo baselines`. The classifier is a logistic regression on words and word pairs,
 fitted on originals and altered captions of --trained-on images of --reference, whose images are others. With --apart
 these are left out of the reference, so that the generator is fitted to neither side. Prints a table; annotations and
@@ -19,8 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from rococo_jax.benchmarks.baselines import figure, prefers, text_baselines
-from rococo_jax.benchmarks.rococo.balanced import balance_captions
-from rococo_jax.benchmarks.rococo.generate import write_altered
+from rococo_jax.benchmarks.rococo.generate import balance_captions, write_altered
 from rococo_jax.benchmarks.text_pairs import TextPairs, read_text_pairs
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
@@ -30,7 +29,7 @@ from rococo_jax.perturb.text.ngrams import words_of
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.storage import read_json, write_json
 
-OPERATIONS, VARIANTS = ("replace", "swap"), ("same_concept", "diff_concept", "rand_voca")
+VARIANTS = ("same_concept", "diff_concept", "rand_voca")
 _CHOSEN_BY = (0.03, 0.1, 0.3, 1.0)
 
 
@@ -80,7 +79,6 @@ def main() -> None:
     parser.add_argument("--reference", required=True, help="captions that say what is usual, and train the classifier")
     parser.add_argument("--captions", required=True, help="captions of other images, which are altered")
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--operations", default=",".join(OPERATIONS))
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--trained-on", type=int, default=1000, metavar="N", help="images that train the classifier")
     parser.add_argument("--apart", action="store_true", help="leave these images out of the reference")
@@ -93,24 +91,23 @@ def main() -> None:
     reference = ReferenceCaptions(training, open_lexicon(""))
     texts = tuple(caption for image in training for caption in image.captions)
     total = sum(len(image.captions) for image in images)
-    print("| operation | variant | altered | n-gram | trigram | shorter | word n-grams | pairs |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for operation in arguments.operations.split(","):
-        for variant in arguments.variants.split(","):
-            place = arguments.out / f"{operation}-{variant}"
-            written = place.with_suffix(".figures.json")
-            if not written.is_file():
-                alterer = balanced_alterer(variant, reference, operation, arguments.seed)
-                own = pairs_of(images, alterer, place.with_suffix(".json"), arguments.seed)
-                teaching = pairs_of(taught, alterer, place.with_suffix(".training.json"), arguments.seed)
-                write_json(written, figures_of(own, teaching, texts))
-            found = read_json(written, "figures")
-            cells = [
-                f"{found[name]['preference']:.1f} ({found[name]['interval'][0]:.1f}-{found[name]['interval'][1]:.1f})"
-                for name in ("bigram", "trigram", "shorter", "word_ngrams_accuracy", "word_ngrams")
-            ]
-            altered = f"{found['bigram']['pairs']:,} of {total:,}"
-            print(f"| {operation} | {variant} | {altered} | {' | '.join(cells)} |", flush=True)
+    print("| variant | altered | n-gram | trigram | shorter | word n-grams | pairs |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for variant in arguments.variants.split(","):
+        place = arguments.out / variant
+        written = place.with_suffix(".figures.json")
+        if not written.is_file():
+            alterer = balanced_alterer(variant, reference, arguments.seed)
+            own = pairs_of(images, alterer, place.with_suffix(".json"), arguments.seed)
+            teaching = pairs_of(taught, alterer, place.with_suffix(".training.json"), arguments.seed)
+            write_json(written, figures_of(own, teaching, texts))
+        found = read_json(written, "figures")
+        cells = [
+            f"{found[name]['preference']:.1f} ({found[name]['interval'][0]:.1f}-{found[name]['interval'][1]:.1f})"
+            for name in ("bigram", "trigram", "shorter", "word_ngrams_accuracy", "word_ngrams")
+        ]
+        altered = f"{found['bigram']['pairs']:,} of {total:,}"
+        print(f"| {variant} | {altered} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
   rococo alter-captions --balance --reference captions_train.json --captions captions_test.json \\
-      --variant same_concept --operation replace --out balanced/same_concept.json
+      --variant same_concept --out balanced/same_concept.json
 """
 
 
@@ -37,7 +37,6 @@ class Options:
         any_number: let a plural take a singular's place, and vice versa
         any_article: let 'a' stand before a vowel: 'a infant'; the published captions (--style paper) do
         balance: n-gram models cannot tell altered captions; adds rewordings that stay true
-        operation: of --balance: what is done to a caption (default: replace)
         reference: of --balance: captions that say what is usual (default: --captions)
         method: how a word is ablated: removed, or masked (BERT)
         dtype: dtype of the tower
@@ -55,7 +54,6 @@ class Options:
     any_number: bool = False
     any_article: bool = False
     balance: bool = False
-    operation: Literal["replace", "swap"] | None = None
     reference: Annotated[str | None, Option("FILE")] = None
     method: Literal["remove", "mask"] = "remove"
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -66,9 +64,8 @@ def run(options: Options) -> None:
     if options.balance:
         _balance(options)
         return
-    for name in ("operation", "reference"):
-        if getattr(options, name):
-            raise InputError("arguments", f"--{name}", getattr(options, name), "--balance beside it")
+    if options.reference:
+        raise InputError("arguments", "--reference", options.reference, "--balance beside it")
     if not options.model:
         raise InputError("arguments", "MODEL", "none", "a model that chooses the words, or --balance")
 
@@ -105,9 +102,9 @@ def run(options: Options) -> None:
 
 
 def _balance(options: Options) -> None:
-    from rococo_jax.benchmarks.rococo.balanced import balance_captions
+    from rococo_jax.benchmarks.rococo.generate import balance_captions
     from rococo_jax.data.captioned_images import read_captions
-    from rococo_jax.perturb.text.balance import balanced_alterer
+    from rococo_jax.perturb.text.balance import OPERATION, balanced_alterer
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
     from rococo_jax.progress import progress
@@ -121,12 +118,11 @@ def _balance(options: Options) -> None:
     images = options.source.read()
     lexicon = open_lexicon(options.lexicon or "")
     reference = ReferenceCaptions(read_captions(options.reference) if options.reference else images, lexicon)
-    operation = options.operation or "replace"
     total = sum(len(image.captions) for image in images)
-    made_by = {"balanced": True, "operation": operation, "seed": options.seed, "reference": reference.hash()}
+    made_by = {"balanced": True, "operation": OPERATION, "seed": options.seed, "reference": reference.hash()}
     made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
     for variant in _variants(options):
-        alterer = balanced_alterer(variant, reference, operation, options.seed)
+        alterer = balanced_alterer(variant, reference, options.seed)
         with progress(f"altering ({variant})", total, "captions") as advance:
             altered = balance_captions(images, alterer, advance)
         _write(options, altered, made_by)

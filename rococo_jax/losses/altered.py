@@ -135,9 +135,8 @@ register(
             "lexicon": Key(""),
             # "a" and "an" before the altered word must fit the new one.
             "fit_article": Key(False),
-            # Captions that n-gram models cannot tell from originals, made by these operations (replace, swap).
+            # Captions that n-gram models cannot tell from originals.
             "balance": Key(False),
-            "operations": Key("replace"),
         },
         order=1,
     )

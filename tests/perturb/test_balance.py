@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
-from rococo_jax.benchmarks.rococo.balanced import SURPLUS, balance_captions
+from rococo_jax.benchmarks.rococo.generate import SURPLUS, balance_captions
 from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text import OPERATIONS
-from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
-from rococo_jax.perturb.text.balance_fit import Balance, Pools, kept_share, opposite_pairs, swap_rates
+from rococo_jax.perturb.text.balance import (
+    Balance,
+    BalancedAlterer,
+    Pools,
+    balanced_alterer,
+    kept_share,
+    opposite_pairs,
+)
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.ngrams import NgramModel, count_ngrams, words_of
 from rococo_jax.perturb.text.rewording import reword
@@ -173,23 +178,9 @@ def test_signs_are_those_of_plain_loops():
     np.testing.assert_allclose([found[ngram] for ngram in found], [weights[ngram] for ngram in found], atol=1e-6)
 
 
-def test_swaps_that_fall_are_kept_as_often_as_others_rise():
-    random = np.random.default_rng(1)
-    rises, falls = random.exponential(2, 400), -random.exponential(6, 4000)
-    ends, rates = swap_rates([*rises, *falls])
-    balance = Balance({}, ends, rates)
-    assert balance.rate(0.5) == 1 and len(ends) == 7 and len(rates) == 8
-    for low, high in zip((0, *ends), (*ends, np.inf), strict=True):
-        of_bin = [balance.rate(gain) for gain in falls if low < -gain <= high]
-        assert abs(sum(of_bin) - min(len(of_bin), ((rises > low) & (rises <= high)).sum())) < 1e-2
-    # Too few for bins: one rate.
-    assert swap_rates([1.0, -2.0, -3.0, -4.0]) == ((), (1 / 3,)) and swap_rates([]) == ((), (0.0,))
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_alteration_depends_on_its_image_alone_and_is_wrong(images, reference, operation):
-    alterer = BalancedAlterer("rand_voca", reference, operation, seed=1)
-    backwards = BalancedAlterer("rand_voca", reference, operation, seed=1)
+def test_an_alteration_depends_on_its_image_alone_and_is_wrong(images, reference):
+    alterer = BalancedAlterer("rand_voca", reference, seed=1)
+    backwards = BalancedAlterer("rand_voca", reference, seed=1)
     together = {(image, text): alterer.alter(text, image.captions) for image in images[:20] for text in image.captions}
     for image in reversed(images[:20]):
         present = {word for text in image.captions for word in words_of(text)}
@@ -199,12 +190,9 @@ def test_an_alteration_depends_on_its_image_alone_and_is_wrong(images, reference
             for each in found:
                 words, was = words_of(each.caption), words_of(text)
                 assert len(words) == len(was) and words != was
-                if operation == "swap":
-                    assert sorted(words) == sorted(was)
-                else:
-                    assert each.new not in present and each.old in present
+                assert each.new not in present and each.old in present
                 assert " a a" not in each.caption and " an b" not in each.caption
-    other = BalancedAlterer("rand_voca", reference, operation, seed=2)
+    other = BalancedAlterer("rand_voca", reference, seed=2)
     assert any(other.alter(text, image.captions) != found for (image, text), found in together.items() if found)
 
 
@@ -241,7 +229,7 @@ def test_command_writes_an_annotation_with_rewordings(tmp_path, images, capsys):
     captions.write_text(json.dumps([{"image": each.image, "caption": each.captions} for each in images[:20]]))
     out = tmp_path / "same_concept.json"
     arguments = ["alter-captions", "--balance", "--captions", str(captions), "--variant", "same_concept"]
-    assert main([*arguments, "--operation", "replace", "--out", str(out)]) == 0
+    assert main([*arguments, "--out", str(out)]) == 0
     annotation, written = read_annotation(out), json.loads(out.read_text())
     assert annotation.form == "own" and written["made_by"]["operation"] == "replace"
     keys = ("originals", "altered", "positives", "changes")
@@ -257,14 +245,13 @@ def test_command_writes_an_annotation_with_rewordings(tmp_path, images, capsys):
         assert main([*arguments, *wrong, "--out", str(out)]) == 2
         assert words in capsys.readouterr().err
     assert main(["alter-captions", "--captions", str(captions), "--variant", "danger", "--out", str(out)]) == 2
-    with pytest.raises(InputError, match="operation"):
-        BalancedAlterer("rand_voca", ReferenceCaptions(images[:2], LEXICON), "remove")
+    with pytest.raises(InputError, match="variant"):
+        BalancedAlterer("danger", ReferenceCaptions(images[:2], LEXICON))
 
 
 @pytest.mark.real_data
 @pytest.mark.thorough
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_scorers_without_the_image_are_at_chance_on_coco(operation):
+def test_scorers_without_the_image_are_at_chance_on_coco():
     """An n-gram model of training captions prefers the original in 48 to 52 %; a logistic regression on word n-grams,
     fitted on altered captions of other images, tells 50 to 55 % of texts."""
     from sklearn.feature_extraction.text import CountVectorizer
@@ -272,7 +259,7 @@ def test_scorers_without_the_image_are_at_chance_on_coco(operation):
 
     coco = REAL_DATA / "coco"
     reference = ReferenceCaptions(read_captions(coco / "captions_train.json"), LEXICON)
-    alterer = balanced_alterer("rand_voca" if operation == "swap" else "same_concept", reference, operation)
+    alterer = balanced_alterer("same_concept", reference)
     test = balance_captions(read_captions(coco / "captions_test.json"), alterer)
     gains = np.array([each.gain for item in test.alterations for each in item if each])
     assert abs((gains < 0).mean(0) - 0.5).max() < 0.01

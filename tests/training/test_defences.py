@@ -117,9 +117,7 @@ def test_models_between_two_models(folder, config, every_term, tmp_path, capsys)
 
 
 def test_terms_refuse_what_does_not_fit(folder, config, tmp_path):
-    sc = {"losses__sc__weight": 1.0, "losses__sc__balance": True}
     for wrong, words in (
-        ({**sc, "losses__sc__operations": "add"}, "operations"),
         ({"losses__distillation__weight": 1.0, "micro_batches": 2}, "micro_batches"),
         ({"losses__hard_positives__weight": 1.0}, "negatives"),
     ):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text.balance import hash_key
+from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import Alteration
 from rococo_jax.perturb.text.rewording import replace_span
@@ -59,7 +59,7 @@ _Place = tuple[int, int, list[str]]
 
 @dataclass(frozen=True)
 class KindAlterer:
-    """Alters captions by one kind; stands where a `CaptionAlterer` does.
+    """Alter captions by one kind (an `Alterer`).
 
     Raises:
         InputError: an unknown kind.
@@ -76,7 +76,7 @@ class KindAlterer:
     def alter(
         self, caption: str, originals: Iterable[str], influence: Any = None, count: int = 1, draw: int = 0
     ) -> list[Alteration]:
-        """Up to `count` distinct alterations; none where the rules find no place. `influence` is not looked at.
+        """Alter one of every place before the second of any. `influence` is not read.
 
         >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
         >>> alterer = KindAlterer("order", shipped_lexicon())

@@ -16,8 +16,6 @@ seed, the caption, the other captions of its image and the influence of its word
 """
 
 import functools
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ import regex
 
 from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text import VARIANTS
+from rococo_jax.perturb.text import VARIANTS, hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
 from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, split_words
 
@@ -73,6 +71,27 @@ class Alteration:
         """The entry of an annotation's `changes`."""
         names = ("word_index", "old", "new", "concept", "influence")
         return {name: getattr(self, name) for name in names}
+
+
+class Alterer(Protocol):
+    """Alter captions by one rule: nouns (`CaptionAlterer`), kinds (`KindAlterer`) or balanced (`BalancedAlterer`)."""
+
+    def alter(
+        self,
+        caption: str,
+        originals: Iterable[str],
+        influence: Sequence[float] | np.ndarray | None = None,
+        count: int = 1,
+        draw: int = 0,
+    ) -> Sequence[Alteration]:
+        """Up to `count` distinct alterations of a caption; none where the rule finds nothing to alter.
+
+        Args:
+            originals: all captions of the caption's image.
+            influence: of every word of the caption, for rules that choose by it.
+            draw: another number gives other alterations (training uses a new one each epoch).
+        """
+        ...
 
 
 def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate, ...]:
@@ -131,14 +150,9 @@ class CaptionAlterer:
         count: int = 1,
         draw: int = 0,
     ) -> list[Alteration]:
-        """Up to `count` distinct alterations of a caption; none without a candidate or a replacement.
+        """Replace the selected word; once its replacements are used up, the word next in influence follows.
 
-        The first ones replace the selected word; once its replacements are used up, the word next in influence follows.
-
-        Args:
-            originals: all captions of the caption's image.
-            influence: of every word of the caption; needed unless `select` is random.
-            draw: another number gives other replacements (training uses a new one each epoch).
+        The influence is needed unless `select` is random.
         """
         words = split_words(caption)
         candidates = find_candidates(words, self.lexicon)
@@ -225,7 +239,7 @@ class AlterCaptions(grain.RandomMapTransform):
         count: altered captions a sample (K).
     """
 
-    def __init__(self, alterers: Sequence[CaptionAlterer], influence: OfCaptions | None = None, count: int = 1):
+    def __init__(self, alterers: Sequence[Alterer], influence: OfCaptions | None = None, count: int = 1):
         self.alterers, self.influence, self.count = tuple(alterers), influence, count
 
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -304,13 +318,7 @@ def _shuffled(items: Sequence, key: Sequence[Any]) -> Iterator:
     """The items in an order decided by `key` alone: a lazy Fisher-Yates shuffle."""
     moved: dict[int, int] = {}
     for place in range(len(items)):
-        other = place + _hash(key, place) % (len(items) - place)
+        other = place + hash_key([*key, place], size=16) % (len(items) - place)
         chosen = moved.get(other, other)
         moved[other] = moved.get(place, place)
         yield items[chosen]
-
-
-def _hash(key: Sequence[Any], counter: int) -> int:
-    """128 bits that depend on all of `key` and the counter."""
-    text = json.dumps([*key, counter], ensure_ascii=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")

@@ -10,14 +10,13 @@ the list is as often new as old. A hypernym is the concept of a noun where the l
 rules read words alone: they are applied where the words before and after leave one reading.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import regex
 
+from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.words import article_of, like_case, plain, replace_word, split_words
 
@@ -77,13 +76,16 @@ class Rewording:
 def reword(caption: str, lexicon: Lexicon, seed: int = 0, count: int = 1) -> list[Rewording]:
     """Up to `count` distinct rewordings, in an order that the seed and the caption decide; none where no rule applies.
 
-    >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
-    >>> sorted(each.caption for each in reword("A man riding a horse", shipped_lexicon(), count=4))
-    ['A horse being ridden by a man', 'A man riding an animal', 'A person riding a horse']
+        >>> from rococo_jax.perturb.text import hash_key
+    from rococo_jax.perturb.text.lexicon import shipped_lexicon
+        >>> sorted(each.caption for each in reword("A man riding a horse", shipped_lexicon(), count=4))
+        ['A horse being ridden by a man', 'A man riding an animal', 'A person riding a horse']
     """
     rewordings = dict.fromkeys(each for rule in RULES for each in _APPLY[rule](caption, lexicon))
     distinct = {each.caption: each for each in rewordings if each.caption != caption}
-    return sorted(distinct.values(), key=lambda each: _hash([seed, caption, each.caption]))[:count]
+    return sorted(distinct.values(), key=lambda each: hash_key([seed, caption, each.caption]).to_bytes(8, "little"))[
+        :count
+    ]
 
 
 def _synonyms(caption: str, lexicon: Lexicon) -> Iterator[Rewording]:
@@ -163,8 +165,3 @@ def _noun_follows(rest: str, lexicon: Lexicon) -> bool:
 
 def _lower(phrase: str) -> str:
     return phrase[:1].lower() + phrase[1:]
-
-
-def _hash(key: list) -> str:
-    text = json.dumps(key, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -2,7 +2,7 @@
 
 A slot is a place of a caption with the words that fit it: the nouns of a concept in one number, or one group of
 `ATTRIBUTES`. Words are drawn as often as reference captions have them, so that a word comes into captions about as
-often as it goes out of them; what is left is corrected where one of them is chosen (`balance_fit`).
+often as it goes out of them; what is left is corrected where one of them is chosen (`balance`).
 """
 
 import functools

@@ -15,14 +15,12 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import JoinedPairs, PairSource
 from rococo_jax.data.tar_pairs import TarPairs
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
-from rococo_jax.perturb.text import OPERATIONS
-from rococo_jax.perturb.text.balance import BalancedAlterer, balanced_alterer
+from rococo_jax.perturb.text.balance import balanced_alterer
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
-from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer, vocabulary_words
+from rococo_jax.perturb.text.replacement import AlterCaptions, Alterer, CaptionAlterer, vocabulary_words
 from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
@@ -65,8 +63,10 @@ class AlteredCaptions(LossInput):
     def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
         alterers, influence = make_alterers(context), influence_of_words(context)
         size = context.config.data.feature_pool.captions
+        # Balanced ones come from one set of proposals: the coin changes from one to the next.
+        one_draw = context.config.losses.sc.balance
         texts = [
-            _altered(caption, sample.captions, alterers, influence, size)
+            _altered(caption, sample.captions, alterers, influence, size, one_draw)
             for sample in material.samples
             for caption in sample.captions
         ]
@@ -80,25 +80,19 @@ class AlteredCaptions(LossInput):
 register_input(AlteredCaptions())
 
 
-def make_alterers(context: InputContext) -> list[CaptionAlterer | BalancedAlterer | KindAlterer]:
-    """One alterer for each of `losses.sc.variants`, rules of nouns or kinds, and balanced ones for each operation too.
+def make_alterers(context: InputContext) -> list[Alterer]:
+    """One alterer for each of `losses.sc.variants`: rules of nouns, kinds, or balanced ones.
 
     Raises:
-        InputError: an unknown variant or operation, or a lexicon that cannot be read.
+        InputError: an unknown variant, or a lexicon that cannot be read.
     """
     config, encoder = context.config, context.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     seed = POOL_SEED if "text" in cached_sides(config) else config.seed
     if config.losses.sc.balance:
-        operations = config.losses.sc.operations.split(",")
-        if not set(operations) <= set(OPERATIONS):
-            raise InputError(
-                "config", "losses.sc.operations", repr(config.losses.sc.operations), "replace, swap or both"
-            )
         reference = ReferenceCaptions(list(CaptionsOfSource(context.source)), lexicon)
-        kinds = [(variant, operation) for operation in operations for variant in variants]
-        return [balanced_alterer(variant, reference, operation, seed) for variant, operation in kinds]
+        return [balanced_alterer(variant, reference, seed) for variant in variants]
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
     common["fit_article"] = config.losses.sc.fit_article
     words = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
@@ -149,15 +143,15 @@ class CaptionsOfSource(Sequence[CaptionedImage]):
 def _altered(
     caption: str,
     originals: Sequence[str],
-    alterers: Sequence[CaptionAlterer | BalancedAlterer | KindAlterer],
+    alterers: Sequence[Alterer],
     influence: Influence | None,
     size: int,
+    one_draw: bool,
 ) -> list[str | None]:
-    """`size` altered captions, the alterers in turn; None where there is nothing to alter."""
+    """`size` altered captions, the alterers in turn, from one draw or each from its own; None where there are none."""
     of_words = None if influence is None else influence[caption]
     texts: list[str | None] = []
-    if isinstance(alterers[0], BalancedAlterer):
-        # Several alterations from one set of proposals: the coin changes from one to the next.
+    if one_draw:
         share = -(-size // len(alterers))
         made = [[each.caption for each in alterer.alter(caption, originals, count=share)] for alterer in alterers]
         texts = [text for turn in zip_longest(*made) for text in turn if text is not None]
