@@ -73,6 +73,7 @@ class Alteration:
         return {name: getattr(self, name) for name in names}
 
 
+@runtime_checkable
 class Alterer(Protocol):
     """Alter captions by one rule: nouns (`CaptionAlterer`), kinds (`KindAlterer`) or balanced (`BalancedAlterer`)."""
 
