@@ -18,9 +18,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from rococo_jax.benchmarks.baselines import figure, prefers, text_baselines
+from rococo_jax.benchmarks.baselines import TextPairs, figure, prefers, read_text_pairs, text_baselines
 from rococo_jax.benchmarks.rococo.generate import balance_captions, write_altered
-from rococo_jax.benchmarks.text_pairs import TextPairs, read_text_pairs
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text.balance import balanced_alterer

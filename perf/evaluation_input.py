@@ -25,7 +25,7 @@ from rococo_jax.data.images import FileImages, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.foreign import ForeignEncoder
-from rococo_jax.evaluation.embedding import embed_benchmark
+from rococo_jax.evaluation.models.model import embed_benchmark
 
 CLIP = Preprocessing(shortest_edge=224, crop_size=(224, 224))
 

@@ -36,9 +36,9 @@ from PIL import Image
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.array_record import pack_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.images import open_image
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer

@@ -19,7 +19,7 @@ _PUBLIC = {
     "evaluate": "rococo_jax.evaluation.api",
     "print_summary": "rococo_jax.evaluation.summary",
     "write_report": "rococo_jax.report",
-    "read_results": "rococo_jax.report.frames",
+    "read_results": "rococo_jax.report.exports",
     "plot_results": "rococo_jax.report.plots",
     "default_config": "rococo_jax.training.config",
     "train": "rococo_jax.training.api",

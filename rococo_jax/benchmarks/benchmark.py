@@ -1,14 +1,21 @@
-"""Benchmarks, their descriptions, and the registry.
+"""Benchmarks, their descriptions, the registry, and where their folders are.
 
 A new benchmark is one file: it builds a `Benchmark` from its published files and registers a `BenchmarkInfo`. Files of
 this package are named in `MODULES`; other packages name theirs as entry points of the group `rococo_jax.benchmarks`.
+
+A folder is looked for in the data folder and one level deeper, under its place in the layout (`sugar_crepe`), under
+names that differ in case and punctuation alone (`SugarCrepe`), and, for annotations, under the last part of its place
+(`annotations`) where the benchmark's files are in it. COCO's images may lie in any folder that has `val2014`, `val2017`
+or another of its splits in it.
 """
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +29,8 @@ from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
 
 MODULES = (
-    *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "coco_order", "crepe", "two_by_two"),
-    *("which_image", "negbench", "whatsup", "plain_choices", "plain_classes", "cue_conflict", "eccv_caption", "cxc"),
+    *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "crepe", "two_by_two"),
+    *("which_image", "negbench", "whatsup", "plain_choices", "classes", "cue_conflict", "judged_captions"),
 )
 # The benchmarks of these modules, in the order in which tables print them.
 NAMES = (
@@ -221,3 +228,57 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     decides = {**benchmark.decides, "corruptions": list(kinds), "severities": list(severities)}
     return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), decides=decides)
+
+
+_COCO, _SPLIT = "coco/images", re.compile(r"(train|val|test)20\d\d")
+
+
+def find_folder(info: BenchmarkInfo, role: str, data: Path) -> Path:
+    """The folder of a role; its place in the layout where there is none."""
+    place = info.folders[role]
+    fitting = (folder for folder in _candidates(place, role, data) if _fits(info, role, place, folder))
+    return next(fitting, data / place)
+
+
+def nearest_folder(info: BenchmarkInfo, role: str, data: Path) -> Path | None:
+    """What most resembles a folder that is not there: by name, or by a file of the benchmark's in it."""
+    folders = [folder for base in (data, *_subfolders(data)) for folder in _subfolders(base)]
+    holding = (folder for folder in folders if role == "annotations" and info.recognises(folder))
+    plain = {_plain(folder.name): folder for folder in reversed(folders)}
+    wanted = [_plain(name) for name in (info.folders[role].split("/")[0], info.name)]
+    near = (name for each in wanted for name in difflib.get_close_matches(each, plain, 1, cutoff=0.7))
+    return next(holding, None) or next((plain[name] for name in near), None)
+
+
+def _candidates(place: str, role: str, data: Path) -> Iterator[Path]:
+    yield data / place
+    for base in (data, *_subfolders(data)):
+        yield base / place
+        yield from (folder for folder in _subfolders(base) if _plain(folder.name) == _plain(place))
+        if role == "annotations":
+            yield base / place.rpartition("/")[2]
+        if place == _COCO:
+            yield from (base, base / "images")
+
+
+def _fits(info: BenchmarkInfo, role: str, place: str, folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    if role == "annotations" and role not in info.optional:
+        return info.recognises(folder)
+    in_layout = folder.parts[-len(Path(place).parts) :] == Path(place).parts
+    return in_layout or place != _COCO or any(_SPLIT.fullmatch(each.name) for each in _subfolders(folder))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("++", "pp"))
+
+
+def _subfolders(folder: Path) -> tuple[Path, ...]:
+    return _listed(folder, folder.stat().st_mtime_ns) if folder.is_dir() else ()
+
+
+@functools.lru_cache(maxsize=256)
+def _listed(folder: Path, changed: int) -> tuple[Path, ...]:
+    del changed  # a folder is listed again when something was added to it
+    return tuple(sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rococo_jax.benchmarks.classes.labelled import IMAGE_ENDINGS, Labelled, LabelledImages, class_benchmark
+from rococo_jax.benchmarks.classes import IMAGE_ENDINGS, Labelled, LabelledImages, class_benchmark
 from rococo_jax.errors import InputError
 
 # Coarse class -> the places of its classes in ImageNet.

@@ -34,8 +34,7 @@ def run(options: Options) -> None:
     """Scores every file, prints a table, and writes the figures."""
     from pathlib import Path
 
-    from rococo_jax.benchmarks.baselines import BASELINES, figure, text_baselines
-    from rococo_jax.benchmarks.text_pairs import read_text_pairs
+    from rococo_jax.benchmarks.baselines import BASELINES, figure, read_text_pairs, text_baselines
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.companions import read_training_captions
     from rococo_jax.storage import write_json

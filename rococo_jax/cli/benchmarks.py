@@ -31,8 +31,7 @@ def run(options: Options) -> None:
     """Prints one paragraph a benchmark."""
     from pathlib import Path
 
-    from rococo_jax.benchmarks.benchmark import known_benchmarks
-    from rococo_jax.benchmarks.layout import nearest_folder
+    from rococo_jax.benchmarks.benchmark import known_benchmarks, nearest_folder
     from rococo_jax.benchmarks.own import own_benchmarks
     from rococo_jax.cli.fetch import in_bytes
     from rococo_jax.errors import InputError

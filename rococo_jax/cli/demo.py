@@ -40,8 +40,7 @@ def run(options: Options) -> None:
     """Draws the scenes, evaluates the models, prints the table, writes the report."""
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.checkpoints.hub import shipped_models
-    from rococo_jax.demo.benchmark import draw_benchmark, run_name
-    from rococo_jax.demo.questions import open_questions
+    from rococo_jax.demo.benchmark import draw_benchmark, open_questions, run_name
     from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.companions import standard_companions, training_captions

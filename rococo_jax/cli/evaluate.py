@@ -76,9 +76,8 @@ def _run(options: Options) -> int:
 
     from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.estimate import estimate
-    from rococo_jax.evaluation.journal import JOURNAL, write_journal
     from rococo_jax.evaluation.model_list import read_models, shard_of
-    from rococo_jax.evaluation.model_series import evaluate_all
+    from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
     from rococo_jax.report import write_report

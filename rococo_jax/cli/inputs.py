@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from rococo_jax.options import Group, Option
 
 if TYPE_CHECKING:  # imports NumPy
-    from rococo_jax.data.captioned_images import CaptionedImage
-    from rococo_jax.data.pairs import CaptionedImages
+    from rococo_jax.data.captioned_images import CaptionedImage, CaptionedImages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class PairOptions:
     def read(self) -> "CaptionedImages":
         """The captioned images. Raises InputError as `read_all_pairs`."""
         from rococo_jax.data.caption_tables import parse_columns
-        from rococo_jax.data.pairs import read_all_pairs
+        from rococo_jax.data.captioned_images import read_all_pairs
 
         columns = parse_columns(self.columns)
         return read_all_pairs(self.images, self.captions, allow_missing=self.allow_missing_images, columns=columns)

@@ -37,7 +37,7 @@ class Options:
 def run(options: Options) -> None:
     from rococo_jax.data.array_record import pack_pairs
     from rococo_jax.data.caption_tables import parse_columns
-    from rococo_jax.data.pairs import open_pairs
+    from rococo_jax.data.captioned_images import open_pairs
     from rococo_jax.progress import progress
 
     source = open_pairs(

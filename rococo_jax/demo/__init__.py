@@ -3,7 +3,7 @@
 Importing it registers `scenes:COUNT` as training data and `demo` as a lexicon.
 """
 
-from rococo_jax.data.pairs import register_source
+from rococo_jax.data.captioned_images import register_source
 from rococo_jax.perturb.text.lexicon import register_lexicon
 
 

@@ -11,7 +11,7 @@ from rococo_jax.encoders.compute import Compute, precision_of_evaluations
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.inputs import open_benchmarks
-from rococo_jax.evaluation.models.loading import open_model
+from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
 
 

@@ -9,12 +9,12 @@ from rococo_jax.benchmarks.benchmark import (
     Benchmark,
     BenchmarkInfo,
     find_benchmark,
+    find_folder,
     known_benchmarks,
     recognise,
     with_corrupted_images,
 )
-from rococo_jax.benchmarks.classes.labelled import with_out_images
-from rococo_jax.benchmarks.layout import find_folder
+from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
@@ -80,7 +80,7 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:
-    """Where a benchmark's folders are under `data` (`benchmarks.layout`), or where `folders` says."""
+    """Where a benchmark's folders are under `data` (`benchmarks.benchmark.find_folder`), or where `folders` says."""
     folders = folders or {}
     places = {
         role: Path(folders[place]) if place in folders else find_folder(info, role, data)

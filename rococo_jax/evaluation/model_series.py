@@ -4,6 +4,7 @@ A model's folder appears with its results or not at all; the embeddings of a mod
 """
 
 import gc
+import json
 import sys
 import time
 import traceback
@@ -21,9 +22,8 @@ from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.companions import Companion
-from rococo_jax.evaluation.journal import JOURNAL, write_journal
+from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.encoder import announce_pixels
-from rococo_jax.evaluation.models.loading import open_model
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import run_on_all_processes
@@ -111,3 +111,14 @@ def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> boo
 
 def _since(started: float) -> float:
     return round(time.time() - started, 2)
+
+
+JOURNAL = "journal.jsonl"
+
+
+def write_journal(path: Path, **entry: Any) -> None:
+    """Adds a line. Short lines added by several processes do not mix."""
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.metrics.classify import means, plain
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import Metric, percent
-from rococo_jax.similarity.columns import Columns
+from rococo_jax.similarity.statistics import Columns
 
 METRICS = (
     Metric("ras", "RAS", "higher", "", "robustness alignment score: gain of alignment less change of uncertainty",

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.metric import Metric, Shares, percent
-from rococo_jax.similarity.columns import Columns
+from rococo_jax.similarity.statistics import Columns
 
 # What an item asks for: a text of an image, an image of a text, both, or, without images, which texts are alike.
 Asks = Literal["texts", "images", "both", "alike"]

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.similarity.columns import Columns
+from rococo_jax.similarity.statistics import Columns
 
 # float64 numbers of a block: 8 MB, a few of which each worker holds.
 NUMBERS_AT_ONCE = 2**20

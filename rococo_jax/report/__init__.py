@@ -34,8 +34,7 @@ def write_report(
     """
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.exports import write_csv, write_long, write_markdown
-    from rococo_jax.report.frames import write_latex
+    from rococo_jax.report.exports import write_csv, write_latex, write_long, write_markdown
     from rococo_jax.report.page import report_html
     from rococo_jax.storage import write_text
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.benchmarks.rococo.labels import CLEAN, CONTROL
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import Correlations, correlate, holm
@@ -22,7 +21,7 @@ from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import Run, tasks_of, variants_of
 from rococo_jax.report.comparison import p_value
 from rococo_jax.report.sections import section_of
-from rococo_jax.report.vocabulary import corrupted_means, pooled, task_label, variant_label
+from rococo_jax.report.vocabulary import CLEAN, CONTROL, corrupted_means, pooled, task_label, variant_label
 
 LEAST_MODELS = 5
 # On the report's page, where nobody asked for them: fewer models have intervals from one end to the other.

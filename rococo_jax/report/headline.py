@@ -3,14 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.report.blocks import Charts, Note, Part, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter, short_labels
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
-from rococo_jax.report.vocabulary import percent, variant_label
+from rococo_jax.report.vocabulary import ALTERED, CLEAN, CONTROL, QUERIES, percent, variant_label
 
 
 def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Part) -> Part | None:

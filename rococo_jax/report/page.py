@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from rococo_jax.benchmarks.rococo.labels import PROTOCOLS, QUESTIONS
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.blocks import (
@@ -29,12 +28,12 @@ from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerpr
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
-from rococo_jax.report.grounding import grounding_part
 from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
+from rococo_jax.report.sections.generic import grounding_part
 from rococo_jax.report.tables import has_any
-from rococo_jax.report.vocabulary import count, order_metrics, percent, task_label, variant_label
+from rococo_jax.report.vocabulary import PROTOCOLS, QUESTIONS, count, order_metrics, percent, task_label, variant_label
 
 _ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))

@@ -26,7 +26,6 @@ from jaxtyping import Array, Float, Int
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity.columns import Columns
 from rococo_jax.similarity.counting import GalleryTiles
 from rococo_jax.similarity.difference_counting import (
     COUNT,
@@ -38,7 +37,7 @@ from rococo_jax.similarity.difference_counting import (
     tiles_kept,
 )
 from rococo_jax.similarity.ranks import QueriesOnDevices, Ranking, Rows, cut_into_tiles, tile_shape
-from rococo_jax.similarity.statistics import same_group_pairs
+from rococo_jax.similarity.statistics import Columns, same_group_pairs
 
 NOT_SHOWN = -1
 

@@ -39,8 +39,8 @@ from rococo_jax.encoders.compute import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.companions import standard_companions
-from rococo_jax.evaluation.journal import JOURNAL, write_journal
-from rococo_jax.evaluation.models.loading import open_model
+from rococo_jax.evaluation.model_series import JOURNAL, write_journal
+from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes

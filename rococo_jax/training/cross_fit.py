@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pair_source import FolderPairs, PairSource
-from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import CROSS_FIT, TrainingImages, fold_of, read_folds, write_folds
 from rococo_jax.errors import InputError
 from rococo_jax.processes import broadcast_from_process_0

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.baselines import text_baselines
+from rococo_jax.benchmarks.baselines import read_text_pairs, text_baselines
 from rococo_jax.benchmarks.sugarcrepe import PARTS
-from rococo_jax.benchmarks.text_pairs import read_text_pairs
 from rococo_jax.cli.main import main
 from rococo_jax.perturb.text.ngrams import NgramModel, words_of
 

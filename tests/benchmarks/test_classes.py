@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark, with_corrupted_images
-from rococo_jax.benchmarks.classes.labelled import COUNTS, TEMPLATES, templates_of
+from rococo_jax.benchmarks.classes import COUNTS, TEMPLATES, templates_of
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.errors import InputError

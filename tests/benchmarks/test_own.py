@@ -8,8 +8,7 @@ import pytest
 from huggingface_hub import metadata_load
 from PIL import Image
 
-from rococo_jax.benchmarks.benchmark import find_benchmark
-from rococo_jax.benchmarks.layout import find_folder, nearest_folder
+from rococo_jax.benchmarks.benchmark import find_benchmark, find_folder, nearest_folder
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main

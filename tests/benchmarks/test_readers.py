@@ -382,7 +382,7 @@ def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
 
 
 def test_wrong_orders_depend_on_the_caption_alone():
-    from rococo_jax.benchmarks.coco_order import wrong_orders
+    from rococo_jax.benchmarks.aro import wrong_orders
 
     caption = "A man with a red helmet on a small moped on a dirt road."
     orders = wrong_orders(caption)

@@ -10,7 +10,7 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.data import array_record
 from rococo_jax.data.array_record import RecordPairs
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.storage import hash_file
 from tests.support.training_pairs import write_pairs
 

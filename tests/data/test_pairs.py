@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.data import pairs
 from rococo_jax.data.array_record import RecordPairs, pack_pairs
+from rococo_jax.data.captioned_images import open_pairs, register_source
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
-from rococo_jax.data.pairs import open_pairs, register_source
 from rococo_jax.errors import InputError
 from tests.support.training_pairs import (
     assert_same_batches,

@@ -18,7 +18,7 @@ from rococo_jax.data.pixels import Room, View, Views
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.embedding import embed_benchmark
+from rococo_jax.evaluation.models.model import embed_benchmark
 from rococo_jax.perturb.images.mixing import apply_mixing
 from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder

@@ -11,7 +11,7 @@ import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.data import tar_index, tar_pairs
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tar_pairs import expand_tars, open_tars, split_names
 from rococo_jax.errors import InputError

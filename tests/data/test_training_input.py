@@ -17,7 +17,7 @@ from PIL import Image
 
 from rococo_jax.data import sample_order, training_input
 from rococo_jax.data.augmentation import Augmentation, random_box
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.slots import Buffers, OpenedSlots, Slots
 from rococo_jax.data.training_samples import DrawSample

@@ -8,7 +8,7 @@ import pytest
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.cli.main import main
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from tests.support.tiny import tiny_encoder

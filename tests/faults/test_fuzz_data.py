@@ -19,14 +19,14 @@ from hypothesis import given
 from PIL import Image
 
 from rococo_jax.benchmarks import two_by_two
+from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.benchmarks.text_pairs import read_text_pairs
 from rococo_jax.cli.embed_regions import read_regions
 from rococo_jax.data.array_record import pack_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.images import decode_image
-from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples

@@ -5,7 +5,7 @@ import pytest
 import sklearn.metrics
 from PIL import Image
 
-from rococo_jax.benchmarks.classes.labelled import with_out_images
+from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.errors import InputError

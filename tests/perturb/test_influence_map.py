@@ -56,7 +56,7 @@ def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypa
 
 
 def test_captions_of_a_source_are_read_without_its_images(tmp_path, monkeypatch):
-    from rococo_jax.data.pairs import open_pairs
+    from rococo_jax.data.captioned_images import open_pairs
     from rococo_jax.data.tar_pairs import TarPairs
     from tests.support.tar_pairs import caption_of, write_tar
     from tests.support.training_pairs import captions_of, write_pairs

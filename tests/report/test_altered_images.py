@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from rococo_jax.benchmarks.rococo.labels import variant_note
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.examples import Example, Side
@@ -19,6 +18,7 @@ from rococo_jax.report.vocabulary import (
     order_variants,
     pooled_severity,
     variant_label,
+    variant_note,
 )
 from rococo_jax.storage import write_json
 from tests.report.test_page import VARIANTS, Page, report, results_of, save

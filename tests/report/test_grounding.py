@@ -15,7 +15,7 @@ from rococo_jax.report.blocks import render_block
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.examples import WON, choose_examples, example_cards
-from rococo_jax.report.grounding import grounding_part
+from rococo_jax.report.sections.generic import grounding_part
 from tests.report.test_page import example
 from tests.support.made_runs import made_benchmark, make_run
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pairs import open_pairs
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.errors import InputError
 from rococo_jax.losses import terms
 from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm

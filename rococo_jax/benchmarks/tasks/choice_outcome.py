@@ -13,7 +13,7 @@ from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.similarity import DifferenceStatistics
-from rococo_jax.similarity.columns import Columns
+from rococo_jax.similarity.statistics import Columns
 
 # The kind of a task by what it asks; the report chooses its section by it.
 KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}

@@ -14,8 +14,8 @@ from rococo_jax.benchmarks.tables import TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
 from rococo_jax.metrics.grounding import count_differences
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.similarity.columns import Columns
 from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
+from rococo_jax.similarity.statistics import Columns
 
 # Examples of each role that a task offers, and the share of wrong queries above which a pair is won blind.
 _MOST, _BLIND = 24, 0.9

@@ -24,8 +24,7 @@ from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
-from rococo_jax.evaluation.embedding import embed_benchmark
-from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.model import Model, embed_benchmark
 
 DETECTOR = "detector"
 RIDGE = 0.1

@@ -15,12 +15,11 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.choices.records import read_records
-from rococo_jax.benchmarks.plain_classes import read_classes
+from rococo_jax.benchmarks.classes import read_classes
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.benchmarks.tasks.class_outcome import ClassOutcome
-from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
+from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError

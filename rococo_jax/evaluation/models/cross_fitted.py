@@ -18,9 +18,8 @@ from rococo_jax.data.training_images import fold_of, read_folds
 from rococo_jax.encoders import Encoder, load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.embedding import embed_benchmark, score_tasks
 from rococo_jax.evaluation.input_lists import image_files
-from rococo_jax.evaluation.models.model import Loading, Model, opens_sources
+from rococo_jax.evaluation.models.model import Loading, Model, embed_benchmark, opens_sources, score_tasks
 
 CROSS_FITTED_NOTE = (
     "cross-fitted: every item is scored by the half of the model that was not fitted on its image; a gallery to rank "

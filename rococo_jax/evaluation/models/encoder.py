@@ -17,8 +17,7 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.foreign import ForeignEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.embedding import embed_benchmark, score_tasks
-from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.model import Model, embed_benchmark, score_tasks
 from rococo_jax.evaluation.reranking import rerank_on_all_processes
 
 

@@ -20,10 +20,9 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.embedding import score_tasks
 from rococo_jax.evaluation.input_lists import keys_of
 from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, to_unit_length
-from rococo_jax.evaluation.models.model import Loading, Model, opens_sources
+from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_file, load_arrays, read_table
 

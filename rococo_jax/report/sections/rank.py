@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from rococo_jax.benchmarks.rococo.labels import ALTERED, CLEAN, CONTROL, QUERIES, variant_note
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
 from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, short_labels, stacked_bars
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
-from rococo_jax.report.grounding import HOW_TO_READ
-from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
+from rococo_jax.report.sections.generic import BOARD_NOTE, HOW_TO_READ, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.tables import (
     MOST_PANELS,
     WIDEST,
@@ -20,7 +18,7 @@ from rococo_jax.report.tables import (
     panels,
     tile,
 )
-from rococo_jax.report.vocabulary import percent, variant_label
+from rococo_jax.report.vocabulary import ALTERED, CLEAN, CONTROL, QUERIES, percent, variant_label, variant_note
 
 _LEAD = (CLEAN, "r1")
 _FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")

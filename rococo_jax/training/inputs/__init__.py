@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import JoinedPairs, PairSource
-from rococo_jax.data.pairs import open_pairs
 from rococo_jax.data.sample_order import Order, SampleOrder, ShardOrder, has_shards, seeks_are_requests, shards_of
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input

@@ -2,6 +2,12 @@
 
 Prompt templates are of this project's own wording, or those of a user's file with one template a line; `{}` stands for
 the class's name. The first n of the list are used, so 5 templates hold the 1.
+
+Anyone's own classes (`classes`) are a folder of class folders, or a table of labels:
+
+classes/images/CLASS/...                     the folders' names are the classes'
+classes/labels.csv, .tsv (image,label)       or labels.jsonl {"image", "label"}
+classes/classes.json                         optional: a list of labels, or {label: what prompts call it}
 """
 
 import dataclasses
@@ -13,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
+from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_json
+from rococo_jax.storage import hash_json, read_json
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -254,3 +261,65 @@ def prompt(template: str, name: str) -> str:
 def variant_of(name: str) -> str:
     """`templates_5`, or `templates_FILE` without the ending."""
     return f"templates_{Path(name).stem}"
+
+
+FILES = ("labels.csv", "labels.tsv", "labels.jsonl")
+CLASSES = "classes.json"
+
+
+def read_own(folders: Mapping[str, Path]) -> LabelledImages:
+    """The table of labels where there is one, else the class folders."""
+    annotations = folders["annotations"]
+    table = next((path for name in FILES if (path := annotations / name).is_file()), None)
+    if table is None:
+        return read_class_folders(folders)
+    _, records = read_records(table)
+    images = tuple(Labelled(record.image("image").file, record.word("label")) for record in records)
+    named = annotations / CLASSES
+    labels = dict.fromkeys(sorted({each.label for each in images}))
+    classes = read_classes(named) if named.is_file() else {label: spoken(label) for label in labels}
+    return LabelledImages(images, classes, table)
+
+
+def read_classes(path: Path) -> dict[str, str]:
+    """Labels, and what prompts call them.
+
+    Raises:
+        InputError: it is neither a list of labels nor an object of names by label.
+    """
+    value = read_json(path, "a list of labels, or names by label")
+    names = {label: spoken(label) for label in value if isinstance(label, str)} if isinstance(value, list) else value
+    if (
+        not isinstance(names, dict)
+        or len(names) != len(value)
+        or not all(isinstance(each, str) for each in names.values())
+    ):
+        raise InputError(
+            path, "classes", str(value)[:80], "a list of labels, each once, or an object of names by label"
+        )
+    return names
+
+
+class_benchmark(
+    read_own,
+    name="classes",
+    question="Which class does an image show, and how sure is the model, for classes of your own?",
+    paper="none; the form is this project's",
+    licence="yours",
+    size="as many images and classes as you have",
+    folders={"images": "classes/images", "annotations": "classes"},
+    files=FILES,
+    optional=("annotations",),
+    source="your own images",
+)
+
+class_benchmark(
+    read_class_folders,
+    name="cifar10",
+    question="Which of ten classes does a photograph of 32 pixels show?",
+    paper="Learning Multiple Layers of Features from Tiny Images, Krizhevsky 2009",
+    licence="none given; for research",
+    size="10,000 test images of 10 classes",
+    folders={"images": "cifar10/images"},
+    source="the data set's public page, unpacked into a folder for each class",
+)
