@@ -27,34 +27,13 @@ import numpy as np
 from PIL import Image
 from pyarrow import parquet
 
-# The patterns of these tables are searched in addresses, CASE/COMMAND/FILE:FIELD, never in values.
-# What only the new record may have.
-ADDED: list[str] = [
-    # A results file says what format it has, and the kinds of its gallery items.
-    r"/results\.json:(format|version|kinds)(?=[.\[]|$)",
-    # Holm's p, and the least difference that a paired test could have seen.
-    r"/report\.csv:\[\d+\]\.\w+_difference_(p_holm|least_seen)$",
-    # Examples of errors with their pictures.
-    r"/examples\.parquet",
-    # Seconds that the host waited for data.
-    r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
-]
-# Digests that change with the names of fields. What they digest is compared itself, field by field.
-DIGESTS: list[str] = [
-    # Of fingerprint.data, .protocol and .versions.
-    r":fingerprint\.comparable$",
-    # Of a whole results file, in which paths of its record stand.
-    r"/results\.json:sha256$",
-    # Of the whole fingerprint.
-    r"/report\.csv:\[\d+\]\.fingerprint$",
-    # Where the shipped models are in the tree.
-    r"/journal\.jsonl:\[\d+\]\.(source|models\[\d+\])$",
-]
-# Dates and durations: for people (when, how long, how long it was thought to take), and how fast training was.
-TIMES: list[str] = [
+# Searched in addresses, CASE/COMMAND/FILE:FIELD, never in values. Dates, durations and how fast training was; and the
+# digest of a whole results file, in which paths of its record stand.
+SKIPPED: list[str] = [
     r"/journal\.jsonl:\[\d+\]\.(time|seconds|estimate)(?=\[|$)",
     r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu|hfu)$",
     r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
+    r"/results\.json:sha256$",
 ]
 # What is not read: inputs and logs of this script, caches (but see `cached_rows`), and checkpoints of unfinished runs.
 IGNORED = re.compile(r"^[^/]+/(inputs|logs|cache)/|^[^/]+/seconds\.json$|/(checkpoints|tensorboard)/|/params/.")
@@ -215,7 +194,7 @@ def compare(old: Path, new: Path, only: list[str]) -> Iterator[tuple[str, ...]]:
         for name in sorted(one.keys() | other.keys()):
             if name in one and name in other:
                 yield from _field_differences(name, _fields(one[name], abouts[0]), _fields(other[name], abouts[1]))
-            elif name in one or not _matches(ADDED, f"{name}:"):
+            else:
                 yield name, "file", *("there" if name in files else "missing" for files in (one, other))
         kept = [cached_rows(each / case / "cache") for each in (old, new)]
         if kept[0] != kept[1]:
@@ -230,14 +209,9 @@ def _files(folder: Path, case: str) -> dict[str, Path]:
     return {name: path for name, path in names.items() if not IGNORED.search(name)}
 
 
-def _matches(patterns: list[str], address: str) -> bool:
-    return any(re.search(pattern, address) for pattern in patterns)
-
-
 def _field_differences(name: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for field in dict.fromkeys([*old, *new]):
-        skipped = TIMES + (ADDED if field not in old else DIGESTS if field in new else [])
-        if not _matches(skipped, f"{name}:{field}"):
+        if not any(re.search(pattern, f"{name}:{field}") for pattern in SKIPPED):
             said = _difference(old.get(field, "missing"), new.get(field, "missing"))
             yield from [(name, field, *said)] if said else []
 

@@ -10,6 +10,45 @@ from collections.abc import Iterable
 from rococo_jax.metrics import METRICS
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 
+CLEAN, CONTROL, UNCORRUPTED = "clean", "control", "uncorrupted"
+
+# In reading order. The control and the baseline of corruptions come after what they are compared with.
+VARIANTS = {
+    CLEAN: "Clean",
+    "same_concept": "Same concept",
+    "diff_concept": "Different concept",
+    "rand_voca": "Random vocabulary",
+    "danger": "Danger",
+}
+LAST_VARIANTS = {CONTROL: "Control", UNCORRUPTED: "Uncorrupted"}
+
+TASKS = {"image_to_text": "Image to text", "text_to_image": "Text to image"}
+# As their papers write them.
+_BENCHMARKS = {
+    "sugarcrepe": "SugarCrepe", "sugarcrepe_pp": "SugarCrepe++", "valse": "VALSE", "aro": "ARO", "crepe": "CREPE",
+    "coco_order": "COCO order", "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
+    "mmvp": "MMVP", "svo_probes": "SVO-Probes", "negbench": "NegBench", "whatsup": "What'sUp", "cifar10": "CIFAR-10",
+    "negbench_text_to_image": "NegBench, text to image", "negbench_image_to_text": "NegBench, image to text",
+    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16", "eccv_caption": "ECCV Caption", "cxc": "CxC",
+}  # fmt: skip
+QUESTIONS = {
+    "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
+    "text_to_image": "Each caption looks for its own image among all images, mixed ones included.",
+}
+# What asks, and what a wrong first choice is.
+QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
+ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
+
+PROTOCOLS = {
+    "paper": "the published files and the published way of mixing; a tie counts as the published code has it, as near "
+    "as that can be defined",
+    "strict": "altered captions that change nothing are left out, letter case and the final full stop are evened out "
+    "on both sides, no image is mixed with itself, and a tie counts against the right answer",
+    "control": "images are only squashed and saved again, nothing is mixed in, which separates the effect of mixing "
+    "from that of preprocessing",
+}
+
+_MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 SPREAD = "_std"
 _POOLED = "corruptions"
 _NUMBERED = re.compile(r"(\w+)_(\d)")
@@ -68,8 +107,12 @@ def variant_label(name: str) -> str:
 
 
 def task_label(name: str) -> str:
-    """A task as the page prints it."""
-    return TASKS.get(name) or variant_label(name)
+    """A task as the page prints it: a known benchmark by its proper name.
+
+    >>> task_label("svo_probes"), task_label("text_to_image"), task_label("word_game")
+    ('SVO-Probes', 'Text to image', 'Word game')
+    """
+    return (TASKS | _BENCHMARKS).get(name) or variant_label(name)
 
 
 def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -137,39 +180,6 @@ def _numbered(variant: str) -> tuple[str | None, int]:
     if found is None or int(found[2]) not in SEVERITIES:
         return None, 0
     return found[1], int(found[2])
-
-
-CLEAN, CONTROL, UNCORRUPTED = "clean", "control", "uncorrupted"
-
-# In reading order. The control and the baseline of corruptions come after what they are compared with.
-VARIANTS = {
-    CLEAN: "Clean",
-    "same_concept": "Same concept",
-    "diff_concept": "Different concept",
-    "rand_voca": "Random vocabulary",
-    "danger": "Danger",
-}
-LAST_VARIANTS = {CONTROL: "Control", UNCORRUPTED: "Uncorrupted"}
-
-TASKS = {"image_to_text": "Image to text", "text_to_image": "Text to image"}
-QUESTIONS = {
-    "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
-    "text_to_image": "Each caption looks for its own image among all images, mixed ones included.",
-}
-# What asks, and what a wrong first choice is.
-QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
-ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
-
-PROTOCOLS = {
-    "paper": "the published files and the published way of mixing; a tie counts as the published code has it, as near "
-    "as that can be defined",
-    "strict": "altered captions that change nothing are left out, letter case and the final full stop are evened out "
-    "on both sides, no image is mixed with itself, and a tie counts against the right answer",
-    "control": "images are only squashed and saved again, nothing is mixed in, which separates the effect of mixing "
-    "from that of preprocessing",
-}
-
-_MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
 def variant_note(variant: str) -> str | None:

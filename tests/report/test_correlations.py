@@ -115,7 +115,7 @@ def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_o
     study = correlate_runs(runs, [*PLACES, "image_to_text/clean/r5"])
     assert len(study.places) == 3
     assert study.left_out == (
-        "Sugarcrepe, mean: OTA: 1 of 12 models lack it",
+        "SugarCrepe, mean: OTA: 1 of 12 models lack it",
         "Image to text, clean: R@5: equal for every model",
     )
 

@@ -55,7 +55,7 @@ def test_choices_have_a_leaderboard_of_parts_the_mean_first(tmp_path):
     assert groups_of(tmp_path) == ["Mean", "Add att", "Replace rel", "Swap att"]
     tables = page.text("tbody")
     assert tables.index("better") < tables.index("worse")
-    assert "Sugarcrepe" in page.text("h3") and "guessing gives 50 %" in page.text("p")
+    assert "SugarCrepe" in page.text("h3") and "guessing gives 50 %" in page.text("p")
     assert "30 Add att, 40 Replace rel, 20 Swap att" in page.text("p")
     assert "sd 1.2" in page.text("table") and "Accuracy by part" in page.text("h4")
 
@@ -82,7 +82,7 @@ def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
     first, rest = source.split("Corrupted images</bdi></h3>")
     assert "fog" not in first.split("<main")[1].lower()
     assert rest.count('class="heat"') == 3 and "Uncorrupted OTA 50.0 %" in rest
-    assert "Sugarcrepe, replace rel" in page.text("h5")
+    assert "SugarCrepe, replace rel" in page.text("h5")
 
 
 def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(tmp_path):
@@ -97,7 +97,7 @@ def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(
 
 def test_a_task_without_a_kind_is_shown_too(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
-    assert "Sugarcrepe" in page.text("h3") and "OTA" in page.text("th")
+    assert "SugarCrepe" in page.text("h3") and "OTA" in page.text("th")
 
 
 @pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])

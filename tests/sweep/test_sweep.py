@@ -461,7 +461,7 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
     assert all(row["ota"] != "" for row in table if row["variant"] in ("mean", "swap_att"))
     assert any(row["points_won"] == 12.345 for row in table if row["task"] == "word_game")
     assert "| OTA" in "".join(markdown_lines(plan, rows, [], {}))
-    assert {panel.name for panel in panels_of(plan, rows)} >= {"Sugarcrepe: OTA", "Word game: points won"}
+    assert {panel.name for panel in panels_of(plan, rows)} >= {"SugarCrepe: OTA", "Word game: points won"}
 
 
 def refusal(capsys, command: list[str]) -> str:
