@@ -1,11 +1,16 @@
-"""`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported."""
+"""`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported.
+
+Beside it the kinds of JSON values that readers ask for.
+"""
 
 import difflib
 import errno
+import math
 import os
 import re
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 _LONGEST_LINE = 2000
 # So many names are listed in an error's line.
@@ -70,6 +75,21 @@ def unknown_name(source: object, field: str, name: str, known: Iterable[str], co
 def _plain(name: str) -> str:
     """A name without what people write differently."""
     return "_".join(name.lower().replace("-", " ").replace("_", " ").replace("/", " ").split())
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a JSON value is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a finite number; true and false are none."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rococo_jax.data.captions import captions_from_json
 from rococo_jax.data.downloads import Download
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_whole, object_of
 from rococo_jax.storage import read_json
 
 _ZIPS = "http://images.cocodataset.org/zips"
@@ -74,7 +74,7 @@ def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
     by_image = read_json(path, "caption ids by image id")
     caption_of, source = {}, captions / CAPTIONS
     for item in captions_from_json(read_json(source, "a captions file"), source):
-        ids = by_image.get(str(coco_number(item.image))) if isinstance(by_image, dict) else None
+        ids = object_of(by_image).get(str(coco_number(item.image)))
         if ids is None:
             raise InputError(path, "image", f"nothing of {item.image}", "the ids of its captions")
         if not is_numbers(ids) or not 0 < len(ids) <= len(item.captions):
@@ -91,7 +91,7 @@ def is_numbers(value: Any) -> bool:
     >>> is_numbers([1, 2]), is_numbers([1, "2"]), is_numbers(3)
     (True, False, False)
     """
-    return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    return isinstance(value, list) and all(map(is_whole, value))
 
 
 def coco_number(image: str) -> int:

@@ -18,7 +18,6 @@ EfficientNet as used by ALIGN), the reference here. Details of that reference:
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
 from rococo_jax.data.pixels import View
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
 
 # Pillow's numbers, as used in `preprocessor_config.json`, and the names used here.
@@ -183,19 +182,15 @@ def _check(values: Mapping[str, Any], source: object) -> None:
         raise InputError(source, "size", in_words, f"at most {_LARGEST_SIDE} pixels a side")
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
-    if not _is_number(values["rescale_factor"]):
+    if not is_number(values["rescale_factor"]):
         raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
     mean, std = values["mean"], values["std"]
     if not (_is_colour(mean) and _is_colour(std)) or 0 in std:
         raise InputError(source, "mean and std", f"{mean}, {std}", "three numbers each, and no std of 0")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _is_colour(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(map(_is_number, value))
+    return isinstance(value, tuple) and len(value) == 3 and all(map(is_number, value))
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:

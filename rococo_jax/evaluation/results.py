@@ -27,7 +27,7 @@ import numpy as np
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.rank import CLEAN
 from rococo_jax.benchmarks.tasks.task import Tables
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_number
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, intervals, mean_of_runs
 from rococo_jax.runtime import numeric_flags
@@ -260,8 +260,3 @@ def _check_metrics(path: Path, field: str, metrics: dict[str, Any]) -> None:
         if not is_number(value) or not low - _TOLERANCE <= value <= high + _TOLERANCE:
             wanted = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
             raise InputError(path, f"{field}: {name}", value, wanted)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a JSON value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import RESULTS, is_number, read_results
+from rococo_jax.errors import InputError, is_number, object_of
+from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.vocabulary import (
     SPREAD,
@@ -109,11 +109,6 @@ class Group:
 
     runs: tuple[Run, ...]
     differences: tuple[tuple[str, str, str], ...]
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """`value` where it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def tasks_of(runs: Iterable[Run]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.blocks import (
@@ -24,7 +25,7 @@ from rococo_jax.report.blocks import (
     render_page,
     rich,
 )
-from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, object_of, tasks_of
+from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
@@ -47,7 +48,7 @@ def coverage(data: dict[str, Any]) -> tuple[int, int] | None:
     """Images present and images named by the annotations; None where all were there or nothing is said."""
     said = object_of(data.get("coverage"))
     present, named = said.get("present"), said.get("wanted")
-    if not isinstance(present, int) or not isinstance(named, int) or present >= named:
+    if not is_whole(present) or not is_whole(named) or present >= named:
         return None
     return present, named
 
@@ -73,7 +74,7 @@ def setting(group: Group) -> Terms:
     for benchmark, data in first.data.items():
         # A benchmark that is one task of its own has texts to choose from, which are no captions of images.
         names = [(key, "texts" if what == "captions" and first.kind(benchmark) else what) for key, what in _SIZES]
-        sizes = [f"{count(data[key])} {what}" for key, what in names if isinstance(data.get(key), int)]
+        sizes = [f"{count(data[key])} {what}" for key, what in names if is_whole(data.get(key))]
         if said := ", ".join(filter(None, [data_name(data), *sizes])):
             facts.append((variant_label(benchmark), said))
     protocol = first.results["protocol"]
@@ -137,7 +138,7 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
     if "classes" in first:
         return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
-    galleries = {name: each["gallery"] for name, each in said.items() if isinstance(each.get("gallery"), int)}
+    galleries = {name: each["gallery"] for name, each in said.items() if is_whole(each.get("gallery"))}
     altered = sorted(galleries[name] for name in runs[0].variants(task) if name != "clean" and name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
     if altered:
@@ -165,11 +166,11 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     for term, value in object_of(about.get("provenance")).items():
         yield term.replace("_", " ").capitalize(), _words(value)
     counts, flops = object_of(about.get("parameters")), object_of(about.get("flops"))
-    if isinstance(counts.get("total"), int):
+    if is_whole(counts.get("total")):
         parts = ", ".join(f"{name.replace('_', ' ')} {count(n)}" for name, n in counts.items() if name != "total")
         yield "Parameters", f"{count(counts['total'])}: {parts}"
     yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {what}" for part, what in _COSTS
-                            if isinstance(flops.get(part), int))  # fmt: skip
+                            if is_whole(flops.get(part)))  # fmt: skip
     yield "Embedding", _words(about.get("embedding_dimensions")) and f"{about['embedding_dimensions']} dimensions"
     yield "Images become", _words(about.get("preprocessing"))
     yield "Tokenizer", _words(about.get("tokenizer"))
@@ -177,7 +178,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Look twice", _words(warning)
     yield "Protocol", run.results["protocol"]
     for data in run.data.values():
-        counted = [f"{data[key]:,} {what}" for key, what in _SIZES if isinstance(data.get(key), int)]
+        counted = [f"{data[key]:,} {what}" for key, what in _SIZES if is_whole(data.get(key))]
         yield "Data", ", ".join([*filter(None, [data_name(data)]), *counted])
         if found := coverage(data):
             yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with figures on all images"

@@ -7,6 +7,7 @@ are `fog_3`, the same cut without one is `uncorrupted`, and `corruptions_3` is t
 import re
 from collections.abc import Iterable
 
+from rococo_jax.errors import is_whole
 from rococo_jax.metrics import METRICS
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 
@@ -85,7 +86,7 @@ def signed(points: float) -> str:
 
 def count(number: object) -> str:
     """A whole number with thousands apart; a dash for anything else."""
-    return f"{number:,}" if isinstance(number, int) and not isinstance(number, bool) else "–"
+    return f"{number:,}" if is_whole(number) else "–"
 
 
 def variant_label(name: str) -> str:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.settings import CONTROL
-from rococo_jax.evaluation.results import RESULTS, is_number, read_results
+from rococo_jax.errors import is_number
+from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.report.across_seeds import PerImage, draws_of, interval, over_draws, read_per_image, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind

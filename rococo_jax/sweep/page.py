@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from matplotlib.transforms import Affine2D
 
+from rococo_jax.errors import is_number
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell, render_page
 from rococo_jax.report.charts import round_ticks, short_number
@@ -104,7 +105,7 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
 
     A point is the mean over seeds, its whisker the standard deviation over them, the band the interval over images.
     """
-    numbers = len(values) > 1 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    numbers = len(values) > 1 and all(map(is_number, values))
     across = {value: float(value) if numbers else float(place) for place, value in enumerate(values)}
     first, last = min(across.values()), max(across.values())
     if numbers and first > 0 and last / first >= _WIDE:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.sample_order import derive_seed
+from rococo_jax.errors import is_number
 
 LEAST_POINTS = 4
 _POINTS_FOR_OFFSET = 5
@@ -70,7 +71,7 @@ def fit_power_law(
     usable = [
         (float(value), np.asarray(runs, float))
         for value, runs in zip(values, seeds, strict=True)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and len(runs)
+        if is_number(value) and value > 0 and len(runs)
     ]
     none = PowerLaw(curve, *place, points=len(usable))
     if len(usable) < LEAST_POINTS:

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_whole
 from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio, clip_boxes
 
 SIDE = 384
@@ -85,7 +85,7 @@ def make_plan(
     check_ratio(ratio)
     if protocol not in PROTOCOLS:
         raise InputError("mixing", "protocol", repr(protocol), ", ".join(PROTOCOLS))
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+    if not is_whole(seed) or not 0 <= seed < 2**32:
         raise InputError("mixing", "seed", seed, "a whole number from 0 to 4294967295")
     count = len(images)
     if count == 0 or (protocol == "strict" and count == 1):

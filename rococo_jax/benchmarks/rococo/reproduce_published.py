@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, object_of
 from rococo_jax.perturb.text import VARIANTS
 
 MODEL = "OpenAI CLIP ViT-B/32"
@@ -111,7 +111,7 @@ def refuse_other_conditions(results: Mapping[str, Any], path: Path) -> None:
     if results["protocol"] != PROTOCOL:
         raise InputError(path, "protocol", results["protocol"], f"{PROTOCOL}: the published figures are of no other")
     data = (results.get("data") or {}).get("rococo") or {}
-    coverage = data.get("coverage") if isinstance(data.get("coverage"), dict) else {}
+    coverage = object_of(data.get("coverage"))
     if coverage.get("complete") is False or data.get("image_count", IMAGES) != IMAGES:
         found = f"{data.get('image_count')} of {coverage.get('wanted', IMAGES)} images"
         raise InputError(path, "gallery", found, f"all {IMAGES:,}: recall in a smaller gallery is another figure")

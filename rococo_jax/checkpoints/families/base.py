@@ -1,7 +1,6 @@
 """`Family`, all that is known of a family of Hugging Face models, and the checked reading of its `config.json`."""
 
 import inspect
-import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Tensors, open_safetensors, read_parameters
 from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_number, is_whole
 from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.checked_spec import largest
 from rococo_jax.models.spec import Activation
@@ -210,7 +209,7 @@ class Section:
 
     def integer(self, key: str) -> int:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest(key):
+        if not is_whole(value) or not 1 <= value <= largest(key):
             raise self.refuse(key, f"a whole number, 1 to {largest(key):,}")
         return value
 
@@ -223,7 +222,7 @@ class Section:
 
     def number(self, key: str) -> float:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not is_number(value) or value <= 0:
             raise self.refuse(key, "a number above 0")
         return float(value)
 
@@ -234,7 +233,7 @@ class Section:
 
     def activation(self) -> Activation:
         value = self.values["hidden_act"]
-        if not isinstance(value, str) or value not in _ACTIVATIONS:
+        if value not in tuple(_ACTIVATIONS):  # the value may be unhashable
             raise self.refuse("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
         return _ACTIVATIONS[value]
 

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError, first_line, object_of
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _DTYPES = {
@@ -204,7 +204,7 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
 def _state_dict(value: Any) -> Any:
     """A training checkpoint keeps the state dict beside other things."""
     for key in ("state_dict", "model"):
-        state = value.get(key) if isinstance(value, dict) else None
+        state = object_of(value).get(key)
         if isinstance(state, dict):
             return state
         if isinstance(state, list) and state and all(isinstance(part, dict) for part in state):

@@ -40,7 +40,7 @@ from rococo_jax.checkpoints.tensors import (
     read_parameters,
 )
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_number
 from rococo_jax.models import GridResNetSpec, ModelSpec, TextSpec
 from rococo_jax.models.generalized_pooling import RegionPooling
 
@@ -82,7 +82,7 @@ def read_vse_infinity(source: str | Path, choices: Choices) -> Checkpoint:
             raise InputError(path, "image encoder", "one over regions, without a network for pixels", wanted)
         detector = "detector" in str(options.get("backbone_source", ""))
         scale = options.get("input_scale_factor", 1)
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < 64:
+        if not is_number(scale) or not 0 < scale < 64:
             raise InputError(path, "opt.input_scale_factor", repr(scale), "a number above 0")
         size = int(_SIDE * scale)
         spec = ModelSpec(_grid_spec(tensors, size), _text_spec(tensors))

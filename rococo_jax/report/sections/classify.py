@@ -5,9 +5,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from rococo_jax.errors import object_of
 from rococo_jax.metrics import ood
 from rococo_jax.report.blocks import Charts, Note, Part, Tiles
-from rococo_jax.report.collection import Run, object_of, variants_of
+from rococo_jax.report.collection import Run, variants_of
 from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.tables import extreme, leaderboard, tile

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
+from rococo_jax.errors import object_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Part, Table, Tiles, figure_cell
-from rococo_jax.report.collection import Figure, Run, object_of, variants_of
+from rococo_jax.report.collection import Figure, Run, variants_of
 from rococo_jax.report.tables import Lead, folded_if_long, has_any, heads_of, leaderboard, model_table
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Integer, Key, UInt8
 
-from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.errors import InputError, is_whole, unknown_name
 from rococo_jax.perturb.images.corruptions import blur, digital, noise, weather
 from rococo_jax.runtime import AXES
 
@@ -160,7 +160,7 @@ def find_corruption(name: str) -> Corruption:
 
 def check_severity(severity: Any) -> None:
     """Raise InputError unless `severity` is 1, 2, 3, 4 or 5."""
-    if isinstance(severity, bool) or not isinstance(severity, int | np.integer) or severity not in SEVERITIES:
+    if not (is_whole(severity) or isinstance(severity, np.integer)) or severity not in SEVERITIES:
         raise InputError("corruption", "severity", severity, "a whole number from 1 to 5")
 
 
