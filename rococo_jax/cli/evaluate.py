@@ -12,11 +12,12 @@ from rococo_jax.evaluation.options import DataOptions, EmbeddingOptions, ModelOp
 from rococo_jax.options import Option
 
 EXAMPLES = """\
-  rococo evaluate models/clip-b32 --images coco/images --annotations rococo/annotations --out out/clip-b32
-  rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out --protocol strict
-  rococo evaluate my_models.py:make_clip demo:plain --data DATA --out out --allow-missing-images
-  rococo evaluate models/blip --rerank 256 --images coco/images --annotations rococo/annotations --out out/blip
-  rococo evaluate --models models.txt 'runs/*/model' --images coco/images --annotations rococo/annotations --out out
+  rococo evaluate demo:plain demo:sc-vc --data DATA --out out
+  rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out
+  rococo evaluate my_models.py:make_clip --data DATA --out out --allow-missing-images
+  rococo evaluate models/blip --rerank 256 --images coco/images \\
+      --annotations rococo/annotations --out out/blip
+  rococo evaluate --models models.txt 'runs/*/model' --data DATA --out out --protocol strict
 """
 
 
@@ -27,9 +28,9 @@ class Options:
     Attributes:
         models: model directory, foreign checkpoint, hub name, file.py:function that returns an encoder, name=source,
             or a pattern such as 'runs/*/model'
-        model_list: the same, one a line; # begins a comment
-        out: results.json, per_query.parquet and examples.parquet; for several models a folder for each; report.html,
-            .csv and .md; journal.jsonl
+        model_list: file with further models, one a line; # begins a comment
+        out: folder of results.json, per_query.parquet and examples.parquet (of several models a folder each),
+            report.html, .csv and .md, and journal.jsonl
         baseline_captions: training captions, Karpathy form, for the baselines that see no image: n-gram models
             (default: only those that need none)
         baseline_images: the images of --baseline-captions, for a baseline that sees no caption: a linear detector of

@@ -5,11 +5,12 @@ import contextlib
 import importlib
 import inspect
 import os
+import shutil
 import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import NoReturn
 
@@ -28,6 +29,11 @@ GROUPS = {
     "Inspect": "verify baselines attention bench".split(),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+EXAMPLES = """\
+  rococo demo
+  rococo evaluate models/clip-b32 --data DATA --out out
+  rococo train --config configs/scenes_tiny.py --workdir runs/first
+  rococo COMMAND --help         options and examples of a command"""
 
 
 def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
@@ -40,7 +46,7 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
         prog="rococo",
         usage=None if only else "rococo [--version] [--print-completion SHELL] COMMAND ...",
         description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
-        epilog=None if only else "\n\n".join(_listing(group, names, modules) for group, names in GROUPS.items()),
+        epilog=None if only else _epilog(modules),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rococo_jax {__version__}")
@@ -58,6 +64,7 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
         )
         if only or not grouped:  # the list of commands shows none of their options
             add_options(command, module.Options)
+            command.usage = _usage(command)
         command.set_defaults(
             module=module,
             flags=[option for action in command._actions for option in action.option_strings],
@@ -65,10 +72,25 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _listing(group: str, names: Iterable[str], modules: Mapping[str, ModuleType]) -> str:
-    lines = [textwrap.fill(_summary(modules[name]), 76, initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
-             for name in names]  # fmt: skip
-    return "\n".join([f"{group}:", *lines])
+def _epilog(modules: Mapping[str, ModuleType]) -> str:
+    """The commands by group, as wide as the terminal, and examples."""
+    width, parts = shutil.get_terminal_size().columns - 2, []
+    for group, names in GROUPS.items():
+        lines = [textwrap.fill(_summary(modules[name]), width, initial_indent=f"  {name:<16}",
+                               subsequent_indent=" " * 18, break_on_hyphens=False) for name in names]  # fmt: skip
+        parts.append("\n".join([f"{group}:", *lines]))
+    return "\n\n".join([*parts, f"examples:\n{EXAMPLES}"])
+
+
+def _usage(command: argparse.ArgumentParser) -> str:
+    """One line: positional arguments and what must be given; the options are listed below it."""
+    forms = {None: "{}", "?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
+    needed = [
+        f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.option_strings
+        else forms[each.nargs].format(each.metavar or each.dest.upper())
+        for each in command._actions if each.required or not each.option_strings
+    ]  # fmt: skip
+    return " ".join([command.prog, *needed, "[options]"])
 
 
 def _summary(module: ModuleType) -> str:

@@ -29,7 +29,7 @@ class DataOptions:
         data_dir: another place for a folder of the layout, such as coco/images, or for a benchmark's annotations; may
             be repeated
         images: instead of --data: the images of one benchmark
-        annotations: and its annotation files, by which it is recognised
+        annotations: with --images: its annotation files, by which the benchmark is recognised
     """
 
     data: Annotated[str | None, Option("DIR")] = None
@@ -52,8 +52,8 @@ class ModelOptions:
 
     Attributes:
         model_arg: argument of the function or adapter that MODEL names; may be repeated
-        activation: of an OpenAI or open_clip checkpoint that does not say
-        tokenizer: folder or hub name, for a checkpoint without one
+        activation: activation of an OpenAI or open_clip checkpoint that does not name it
+        tokenizer: folder or hub name of the tokenizer, for a checkpoint without one
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
@@ -73,8 +73,8 @@ class EmbeddingOptions:
     """How embeddings are computed and kept.
 
     Attributes:
-        precision: of the towers; high is float32 with products in 3 passes of bfloat16 (default: high on TPUs and on
-            GPUs from the A100 on, else float32)
+        precision: precision of the towers; high is float32 with products in 3 passes of bfloat16 (default: high on TPUs
+            and on GPUs from the A100 on, else float32)
         images_at_once: images at once on each device (default: what fits into its memory)
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
         quiet: no progress; errors and warnings are still printed
