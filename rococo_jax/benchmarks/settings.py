@@ -19,7 +19,7 @@ class Settings:
         tasks: only these tasks (default: all of each benchmark)
         protocol: paper, the published files and ways; or strict, ties and oddities of the data count against the model
         mixed_galleries: galleries of RoCOCO's text_to_image: mix_R and patch_R with a ratio R, control alone, or none
-        seeds: seeds of the mixing; a mixed variant is the mean over them
+        seeds: seeds of the mixing; a variant is their mean
         corruptions: also ask the unaltered tasks on corrupted images: kinds of ImageNet-C, or all (default: none)
         severities: severities of the corruptions, 1 to 5
         corrupted_benchmarks: corrupt the images of these alone (default: of all)

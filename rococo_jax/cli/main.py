@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -60,7 +61,7 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
             help=_summary(module),
             description=_summary(module),
             epilog="examples:\n" + module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
         )
         if only or not grouped:  # the list of commands shows none of their options
             add_options(command, module.Options)
@@ -88,7 +89,8 @@ def _usage(command: argparse.ArgumentParser) -> str:
     needed = [
         f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.option_strings
         else forms[each.nargs].format(each.metavar or each.dest.upper())
-        for each in command._actions if each.required or not each.option_strings
+        for each in sorted(command._actions, key=lambda each: bool(each.option_strings))
+        if each.required or not each.option_strings
     ]  # fmt: skip
     return " ".join([command.prog, *needed, "[options]"])
 
