@@ -32,7 +32,7 @@ from rococo_jax import evaluate
 from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.data.images import open_image
 from rococo_jax.encoders import load_encoder
-from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.paired import paired_differences
 from rococo_jax.report.across_seeds import read_image_hits

@@ -36,16 +36,18 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed
-from rococo_jax.data.slots import Buffers, OpenedSlots, SharedRows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
     ON_DECODE_ERROR,
     TEXT_FIELDS,
     Batch,
+    Buffers,
     Chunk,
     DrawSample,
     MakeChunk,
+    OpenedSlots,
+    SharedRows,
     use_slots,
 )
 from rococo_jax.errors import InputError

@@ -25,10 +25,19 @@ from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import programs
-from rococo_jax.encoders.compute import Compute, free_bytes, images_at_once, largest_unit, text_tokens_at_once
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
 from rococo_jax.encoders.matching import Matcher
-from rococo_jax.encoders.programs import as_pixels, bucket_length, text_batches, token_ids
+from rococo_jax.encoders.programs import (
+    Compute,
+    as_pixels,
+    bucket_length,
+    free_bytes,
+    images_at_once,
+    largest_unit,
+    text_batches,
+    text_tokens_at_once,
+    token_ids,
+)
 from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder

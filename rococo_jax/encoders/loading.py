@@ -43,9 +43,9 @@ from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted
-from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh

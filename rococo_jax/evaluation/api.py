@@ -7,8 +7,8 @@ from typing import Any
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import Compute, precision_of_evaluations
 from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders.programs import Compute, precision_of_evaluations
 from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.models import open_model
@@ -44,7 +44,7 @@ def evaluate(
             model and data that are there are returned as they are.
         allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
-        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.compute`. By default
+        precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.programs`. By default
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.checkpoints.hub import demo_folder
-from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.matching import TEXTS
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops

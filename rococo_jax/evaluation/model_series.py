@@ -18,8 +18,8 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import files_of
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.companions import Companion
 from rococo_jax.evaluation.models import open_model

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # JAX takes a second
     from rococo_jax.benchmarks.benchmark import Benchmark
     from rococo_jax.encoders import LoadOptions
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.encoders.compute import Compute
+    from rococo_jax.encoders.programs import Compute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ class EmbeddingOptions:
 
     def compute(self) -> "Compute":
         """How towers compute. Starts the devices. Raises InputError for no image at once."""
-        from rococo_jax.encoders.compute import Compute, precision_of_evaluations
+        from rococo_jax.encoders.programs import Compute, precision_of_evaluations
 
         if self.images_at_once == 0:
             raise InputError("--batch-size", "number", 0, "a whole number, 1 or more")

@@ -8,8 +8,7 @@ from rococo_jax.errors import InputError, first_line
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
-from rococo_jax.report.exports import markdown_lines
-from rococo_jax.report.plots import plot_results
+from rococo_jax.report.exports import markdown_lines, plot_results
 from rococo_jax.storage import atomic_write, hash_json
 from rococo_jax.version import __version__
 

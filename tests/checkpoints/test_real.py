@@ -13,7 +13,7 @@ from PIL import Image
 
 from rococo_jax.checkpoints import export_huggingface
 from rococo_jax.encoders import Encoder, load_encoder, load_model
-from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.runtime import make_mesh
 from tests.support.reference_models import assert_same_vectors, mean_pooled, torch, transformers, unit
 

@@ -10,7 +10,7 @@ import pytest
 
 from rococo_jax.encoders import encoder as encoder_module
 from rococo_jax.encoders import load_encoder, programs
-from rococo_jax.encoders.compute import Compute, largest_unit
+from rococo_jax.encoders.programs import Compute, largest_unit
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import EmbeddingOptions
 from tests.support.tiny import random_captions, tiny_encoder

@@ -15,10 +15,9 @@ import pytest
 
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import images_at_once, text_tokens_at_once
 from rococo_jax.encoders.device_steps import begun, made_ahead
 from rococo_jax.encoders.embedding import embed_texts, features_of_parts
-from rococo_jax.encoders.programs import bucket_length
+from rococo_jax.encoders.programs import bucket_length, images_at_once, text_tokens_at_once
 from rococo_jax.errors import InputError
 from rococo_jax.models import VisionSpec
 from rococo_jax.models.flops import image_flops

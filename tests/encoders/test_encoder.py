@@ -8,8 +8,7 @@ from flax import nnx
 from PIL import Image
 
 from rococo_jax.data.captioned_images import read_captions
-from rococo_jax.encoders.compute import text_tokens_at_once
-from rococo_jax.encoders.programs import text_batches
+from rococo_jax.encoders.programs import text_batches, text_tokens_at_once
 from rococo_jax.errors import InputError
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 

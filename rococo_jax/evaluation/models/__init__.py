@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from rococo_jax.encoders import LoadOptions, load_encoder
-from rococo_jax.encoders.compute import Compute
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.models.model import OPENERS, Loading, Model
 

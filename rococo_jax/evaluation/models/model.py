@@ -22,9 +22,9 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.compute import Compute
 from rococo_jax.encoders.embedding import embed_texts, images_ahead
 from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
