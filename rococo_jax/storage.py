@@ -69,7 +69,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder, if it can, also where threads of a write that failed still add to it for a moment."""
+    """Remove a folder as far as possible, while threads of a failed write may still add files to it."""
     for _ in range(20):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():

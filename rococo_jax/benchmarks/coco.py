@@ -95,7 +95,7 @@ def is_numbers(value: Any) -> bool:
 
 
 def coco_number(image: str) -> int:
-    """The number of an image of COCO by its name.
+    """Read the number of a COCO image from its file name. Raises InputError for any other name.
 
     >>> coco_number("val2014/COCO_val2014_000000391895.jpg")
     391895

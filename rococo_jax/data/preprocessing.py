@@ -42,7 +42,7 @@ _MOST_ELONGATED = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How images are turned into pixels. Exactly one of `shortest_edge` and `exact_size` is set.
+    """Steps from an image to pixels: resize, crop, normalise. Exactly one of `shortest_edge` and `exact_size` is set.
 
     Attributes:
         shortest_edge: the resized image's shorter side in pixels, aspect ratio kept; then `crop_size` is needed.

@@ -36,7 +36,7 @@ Place = tuple[str, str, str]  # task, variant, metric
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two metrics over models; each side is `(rho, low, high, p, p corrected)`, None where it is not defined.
+    """Rank correlations of two metrics over models, each `(rho, low, high, p, p corrected)`; None where undefined.
 
     `published` is `(rho, low, high)` over the published checkpoints, `published_partial` the same with R@1 of COCO held
     constant.

@@ -125,7 +125,7 @@ def check_inputs(
 
 
 def tile_shape(platform: str) -> tuple[int, int]:
-    """Queries and gallery items of a tile on `cpu`, `gpu` or `tpu`."""
+    """Numbers of queries and of gallery items in a tile, by platform: `cpu`, `gpu` or `tpu`."""
     return _TILE_SHAPES.get(platform, _TILE_SHAPE_OF_ACCELERATORS)
 
 

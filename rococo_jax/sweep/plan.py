@@ -115,7 +115,7 @@ def make_plan(
     keep: str | None = None,
     lr_scaling: str | None = None,
 ) -> Plan:
-    """The plan of a sweep.
+    """Build the plan of a sweep from a config file and the command line.
 
     Args:
         config: a config file of `rococo train`, with or without `get_sweep()`.

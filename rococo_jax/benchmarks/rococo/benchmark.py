@@ -78,7 +78,7 @@ def tasks_of_set(
 
 
 def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: str = "paper") -> CaptionTasks:
-    """The tasks of one annotation file; its table of captions is the file's captions in file order, none merged.
+    """Build the tasks of one annotation file over its captions in file order, none merged.
 
     A file of plain captions gives only the clean tasks. `strict` leaves out no-ops; the strings are not normalised,
     because the embeddings were made from the strings as they are.

@@ -72,7 +72,7 @@ class TorchModel:
 def load_open_clip(
     model: str, pretrained: str | None = None, device: str = "cpu", dtype: str = "float32", batch_size: int = 32
 ) -> TorchModel:
-    """open_clip's `ARCHITECTURE/TAG`, an architecture alone with `pretrained`, `hf-hub:NAME` or `local-dir:PATH`.
+    """Load `ARCHITECTURE/TAG`, an architecture with `pretrained`, `hf-hub:NAME` or `local-dir:PATH` by open_clip.
 
     `pretrained` is a tag, the path of a checkpoint such as `epoch_32.pt`, or `random`. Raises InputError where neither
     says which weights.
