@@ -64,6 +64,11 @@ class Declared(typing.NamedTuple):
     place: str  # of its value in an `argparse.Namespace`
 
     @property
+    def is_group(self) -> bool:
+        """Whether it stands for the options of a dataclass."""
+        return isinstance(self.option, Group)
+
+    @property
     def flag(self) -> str:
         """How the command line calls it."""
         return f"--{(self.option.flag or self.name).replace('_', '-')}"
@@ -108,7 +113,7 @@ def _taken(options: type, group: Group) -> Iterable[Declared]:
 def add_options(parser: Any, options: type, group: Group = Group()) -> None:
     """Add the options of a dataclass to an `argparse` parser; those of nested ones under a heading."""
     for each in _taken(options, group):
-        if isinstance(each.option, Group):
+        if each.is_group:
             add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option)
         else:
             _add(parser, each)
@@ -144,7 +149,7 @@ def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
     """
     given = {}
     for each in _taken(options, group):
-        if isinstance(each.option, Group):
+        if each.is_group:
             given[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
             label = each.place.upper() if each.option.positional else each.flag

@@ -258,7 +258,7 @@ def _prepared(sample: PairSample, image_size: int | None) -> list[tuple[PairSamp
     """A sample with the image file that goes into the shard, or with the error of an image that cannot be decoded."""
     try:
         image = sample.open()
-        data = sample.image if isinstance(sample.image, bytes) else sample.image.read_bytes()
+        data = sample.read_bytes()
     except InputError as error:
         return [(sample, error)]
     keeps_size = image_size is None or min(image.size) <= image_size

@@ -303,8 +303,7 @@ class PairImage(NamedTuple):
 
     def read_bytes(self) -> bytes:
         """The bytes of the image file."""
-        image = self.source[self.number].image
-        return image if isinstance(image, bytes) else image.read_bytes()
+        return self.source[self.number].read_bytes()
 
     def __str__(self) -> str:
         return self.source[self.number].name

@@ -46,6 +46,10 @@ class PairSample:
         """The image in errors: the path, or the name where there are only bytes."""
         return self.name if isinstance(self.image, bytes) else self.image
 
+    def read_bytes(self) -> bytes:
+        """The bytes of the image file."""
+        return self.image if isinstance(self.image, bytes) else self.image.read_bytes()
+
     def open(self) -> Image.Image:
         """The image, decoded whole. Raises InputError as `open_image`."""
         # Imported late, because it imports JAX, which processes that only draw or name samples do without.

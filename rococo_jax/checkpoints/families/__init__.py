@@ -3,7 +3,7 @@
 A new family is one file beside this one, with a `Family` object, and its place in `FAMILIES`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec
+from rococo_jax.models import ModelSpec, VisionSpec
 
 FAMILIES: dict[str, Family] = {
     kind: family
@@ -46,12 +46,18 @@ def spec_from_config(
 
 def family_of_spec(spec: ModelSpec, source: object) -> Family:
     """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
-    towers = [tower for tower in (spec.vision, spec.text) if tower is not None]
-    families = [
-        next((family for family in FAMILIES.values() if family.has_tower(tower) and not tower.newer_fields), None)
-        for tower in towers
-    ]
+    families = []
+    if spec.vision is not None:
+        plain = isinstance(spec.vision, VisionSpec)
+        families.append(_exporter(spec.vision, lambda family: plain and family.has_image_tower(spec.vision)))
+    if spec.text is not None:
+        families.append(_exporter(spec.text, lambda family: family.has_text_tower(spec.text)))
     if None in families or len(set(families)) > 1:
         names = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in families)
         raise InputError(source, "towers", names, "towers of one family that transformers has: clip or siglip")
     return families[0]
+
+
+def _exporter(tower: Any, holds: Callable[[Family], bool]) -> Family | None:
+    """The first family that has a tower, which `transformers` knows in full."""
+    return None if tower.newer_fields else next(filter(holds, FAMILIES.values()), None)

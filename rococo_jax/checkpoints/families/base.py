@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.tensors import NameTable, Tensors, open_safetensors,
 from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.errors import InputError, is_number, is_whole
-from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.checked_spec import largest
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import write_json
@@ -121,8 +121,12 @@ class Family:
         """The tokenizer of a folder or hub name; `config` is the model's, for its lengths."""
         return read_huggingface_tokenizer(source, config)
 
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        """Whether an exported tower of this kind is one of this family."""
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        """Whether an exported image tower of this kind is one of this family."""
+        return False
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        """Whether an exported text tower of this kind is one of this family."""
         return False
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:

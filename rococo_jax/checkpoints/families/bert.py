@@ -33,7 +33,7 @@ from rococo_jax.checkpoints.tensors import (
 )
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.storage import read_json, read_json_object, write_json
 
 SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
@@ -115,8 +115,8 @@ class Bert(Family):
         head, dense = _read_dense(folder, spec.text)
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        return isinstance(tower, TextSpec) and tower.attention == "masked" and tower.norm_after_blocks
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "masked" and tower.norm_after_blocks
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         types = {"type_vocab_size": spec.text.token_types}
@@ -156,9 +156,6 @@ class Roberta(Bert):
         last = self.unused_positions - 1
         if section.values["pad_token_id"] != last:
             raise section.refuse("pad_token_id", f"{last}, after which RoBERTa counts its positions")
-
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        return False  # exported as a BERT, which is the same tower
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         folder = find_folder(source, TOKENIZER_FILES, "tokenizer", "a folder, or a name on the Hugging Face hub")

@@ -16,7 +16,7 @@ from rococo_jax.checkpoints.families.base import (
 from rococo_jax.checkpoints.families.bert import ROBERTA
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 # What distinguishes its image tower, whatever its sizes.
 CLIP_VISION = {
@@ -80,10 +80,11 @@ class Clip(Family):
             rows.append(Row("logit_scale", "logit_scale", leading_ones(0)))
         return NameTable(tuple(rows), IGNORED)
 
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        if isinstance(tower, TextSpec):
-            return tower.attention == "causal"
-        return isinstance(tower, VisionSpec) and tower.pooling != "attention" and not tower.layer_scale
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.pooling != "attention" and not tower.layer_scale
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "causal"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         dim = {"projection_dim": spec.dim}
@@ -114,9 +115,6 @@ class MetaClip2(Clip):
     classes: ClassVar = {"vision": "MetaClip2VisionConfig", "text": "MetaClip2TextConfig", "": "MetaClip2Config"}
     highest_id_of_eos: ClassVar = None
     lower_case = False
-
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        return False
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
         text = config.get("text_config") or config

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
-from rococo_jax.models import ConvolutionalSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import ModelSpec, VisionSpec
 
 
 class Dinov2(Family):
@@ -62,8 +62,8 @@ class Dinov2(Family):
         )
         return NameTable(rows, IGNORED)
 
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        return isinstance(tower, VisionSpec) and tower.layer_scale and tower.pooling != "attention"
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.layer_scale and tower.pooling != "attention"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         vision = spec.vision

@@ -14,7 +14,7 @@ from rococo_jax.checkpoints.families.base import (
 )
 from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
 from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
-from rococo_jax.models import ConvolutionalSpec, HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 # What distinguishes its towers, whatever their sizes.
 SIGLIP_VISION = {
@@ -57,10 +57,11 @@ class Siglip(Family):
             rows += [Row(name, name, leading_ones(1)) for name in ("logit_scale", "logit_bias")]
         return NameTable(tuple(rows), IGNORED)
 
-    def has_tower(self, tower: VisionSpec | ConvolutionalSpec | TextSpec) -> bool:
-        if isinstance(tower, TextSpec):
-            return tower.attention == "full"
-        return isinstance(tower, VisionSpec) and tower.pooling == "attention"
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.pooling == "attention"
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "full"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         vision = spec.vision and {**vision_config(spec.vision), "vision_use_head": True}
