@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rococo_jax.data import captioned_images
 from rococo_jax.data.array_record import RecordPairs, pack_pairs
 from rococo_jax.data.captioned_images import open_pairs, register_source
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
@@ -94,7 +95,7 @@ def test_the_real_folders_are_read_together(real_data):
 
 
 def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "_REGISTERED", dict(pairs._REGISTERED))
+    monkeypatch.setattr(captioned_images, "_REGISTERED", dict(captioned_images._REGISTERED))
     images, captions = write_pairs(tmp_path, 3)
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))

@@ -9,7 +9,7 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.evaluation import embedding as evaluation_embedding
+from rococo_jax.evaluation.models import model as evaluation_model
 from tests.support.tiny import random_captions, tiny_encoder
 
 
@@ -101,8 +101,8 @@ def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
         assert images.begun.wait(20)
         return embed_texts(*rest)
 
-    monkeypatch.setattr(evaluation_embedding, "embed_texts", texts_then_images)
+    monkeypatch.setattr(evaluation_model, "embed_texts", texts_then_images)
     benchmark = Benchmark("drawn", (), tuple(captions), {"originals": images}, ())
-    tables = evaluation_embedding.embed_benchmark(encoder, benchmark, EmbeddingCache(None)).tables
+    tables = evaluation_model.embed_benchmark(encoder, benchmark, EmbeddingCache(None)).tables
     np.testing.assert_array_equal(tables["originals"], encoder.encode_image(images.pixels))
     np.testing.assert_array_equal(tables["texts"], encoder.encode_text(captions))

@@ -76,10 +76,9 @@ class Rewording:
 def reword(caption: str, lexicon: Lexicon, seed: int = 0, count: int = 1) -> list[Rewording]:
     """Up to `count` distinct rewordings, in an order that the seed and the caption decide; none where no rule applies.
 
-        >>> from rococo_jax.perturb.text import hash_key
-    from rococo_jax.perturb.text.lexicon import shipped_lexicon
-        >>> sorted(each.caption for each in reword("A man riding a horse", shipped_lexicon(), count=4))
-        ['A horse being ridden by a man', 'A man riding an animal', 'A person riding a horse']
+    >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
+    >>> sorted(each.caption for each in reword("A man riding a horse", shipped_lexicon(), count=4))
+    ['A horse being ridden by a man', 'A man riding an animal', 'A person riding a horse']
     """
     rewordings = dict.fromkeys(each for rule in RULES for each in _APPLY[rule](caption, lexicon))
     distinct = {each.caption: each for each in rewordings if each.caption != caption}
