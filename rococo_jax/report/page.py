@@ -76,7 +76,7 @@ def setting(group: Group) -> Terms:
         names = [(key, "texts" if what == "captions" and first.kind(benchmark) else what) for key, what in _SIZES]
         sizes = [f"{count(data[key])} {what}" for key, what in names if is_whole(data.get(key))]
         if said := ", ".join(filter(None, [data_name(data), *sizes])):
-            facts.append((variant_label(benchmark), said))
+            facts.append((task_label(benchmark), said))
     protocol = first.results["protocol"]
     said = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
     return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, said))], "setting")
