@@ -98,7 +98,10 @@ def test_a_run_that_was_cut_resumes_with_its_bits(config, whole, tmp_path):
         np.testing.assert_array_equal(array, whole[0][path])
 
 
-@pytest.mark.parametrize(("devices", "parts", "shards"), [(8, 1, 1), (4, 2, 2), (1, 4, 1)])
+@pytest.mark.parametrize(
+    ("devices", "parts", "shards"),
+    [(4, 2, 2), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((8, 1, 1), (1, 4, 1)))],
+)
 def test_scales_do_not_depend_on_devices_and_micro_batches(
     config, whole, tmp_path, monkeypatch, devices, parts, shards
 ):

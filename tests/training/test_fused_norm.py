@@ -40,7 +40,7 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(step_module, "FusedNorm", functools.partial(FusedNorm, interpret=True))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [2, *(pytest.param(count, marks=pytest.mark.thorough) for count in (1, 8))])
 def test_a_step_is_that_of_the_compiler(config, tmp_path, interpreted, devices):
     logs = []
     for kernels in ("fused", "xla"):

@@ -76,6 +76,7 @@ OF_RECIPES = {
     **dict.fromkeys(("data.order", "data.weights"), "data/test_tar_pairs.py"),
     "data.left_out_fold": "evaluation/test_training_images.py",
     "float8": "training/test_float8.py",
+    "kernels": "training/test_fused_norm.py",
     **dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
                      "optimizer.cooldown_fraction"), "training/test_recipes.py"),
 }  # fmt: skip
