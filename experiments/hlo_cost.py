@@ -6,7 +6,8 @@
     collective-permute       the result
 
 The counts are bytes that leave one device with the usual ring algorithms (Patarasuk and Yuan, 2009,
-doi 10.1016/j.jpdc.2008.09.002). A loop's trip count is the constant that its condition compares with.
+doi 10.1016/j.jpdc.2008.09.002). A loop runs as often as XLA's `known_trip_count` says; a TPU program has none:
+its counter goes from the constant it starts with, by the constant its body adds, to the constant of its condition.
 """
 
 import math
@@ -19,6 +20,7 @@ KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "al
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
 _SHAPE = re.compile(r"\b(pred|token|opaque|bf16|[suf]\d+\w*)\[([\d,]*)\]")
+_CONSTANT = re.compile(r"[su]32\[\]\S* constant\((\d+)\)")
 _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
 
 
@@ -74,9 +76,8 @@ def collectives(hlo: str, devices: int) -> list[Collective]:
                 size = _result_bytes(found[1], started=started, kind=found[2])
                 made.append(Collective(found[2], times, size, _group(line, devices), started))
             elif " while(" in line:
-                condition = re.search(r"condition=%?([\w.\-]+)", line)[1]
                 body = re.search(r"body=%?([\w.\-]+)", line)[1]
-                walk(body, times * _trips(computations, condition), set())
+                walk(body, times * _trips(computations, name, line), set())
             elif "=" in line and (called := _CALLED.search(line)):
                 walk(called[1], times, seen)
 
@@ -122,15 +123,62 @@ def _lengths(listed: str) -> list[int]:
     return [int(length) for length in listed.split(",") if length]
 
 
-def _trips(computations: dict[str, list[str]], condition: str) -> int:
-    lines = list(computations[condition])
-    for line in computations[condition]:
-        if called := _CALLED.search(line):
-            lines += computations.get(called[1], [])
-    constants = [int(found) for line in lines for found in re.findall(r"[su]32\[\][^=]*constant\((\d+)\)", line)]
-    if len(constants) != 1:
-        raise ValueError(f"loop condition {condition}: found the constants {constants}; wanted exactly one")
-    return constants[0]
+def _trips(computations: dict[str, list[str]], name: str, loop: str) -> int:
+    """How often a loop of the computation `name` runs.
+
+    Raises:
+        ValueError: its counter is not a constant plus a constant each time, below a constant.
+    """
+    if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop):
+        return int(known[1])
+    condition = computations[re.search(r"condition=%?([\w.\-]+)", loop)[1]]
+    body = computations[re.search(r"body=%?([\w.\-]+)", loop)[1]]
+    place, limit = _counter_of(condition)
+    start = _sum_of_constants(computations[name], _operands(loop)[0], place)
+    step = _sum_of_constants(body, _defined(next(line for line in body if "ROOT " in line)), place)
+    if None in (place, limit, start, step) or step < 1:
+        raise ValueError(f"loop {loop.strip()[:60]}: found start {start}, step {step}, limit {limit}; wanted constants")
+    return max(0, math.ceil((limit - start) / step))
+
+
+def _counter_of(condition: list[str]) -> tuple[int | None, int | None]:
+    """The element of a loop's state that its condition compares, and the constant above it; else (None, None)."""
+    lines = {_defined(line): line for line in condition}
+    root = next(line for line in condition if "ROOT " in line)
+    if " compare(" not in root or "direction=LT" not in root:
+        return None, None
+    element, limit = (lines.get(each, "") for each in _operands(root))
+    index, constant = re.search(r"index=(\d+)", element), _CONSTANT.search(limit)
+    return (int(index[1]), int(constant[1])) if index and constant else (None, None)
+
+
+def _sum_of_constants(computation: list[str], tuple_name: str, place: int | None) -> int | None:
+    """The constants that are added up to one element of a tuple, past what the computation was given."""
+    lines = {_defined(line): line for line in computation}
+
+    def of(name: str) -> int | None:
+        line = lines.get(name, "")
+        if constant := _CONSTANT.search(line):
+            return int(constant[1])
+        if " get-tuple-element(" in line:
+            return 0
+        if " add(" not in line and " copy(" not in line:
+            return None
+        parts = [of(each) for each in _operands(line)]
+        return None if None in parts else sum(parts)
+
+    made = lines.get(tuple_name, "")
+    return of(_operands(made)[place]) if place is not None and " tuple(" in made else None
+
+
+def _defined(line: str) -> str:
+    return line.partition("=")[0].replace("ROOT", "").strip().removeprefix("%")
+
+
+def _operands(line: str) -> list[str]:
+    """The names in an operation's parentheses."""
+    inside = re.search(r" [\w\-]+\(((?:%?[\w.\-]+|[, ]|/\*.*?\*/)*)\)(?:,|$)", line)[1]
+    return re.findall(r"%?([\w.\-]+)", re.sub(r"/\*.*?\*/", "", inside))
 
 
 def _result_bytes(shapes: str, *, started: bool, kind: str) -> int:

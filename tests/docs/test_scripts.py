@@ -50,9 +50,17 @@ def test_the_page_of_performance_has_the_tables_of_its_figures(monkeypatch):
 _PROGRAM = """
 %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %r = (f32[8]{0}, f32[2,4]{1,0}) all-reduce(%a, %b), replica_groups={{0,1},{2,3}}, to_apply=%add
+  %by = s32[]{:T(128)} constant(2), metadata={}
+  %i = s32[] get-tuple-element(%p), index=0
+  %i.1 = s32[]{:T(128)S(6)} copy(%i), metadata={}
+  %next = s32[] add(%i.1, %by)
+  %x = f32[8] get-tuple-element(%p), index=1
+  ROOT %both = (s32[], /*index=1*/f32[8]) tuple(%next, /*index=1*/%x)
 }
 %condition (p: (s32[], f32[8])) -> pred[] {
-  %limit = s32[] constant(6)
+  %limit = s32[]{:T(128)} constant(14)
+  %at = s32[] get-tuple-element(%p), index=0
+  ROOT %goes_on = pred[] compare(%at, %limit), direction=LT, metadata={}
 }
 %async_collective_fusion.1 (p: f32[4]) -> f32[8] {
   %i = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="2"}
@@ -62,6 +70,8 @@ _PROGRAM = """
   %k = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="3"}
 }
 ENTRY %main (x: f32[8]) -> f32[8] {
+  %first = s32[] constant(3)
+  %t = (s32[], f32[8]) tuple(%first, %x)
   %w = (s32[], f32[8]) while(%t), condition=%condition, body=%body
   %g = (bf16[4]{0}, bf16[16]{0}) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
   %s = ((f32[8]{0}, bf16[16]{0}), (f32[2]{0}, bf16[4]{0})) reduce-scatter-start(%y, %z), replica_groups=[1,4]<=[4]
@@ -93,6 +103,11 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
         "reduce-scatter": 3 * 16,
         "all-to-all": 3 / 4 * 32,
     }
+
+    known = _PROGRAM.replace("body=%body\n", 'body=%body, backend_config={"known_trip_count":{"n":"9"}}\n')
+    assert collectives(known, 4)[0].runs == 9
+    with pytest.raises(ValueError, match="found start 3, step None, limit 14; wanted constants"):
+        collectives(_PROGRAM.replace("add(%i.1, %by)", "multiply(%i.1, %by)"), 4)
 
 
 _KERNELS = """
