@@ -5,6 +5,7 @@ import gc
 import itertools
 import json
 import pickle
+import threading
 import types
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -183,6 +184,26 @@ def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
         held.pop(0)
     gc.collect()
     assert place in {each.ctypes.data for each in [buffers.take((8, 64), np.uint8) for _ in range(4)]}
+
+
+def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(source, monkeypatch):
+    join, joined = training_input.join_chunks, []
+
+    def recorded(*given):
+        batch = join(*given)
+        # The memory below the array, which does not keep the array.
+        joined.append((threading.current_thread(), batch["pixels"].base.base.obj))
+        return batch
+
+    monkeypatch.setattr(training_input, "join_chunks", recorded)
+    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)
+    made = tiny_input(source, batch_size=14)
+    for _ in range(12):
+        next(made)
+    threads, memories = zip(*joined, strict=True)
+    assert threading.main_thread() not in threads
+    # One in use, one being filled.
+    assert len(memories) >= 12 and len(set(map(id, memories))) <= 2
 
 
 @pytest.mark.parametrize("processes", [1, 2])
