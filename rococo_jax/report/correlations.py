@@ -6,7 +6,7 @@ Spearman's, alone and with the clean R@1 held constant, for the metrics that eac
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,23 +104,30 @@ def correlate_runs(
     if "/".join(held) not in known:
         held = None
     places = list(dict.fromkeys([*([held] if held else []), *wanted]))
-    kept, left_out, rows = [], [], []
-    for place in places:
-        values = [run.figure(*place).value for run in runs]
-        missing = sum(value is None for value in values)
-        if missing or len(set(values)) == 1:
-            said = f"{missing} of {len(runs)} models lack it" if missing else "equal for every model"
-            left_out.append(f"{place_label(place)}: {said}")
-            continue
-        kept.append(place)
-        rows.append(values)
-    if len(kept) < 2:
-        raise InputError(source, "metrics", f"{len(kept)} that every model has and that differ", "at least 2")
-    held = held if held in kept else None
-    figures = np.array(rows, np.float64)
+    rows, left_out = comparable({place: [run.figure(*place).value for run in runs] for place in places})
+    if len(rows) < 2:
+        raise InputError(source, "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
+    held = held if held in rows else None
+    figures = np.array(list(rows.values()))
     if by_make:
         figures = np.stack([figures[:, [make == label for make in makes]].mean(axis=1) for label in labels], axis=1)
-    return study_of_figures(labels, kept, figures, held, left_out)
+    return study_of_figures(labels, list(rows), figures, held, left_out)
+
+
+def comparable(
+    columns: Mapping[Place, Sequence[float | None]],
+) -> tuple[dict[Place, Float[np.ndarray, " models"]], list[str]]:
+    """The metrics that every model has and that differ between models; and of the others, why they are left out."""
+    rows, left_out = {}, []
+    for place, values in columns.items():
+        figures = np.array(values, np.float64)  # None becomes NaN
+        missing = int((~np.isfinite(figures)).sum())
+        if missing or (figures == figures[0]).all():
+            said = f"{missing} of {len(figures)} models lack it" if missing else "equal for every model"
+            left_out.append(f"{place_label(place)}: {said}")
+        else:
+            rows[place] = figures
+    return rows, left_out
 
 
 def correlate_published() -> Study:

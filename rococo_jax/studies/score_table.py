@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.report.correlations import LEAST_MODELS, Study, study_of_figures
+from rococo_jax.report.correlations import LEAST_MODELS, Study, comparable, study_of_figures
 
 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
@@ -40,18 +40,11 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
         if name not in known:
             raise unknown_name(option, "column", name, known)
     wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
-    kept, left_out = [], []
-    for name in wanted:
-        missing = int((~np.isfinite(columns[name])).sum())
-        if missing or len(set(columns[name])) == 1:
-            left_out.append(f"{name}: {f'{missing} of {len(rows)} models lack it' if missing else 'equal for all'}")
-        else:
-            kept.append(name)
-    if len(kept) < 2 or (given and given not in kept):
-        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and --given")
-    places = [(name, "", "") for name in kept]
     held = (given, "", "") if given else None
-    return study_of_figures(models, places, np.array([columns[name] for name in kept]), held, left_out, beside=False)
+    kept, left_out = comparable({(name, "", ""): columns[name] for name in wanted})
+    if len(kept) < 2 or (held and held not in kept):
+        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and --given")
+    return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out, beside=False)
 
 
 def _number(cell: str) -> float:

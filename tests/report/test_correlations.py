@@ -166,7 +166,7 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys):
     assert float(pair["partial_rho"]) == pytest.approx(np.corrcoef(*left)[0, 1])
     value = json.loads((out / "correlations.json").read_text())
     assert (value["metrics"], value["given"], value["models"][0]) == (["R@1", "one", "other"], "R@1", "vit-0 laion")
-    assert value["left_out"] == ["same: equal for all", "part: 8 of 9 models lack it"]
+    assert value["left_out"] == ["same: equal for every model", "part: 8 of 9 models lack it"]
     assert main(["correlate", str(table), "--metrics", "R@1,other", "--out", str(out)]) == 0
     assert "2 metrics" in capsys.readouterr().out
     cases = (
