@@ -103,16 +103,16 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
 
 
 def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
-    """Items of the plain form: an image, a caption and the same one altered."""
+    """Items of the plain form: an image, a caption, its rewording where the set has these, and the caption altered."""
     items = []
-    for item in altered.items:
-        pairs = zip(item.originals, item.altered, strict=True)
-        changed = [(number, [one, other]) for number, (one, other) in enumerate(pairs) if other not in (None, one)]
-        items += [
-            {"id": f"{altered.variant} {item.image} {number}", "part": altered.variant, "texts": texts,
-             "match": [[0, 0]], "images": [{"file": item.image}]}
-            for number, texts in changed
-        ]  # fmt: skip
+    for row, item in enumerate(altered.items):
+        for number, (right, wrong) in enumerate(zip(altered.true_texts(row), item.altered, strict=True)):
+            if right and wrong not in (None, right[0]):
+                items.append(
+                    {"id": f"{altered.variant} {item.image} {number}", "part": altered.variant,
+                     "texts": [*right, wrong], "match": [[0, place] for place in range(len(right))],
+                     "images": [{"file": item.image}]}
+                )  # fmt: skip
     return items
 
 

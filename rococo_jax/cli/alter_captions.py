@@ -1,14 +1,17 @@
 """`rococo alter-captions`: replace one noun of every caption, and write a benchmark annotation."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.cli.inputs import CaptionOptions
-from rococo_jax.cli.outputs import output_file_or_folder
+from rococo_jax.cli.outputs import output_file, output_file_or_folder
 from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 from rococo_jax.perturb.text import VARIANTS
+
+if TYPE_CHECKING:
+    from rococo_jax.benchmarks.rococo.generate import AlteredSet
 
 EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant same_concept --out same_concept.json
@@ -29,6 +32,7 @@ class Options:
         model: model directory, Hugging Face folder, or hub name; none to --balance
         variant: what a noun is replaced by; all: every one, as --out/VARIANT.json
         out: where the annotation goes; for all variants a folder
+        items: also items of the benchmark `choices`: a caption, its rewording (--balance), and the altered one
         seed: of the replacements (default: 0)
         select: which noun, by influence
         lexicon: concept groups as JSON (default: the shipped ones)
@@ -46,6 +50,7 @@ class Options:
     variant: Literal["same_concept", "diff_concept", "rand_voca", "danger", "all"]
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
     model: Annotated[str | None, Option("MODEL", positional=True)] = None
+    items: Annotated[str | None, Option("F.jsonl", check=output_file)] = None
     seed: Annotated[int, Option("N")] = 0
     select: Literal["lowest", "highest", "random"] = "lowest"
     lexicon: Annotated[str | None, Option("F")] = None
@@ -97,8 +102,7 @@ def run(options: Options) -> None:
             **choices,
         )
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
-    for altered in by_variant.values():
-        _write(options, altered, made_by)
+    _write(options, list(by_variant.values()), made_by)
 
 
 def _balance(options: Options) -> None:
@@ -121,26 +125,35 @@ def _balance(options: Options) -> None:
     total = sum(len(image.captions) for image in images)
     made_by = {"balanced": True, "operation": OPERATION, "seed": options.seed, "reference": reference.hash()}
     made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
+    sets = []
     for variant in _variants(options):
         alterer = balanced_alterer(variant, reference, options.seed)
         with progress(f"altering ({variant})", total, "captions") as advance:
-            altered = balance_captions(images, alterer, advance)
-        _write(options, altered, made_by)
+            sets.append(balance_captions(images, alterer, advance))
+    _write(options, sets, made_by)
 
 
 def _variants(options: Options) -> tuple[str, ...]:
     return VARIANTS if options.variant == "all" else (options.variant,)
 
 
-def _write(options: Options, altered, made_by: Mapping[str, object]) -> None:
+def _write(options: Options, sets: Sequence["AlteredSet"], made_by: Mapping[str, object]) -> None:
+    import json
     from pathlib import Path
 
+    from rococo_jax.benchmarks.own import choice_items
     from rococo_jax.benchmarks.rococo.generate import write_altered
+    from rococo_jax.storage import write_text
 
-    out = Path(options.out)
-    out = out / f"{altered.variant}.json" if options.variant == "all" else out
-    write_altered(out, altered, made_by)
-    total = sum(len(item.originals) for item in altered.items)
-    left = sum(altered.unaltered.values())
-    reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
-    print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    for altered in sets:
+        out = Path(options.out)
+        out = out / f"{altered.variant}.json" if options.variant == "all" else out
+        write_altered(out, altered, made_by)
+        total = sum(len(item.originals) for item in altered.items)
+        left = sum(altered.unaltered.values())
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
+        print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    if options.items:
+        items = [item for altered in sets for item in choice_items(altered)]
+        lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        print(f"{write_text(Path(options.items), lines)}: {len(items):,} items")

@@ -15,7 +15,7 @@ from pathlib import Path
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hold, refuse_url
 
-_OUTPUTS = ("out", "per_query", "workdir")
+_OUTPUTS = ("out", "per_query", "items", "workdir")
 _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
 
 

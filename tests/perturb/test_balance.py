@@ -229,7 +229,8 @@ def test_command_writes_an_annotation_with_rewordings(tmp_path, images, capsys):
     captions.write_text(json.dumps([{"image": each.image, "caption": each.captions} for each in images[:20]]))
     out = tmp_path / "same_concept.json"
     arguments = ["alter-captions", "--balance", "--captions", str(captions), "--variant", "same_concept"]
-    assert main([*arguments, "--out", str(out)]) == 0
+    choices = tmp_path / "items.jsonl"
+    assert main([*arguments, "--out", str(out), "--items", str(choices)]) == 0
     annotation, written = read_annotation(out), json.loads(out.read_text())
     assert annotation.form == "own" and written["made_by"]["operation"] == "replace"
     keys = ("originals", "altered", "positives", "changes")
@@ -237,7 +238,11 @@ def test_command_writes_an_annotation_with_rewordings(tmp_path, images, capsys):
     pairs = [row for row in rows if row[1] is not None]
     assert pairs and all(len(split_words(one)) == len(split_words(other)) for one, other, _, _ in pairs)
     assert all(change["operation"] == "replace" and change["gain"] for *_, change in pairs)
-    assert any(positive for _, _, positive, _ in pairs)
+    # An item for each caption that has both: the caption and its rewording are right, the altered one is not.
+    items = [json.loads(line) for line in choices.read_text().splitlines()]
+    wanted = [[one, positive, other] for one, other, positive, _ in pairs if positive is not None]
+    assert wanted and [item["texts"] for item in items] == wanted
+    assert all(item["match"] == [[0, 0], [0, 1]] for item in items)
     for wrong, words in (
         (["--variant", "danger"], "variant"),
         (["--select", "highest"], "select"),

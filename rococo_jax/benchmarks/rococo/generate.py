@@ -92,6 +92,10 @@ class AlteredSet:
         """Further entries of the annotation's items."""
         return [{} for _ in self.items]
 
+    def true_texts(self, row: int) -> list[tuple[str, ...]]:
+        """For each original of an item, what is true of its image: the original; nothing where none is to be asked."""
+        return [(original,) for original in self.items[row].originals]
+
 
 def alter_images(
     images: Iterable[CaptionedImage], influences: Iterable[Sequence[float] | np.ndarray | None], alterer: CaptionAlterer
@@ -190,6 +194,11 @@ class BalancedSet(AlteredSet):
     def extra(self) -> list[dict[str, Any]]:
         """Further entries of the annotation's items."""
         return [{"positives": list(each)} for each in self.positives]
+
+    def true_texts(self, row: int) -> list[tuple[str, ...]]:
+        """The original and its rewording; nothing where it has none."""
+        pairs = zip(self.items[row].originals, self.positives[row], strict=True)
+        return [() if other is None else (one, other) for one, other in pairs]
 
 
 def balance_captions(
