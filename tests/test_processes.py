@@ -261,7 +261,7 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
         "init.model": data / "tiny",
         "train.vision": "all",
         "train.text": "all",
-        "init.head_hidden": 0,
+        "init.residual_head_width": 0,
         "data.cached_features": False,
         "data.feature_noise": 0,
         "data.images": data / "images",

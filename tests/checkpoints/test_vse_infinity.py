@@ -126,6 +126,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path):
 @pytest.mark.thorough
 def test_it_learns_which_text_belongs_to_which_image(tmp_path):
     """A few steps of the contrastive loss through both poolings, the backbone and BERT."""
+    torch.manual_seed(4)
     image, text = GridEncoder(ResNet(4, (1, 1, 1, 1), 1, 4), 8), TextEncoder(8, **SIZES)
     path = save(tmp_path / "grid.pth", image, text, input_scale_factor=0.125)
     model = load_model(path, mesh=MESH, tokenizer="none").model
@@ -146,7 +147,7 @@ def test_it_learns_which_text_belongs_to_which_image(tmp_path):
         return optax.apply_updates(parameters, updates), state, value
 
     state, losses = optimizer.init(parameters), []
-    for _ in range(150):
+    for _ in range(80):
         parameters, state, value = step(parameters, state)
         losses.append(float(value))
     assert losses[-1] < 0.3 < 1 < losses[0]

@@ -654,7 +654,7 @@ def test_launched_processes_train_as_one_with_eight_devices(tmp_path):
         "data.workers": 0,
         "losses.sc.weight": 1,
         "losses.vc.weight": 1,
-        "losses.vc.group": 2,
+        "losses.vc.partner_group": 2,
     }
     curves = []
     for processes, devices in ((4, 2), (1, 8)):

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from PIL import Image
 
 
 @functools.cache
@@ -20,13 +21,16 @@ def frost_is_read_once() -> None:
 
 
 def reference(name: str, image: np.ndarray, severity: int, draws=None) -> np.ndarray:
-    """The reference's corruption of one uint8 image; `draws` as `Corruption.draw` gives them, in NumPy."""
-    corrupt = pytest.importorskip("imagecorruptions").corrupt
+    """The reference's corruption of one uint8 image, not yet cut to whole numbers.
+
+    `draws` as `Corruption.draw` gives them, in NumPy.
+    """
+    kinds = pytest.importorskip("imagecorruptions").corruption_dict
     frost_is_read_once()
     with ExitStack() as stack:
         if draws is not None:
             _INJECT[name](stack, image, severity, draws)
-        return corrupt(image, severity, name)
+        return np.asarray(kinds[name](Image.fromarray(image), severity))
 
 
 def _patch(stack: ExitStack, target: str, replacement) -> None:
