@@ -24,11 +24,11 @@ from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
 from tests.support.paths import CHECKOUT
-from tests.support.processes import launched, run_lines
+from tests.support.processes import launched, run_command_together, run_lines
 from tests.support.tiny import WORDS, random_captions, tiny_encoder
 
 # More than one part of the embedding cache, so that there is work to share.
-IMAGES = 260
+IMAGES, IMAGES_PER_RUN, TEXTS_PER_PART = 24, 16, 64
 TIMEOUT = 40
 
 
@@ -53,30 +53,33 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
-def run_both(out: Path, *words: str) -> tuple[Path, Path]:
+def run_both(out: Path, monkeypatch, *words: object) -> tuple[Path, Path]:
     """Runs the command in this process on its eight devices, and by two processes of one device each."""
     one, two = out / "one", out / "two"
+    monkeypatch.setattr(embedding, "IMAGES_PER_RUN", IMAGES_PER_RUN)
+    monkeypatch.setattr(embedding, "_TEXTS_PER_PART", TEXTS_PER_PART)
     assert main([*map(str, words), "--out", str(one)]) in (0, None)
-    done = subprocess.run(
-        launched(2, 1, *words, "--out", two), capture_output=True, text=True, cwd=CHECKOUT, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    before = f"from rococo_jax.encoders import embedding\nembedding.IMAGES_PER_RUN = {IMAGES_PER_RUN}\n"
+    before += f"embedding._TEXTS_PER_PART = {TEXTS_PER_PART}\n"
+    run_command_together([*words, "--out", two], 2, before=before, as_users=True)
     return one, two
 
 
 @pytest.mark.slow
-def test_two_processes_evaluate_as_one(data, tmp_path):
+def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
     words = ["evaluate", data / "tiny", "--images", data / "images", "--annotations", data / "annotations"]
-    one, two = run_both(tmp_path, *words, "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report")
+    one, two = run_both(
+        tmp_path, monkeypatch, *words, "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report"
+    )
     for name in ("results.json", "per_query.parquet"):
         assert (two / name).read_bytes() == (one / name).read_bytes(), name
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_write_the_influence_table_of_one(data, tmp_path):
+def test_two_processes_write_the_influence_table_of_one(data, tmp_path, monkeypatch):
     captions = data / "annotations" / "coco_karpathy_test.json"
-    one, two = run_both(tmp_path, "influence", data / "tiny", "--captions", captions)
+    one, two = run_both(tmp_path, monkeypatch, "influence", data / "tiny", "--captions", captions)
     assert two.read_bytes() == one.read_bytes()
     assert len(one.read_bytes().splitlines()) == 5 * IMAGES
 

@@ -88,24 +88,21 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
             read_config(CHECKOUT / config, [word.removeprefix("--") for word in left])
 
 
-@pytest.mark.slow
-# The Start pages always; the notebook's page is the notebook in another form, which a test runs, too.
-@pytest.mark.parametrize("only", [("one-checkpoint", "your-data"), pytest.param((), marks=pytest.mark.thorough)])
-def test_every_command_of_the_tutorials_runs(only, tmp_path):
+def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] = ()) -> Path:
+    """Runs every block of the pages in one process in a folder."""
     for name in ("configs", "launch"):
-        (tmp_path / name).symlink_to(CHECKOUT / name)
-    steps = [step for page in TUTORIALS if not only or page.stem in only for step in steps_of(page)]
-    steps += steps_of(CHECKOUT / "README.md", ("python",))
-    for asked, enough in FEWER if only else ():
+        (folder / name).symlink_to(CHECKOUT / name)
+    steps = [step for page in pages for step in steps_of(page)] + steps_of(CHECKOUT / "README.md", ("python",))
+    for asked, enough in fewer:
         steps = [(page, kind, text.replace(asked, enough)) for page, kind, text in steps]
-    assert len(steps) > (15 if only else 25)
+    assert len(steps) > (15 if fewer else 25)
     # This Python's programs first.
     environment = one_device()
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
         input=json.dumps(steps),
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -113,9 +110,27 @@ def test_every_command_of_the_tutorials_runs(only, tmp_path):
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
     for written in ("out/mine/report.html", "out/own/results.json", "mine.npz", "DATA/photos/README.md",
                     "out/photos.html", "out/photos_long.json"):  # fmt: skip
-        assert (tmp_path / written).is_file(), written
-    if only:
-        return
+        assert (folder / written).is_file(), written
+    return folder
+
+
+@pytest.fixture(scope="module")
+def practised(tmp_path_factory) -> Path:
+    """The folder of the Start pages; the notebook's page is the notebook in another form, which a test runs, too."""
+    pages = [page for page in TUTORIALS if page.stem in ("one-checkpoint", "your-data")]
+    return run_all(tmp_path_factory.mktemp("practised"), pages, FEWER)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_start_pages_runs(practised):
+    config = json.loads((practised / "runs" / "defended" / "config.json").read_text(encoding="utf-8"))
+    assert config["losses.vc.weight"] == 1 and config["steps"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_every_command_of_the_tutorials_runs(tmp_path):
+    run_all(tmp_path, TUTORIALS)
     for written in ("out/night/report.html", "out/compared.html"):
         assert (tmp_path / written).is_file(), written
     # The results of the listed models, each under its own name.
@@ -124,3 +139,53 @@ def test_every_command_of_the_tutorials_runs(only, tmp_path):
         ("defence", {"plain", "sc-vc", "from-shards"}),
     ):
         assert names <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
+
+
+# What the demo of the first page wrote: altered captions, mixed galleries and their control, without a network.
+
+
+@pytest.fixture(scope="module")
+def demo(practised):
+    out = practised / "practice"
+    paths = (out / "12-scenes-seed-1" / "paper").glob("*/results.json")
+    return out, {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control(demo):
+    results = demo[1]["plain"]
+    found = results["tasks"]["text_to_image"]
+    assert list(found) == ["clean", "mix_0.9", "patch_0.9", "control"]
+    sizes = results["sizes"]["text_to_image"]
+    for variant in ("mix_0.9", "patch_0.9"):
+        assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(found[variant])
+        assert sizes[variant]["seeds"] == [1, 10, 100] and sizes[variant]["gallery"] == 2 * 12
+    assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
+
+
+def test_the_demo_asks_all_three_questions(demo):
+    results = demo[1]["plain"]
+    assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
+    assert set(results["tasks"]["choices"]) == {"same_concept", "danger", "mean"}
+    assert results["sizes"]["classes"]["clean"] | {"classes": 0} == {"images": 12, "classes": 0, "templates": 5}
+    page = (demo[0] / "report.html").read_text(encoding="utf-8")
+    assert "Reliability" in page and "Which class does the image show" in page
+
+
+def test_the_defended_model_is_fooled_less_by_mixed_pictures_than_the_plain_one(demo):
+    _, results = demo
+    assert results.keys() == {"plain", "sc-vc", "grounded"}
+    plain, defended = (results[name]["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name in ("plain", "sc-vc"))
+    # 36 and 2 % on 250 scenes; 3 x 60 captions of 12 scenes stand well apart still.
+    assert defended < plain / 2
+
+
+def test_the_grounded_model_does_not_recognise_altered_text_without_looking(demo):
+    blind = {name: found["tasks"]["image_to_text"]["rand_voca"]["blind"] for name, found in demo[1].items()}
+    # 50, 83 and 48 % on 250 scenes.
+    assert blind["sc-vc"] > 70 and abs(blind["plain"] - 50) < 8 and abs(blind["grounded"] - 50) < 8
+
+
+def test_the_demos_report_shows_mixed_galleries_and_control(demo):
+    out, _ = demo
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert all(words in page for words in ("Mix 0.9", "Patch 0.9", "Control", "over seeds 1, 10, 100"))

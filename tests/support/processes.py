@@ -14,11 +14,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.support.paths import CHECKOUT
-from tests.support.programs import QUICK
+from tests.support.programs import QUICK, one_device
 
 # What is compiled here runs a few times at most.
 _FLAGS = " ".join(f"--{key}={str(value).lower()}" for key, value in QUICK.items())
 _ENVIRONMENT = {"XLA_FLAGS": _FLAGS, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+_AS_USERS = "import jax\njax.config.update('jax_disable_most_optimizations', False)\n"
 _IMPORTED = ["rococo_jax.training.run", "rococo_jax.evaluation.callback", "tests.support.tiny_runs"]
 
 
@@ -43,10 +44,17 @@ def run_lines(
     return _run_all(program, processes, timeout, frozen)
 
 
-def run_command_together(words: Iterable[object], processes: int, timeout: int = 60) -> str:
-    """Runs a command in several processes that join, as `run_lines` does lines; returns all that they say."""
+def run_command_together(
+    words: Iterable[object], processes: int, timeout: int = 60, before: str = "", as_users: bool = False
+) -> str:
+    """Runs a command in several processes that join, as `run_lines` does lines; returns all that they say.
+
+    Args:
+        as_users: with programs as users compile them, which have their bits.
+    """
     program = "import sys\nfrom rococo_jax.cli.main import main\nsys.stdout = sys.stderr\n"
-    ended = _run_all(f"{program}sys.exit(main({[*map(str, words)]!r}))\n", processes, timeout)
+    program = f"{_AS_USERS * as_users}{program}{before}sys.exit(main({[*map(str, words)]!r}))\n"
+    ended = _run_all(program, processes, timeout, flags=one_device()["XLA_FLAGS"] if as_users else _FLAGS)
     said = "".join(text for _, text in ended)
     assert not any(code for code, _ in ended), said
     return said
@@ -54,14 +62,16 @@ def run_command_together(words: Iterable[object], processes: int, timeout: int =
 
 def exit_code_of(program: str) -> int:
     """Runs a program in a process with the devices and programs of this one; returns how it ended."""
-    program = f"import jax\njax.config.update('jax_disable_most_optimizations', False)\n{program}"
+    program = _AS_USERS + program
     process = _interpreters().Process(target=_run, args=(program, dict(os.environ), Path(os.devnull)))
     process.start()
     process.join(300)
     return process.exitcode
 
 
-def _run_all(program: str, processes: int, timeout: int, frozen: int | None = None) -> list[tuple[int, str]]:
+def _run_all(
+    program: str, processes: int, timeout: int, frozen: int | None = None, flags: str = _FLAGS
+) -> list[tuple[int, str]]:
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
@@ -71,7 +81,7 @@ def _run_all(program: str, processes: int, timeout: int, frozen: int | None = No
         errors = [Path(folder, str(number)) for number in range(processes)]
         started = []
         for number, path in enumerate(errors):
-            environment = {**os.environ, **_ENVIRONMENT, **common, "ROCOCO_PROCESS": str(number)}
+            environment = {**os.environ, **_ENVIRONMENT, **common, "ROCOCO_PROCESS": str(number), "XLA_FLAGS": flags}
             started.append(_interpreters().Process(target=_run, args=(program, environment, path)))
             started[-1].start()
         try:
