@@ -20,14 +20,24 @@ _own_flags = os.environ.get("XLA_FLAGS", "")
 
 def compile_quickly(quick: bool) -> None:
     """Compile with `QUICK`, or as users do, here and in the commands that tests start."""
+    set_options(quick)
+    flags = (f"--{key}={str(value).lower()}" for key, value in QUICK.items() if quick)
+    os.environ["XLA_FLAGS"] = " ".join([_own_flags, *flags])
+
+
+def set_options(quick: bool) -> None:
+    """Compile with `QUICK`, or as users do, in this process alone."""
 
     def quick_options(*given, env_options_overrides=None, **named):
         return _own_options(*given, env_options_overrides={**QUICK, **(env_options_overrides or {})}, **named)
 
     # JAX has no public setting of all programs' options that a process can change.
     compiler.get_compile_options = quick_options if quick else _own_options
-    flags = (f"--{key}={str(value).lower()}" for key, value in QUICK.items() if quick)
-    os.environ["XLA_FLAGS"] = " ".join([_own_flags, *flags])
+
+
+def is_quick() -> bool:
+    """Whether programs are compiled with `QUICK` here."""
+    return compiler.get_compile_options is not _own_options
 
 
 def one_device() -> dict[str, str]:
