@@ -71,6 +71,8 @@ def test_the_files_hold_scipys_correlations_of_the_figures_in_the_results(popula
     drawn = ET.parse(tmp_path / "out" / "correlations.svg").getroot()
     cells = [element.text for element in drawn.iter() if element.tag.endswith("text")]
     assert all(f"{round(100 * float(row['rho']))}".replace("-", "−") in cells for row in rows)
+    # Columns of 26 px beside the names: none of the last metric.
+    assert float(drawn.get("width")) == 330 + 3 * 26 + 8
 
 
 def test_published_correlations_stand_beside_pairs_that_the_field_has(population, tmp_path):
@@ -107,6 +109,11 @@ def test_what_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, 
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
         assert not (tmp_path / "out").exists()
+
+
+def test_what_is_held_is_there_though_only_others_are_asked_for(population):
+    (group,) = group_by_fingerprint(load_results([population]))
+    assert ["/".join(place) for place in correlate_runs(group.runs, PLACES[2:]).places] == [PLACES[0], *PLACES[2:]]
 
 
 def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_out(population):
