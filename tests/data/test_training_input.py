@@ -373,6 +373,14 @@ def test_unusable_hard_positives_are_named(tmp_path, line, field):
     assert error.value.field == field and error.value.source == str(path)
 
 
+@pytest.mark.parametrize("positives", [5, None, [], ["a hound", "a dog"], "a"])
+def test_balanced_captions_of_unequal_columns_are_refused(tmp_path, positives):
+    path = tmp_path / "balanced.json"
+    path.write_text(json.dumps({"items": [{"originals": ["a dog"], "positives": positives, "altered": ["a cat"]}]}))
+    with pytest.raises(InputError, match=r"item 0: found .* wanted originals, positives and altered of one length"):
+        read_hard_positives(path)
+
+
 def test_files_that_are_not_aligned_are_refused(tmp_path):
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps([{"true_caption": "a", "false_caption": "b"}] * 2))
