@@ -92,11 +92,15 @@ def _table(names: Sequence[Sequence[str]], titles: Sequence[str], figures: Mappi
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in _NAMES:
         table.add_column(name, no_wrap=True, overflow="ignore")
+    # Padded here: rich justifies nothing that overflow leaves as it is.
+    aligned = []
     for title in titles:
-        table.add_column(title, justify="right", no_wrap=True, overflow="ignore")
+        width = max(map(len, (title, *figures[title])))
+        table.add_column(title.rjust(width), no_wrap=True, overflow="ignore")
+        aligned.append([figure.rjust(width) for figure in figures[title]])
     before = None
     for row, (model, task, variant) in enumerate(zip(*names, strict=True)):
-        cells = ["" if model == before else model, task, variant, *(figures[title][row] for title in titles)]
+        cells = ["" if model == before else model, task, variant, *(column[row] for column in aligned)]
         table.add_row(*(_literal(cell) for cell in cells))
         before = model
     return table

@@ -96,6 +96,16 @@ def test_a_file_and_a_wide_table_have_whole_names_and_one_table_a_kind(printed, 
     assert "note: a [bracketed] note" in text
 
 
+def test_figures_of_a_column_end_below_one_another(printed):
+    text = printed(None)
+    for title in ("R@1", "95 %", "Brittleness", "Mean per class"):
+        lines = text.splitlines()
+        head = next(place for place, line in enumerate(lines) if f" {title} " in line)
+        end = lines[head].index(f" {title} ") + len(title)
+        for line in lines[head + 2 : head + 6]:
+            assert line[end].isdigit() and line[end + 1] == " ", (title, line)
+
+
 def test_shortened_names_are_different_where_names_are():
     names = ["laion2b_s34b_b79k", "laion2b_s32b_b82k", "openai", "laion2b_s34b_b79k"]
     for limit in (4, 8, 12, 17):
