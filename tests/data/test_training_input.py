@@ -333,6 +333,12 @@ def test_hard_positives_and_negatives_go_with_their_caption(source):
     assert len(drawn) == 2  # either negative comes first somewhere
 
 
+def test_a_sample_has_as_many_hard_negatives_as_were_asked_for():
+    add = AddHardPositives({"a dog": Partners((), ("a cat", "a cow"))}, negatives=3)
+    *drawn, padded = add.random_map({"caption": "a dog"}, np.random.default_rng(0))["hard_negatives"]
+    assert sorted(drawn) == ["a cat", "a cow"] and padded is None
+
+
 def test_plain_maps_may_stand_among_the_transforms(source):
     class Reverse(grain.MapTransform):
         def map(self, sample):
