@@ -109,10 +109,13 @@ def main() -> None:
     parser.add_argument("--arms", default="", help="which, in this order, with commas (default: all)")
     parser.add_argument("--out", type=Path, required=True, help="the table, CSV")
     arguments = parser.parse_args()
-    runs = read_runs(arguments.folders)
-    if arguments.arms:
-        runs = {arm: runs[arm] for arm in arguments.arms.split(",")}
-    runs = {arguments.first: runs[arguments.first]} | runs
+    found = read_runs(arguments.folders)
+    runs = dict.fromkeys([arguments.first, *(arguments.arms.split(",") if arguments.arms else found)])
+    if missing := sorted(set(runs) - set(found)):
+        parser.error(
+            f"no arm {missing[0]!r} in {', '.join(map(str, arguments.folders))}; wanted some of {', '.join(found)}"
+        )
+    runs = {arm: found[arm] for arm in runs}
     rows = rows_of(runs, arguments.first)
     with arguments.out.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
