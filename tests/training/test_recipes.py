@@ -1,4 +1,6 @@
-"""Schedules and optimizers against NumPy, each key told from another value."""
+"""Schedules and optimizers against NumPy, each key told from another value; keys that no test may set."""
+
+import re
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
-from rococo_jax.training.config import check_config, default_config
+from rococo_jax.training.config import check_config, default_config, flat
 from rococo_jax.training.optimizer import make_optimizer, make_schedule
+from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_spec
 
 STEPS, PEAK = 50, 0.3
@@ -117,3 +120,15 @@ def test_unknown_recipes_are_refused(key, value, wanted):
     with pytest.raises(InputError) as error:
         check_config(config)
     assert f"config.optimizer.{key}" in str(error.value) and wanted in str(error.value)
+
+
+def test_tests_set_keys_that_the_config_has():
+    """A thorough test that sets another one fails where nobody sees it for a while."""
+    known = set(flat(default_config()))
+    sections = "|".join({key.partition(".")[0] for key in known if "." in key})
+    # a.b="...", a__b=... and {"a.b": ...}
+    key = re.compile(rf'\b((?:{sections})(?:(?:\.|__)[a-z0-9]+(?:_[a-z0-9]+)*)+)(?:=(?!=)|": )')
+    files = sorted((CHECKOUT / "tests").rglob("*.py"))
+    found = {word.replace("__", ".") for file in files for word in key.findall(file.read_text(encoding="utf-8"))}
+    assert len(found) > 50
+    assert found - known == {"losses.sc.wieght"}, "one of them is refused with the nearest"
