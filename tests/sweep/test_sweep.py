@@ -24,7 +24,7 @@ from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_colu
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.power_law import fit_power_law
-from rococo_jax.sweep.running import run_points
+from rococo_jax.sweep.running import BEGUN, DONE, NEW, plan_lines, point_lines, run_points, waiting_line
 from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
@@ -393,7 +393,7 @@ def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsy
     workdir = tmp_path / "out"
     assert main(command_of(data, workdir, "--dry-run")) == 0
     told = capsys.readouterr()
-    assert "sweep of 4 points: 2 of batch_size x 2 seed(s)" in told.err and "4 to train" in told.err
+    assert "sweep of 4 points: 2 of batch_size x 2 seed(s)\n" in told.err and "4 to train" in told.err
     assert told.out.splitlines()[0].split("  ")[-1].strip() == "12 steps of 8, learning rate 0.000707107: to train"
     assert not workdir.exists()
     launched = f'sh -c \'echo "$0" "$@" >> {tmp_path / "launched"}\''
@@ -406,12 +406,26 @@ def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsy
     assert "exit code: found 1; wanted 0" in capsys.readouterr().err
 
 
-def test_points_of_one_config_are_one_run():
+def test_points_of_one_config_are_one_run(tmp_path):
     plan = make_plan(ABLATIONS / "weights.py", seeds=(0, 1))
     at_zero = [point for point in plan.points if point.values == (0.0,)]
     assert len(plan.points) == 36 and len(plan.runs) == 32
     assert {(point.run, point.seed) for point in at_zero} == {(at_zero[0].run, 0), (at_zero[3].run, 1)}
     assert [point.arm for point in at_zero[:3]] == ["sc", "vc", "sc-vc"]
+    first = next(plan_lines(plan, tmp_path, None, None))
+    assert first.endswith("x 2 seed(s), 32 runs: 4 have the config of another")
+    lines = list(point_lines(plan, tmp_path, False))
+    shared = [point.name for point in plan.points if point.name != point.run]
+    assert [line.split()[0] for line in lines if "(as " in line] == shared and len(shared) == 4
+    assert sum(line.endswith(f"(as {at_zero[0].run})") for line in lines) == 2
+
+
+def test_what_failed_is_not_waited_for():
+    states = {"a": DONE, "b": NEW, "c": BEGUN}
+    line = "are not done yet: --collect tabulates what is there, the same command goes on"
+    assert waiting_line(states, {}) == f"2 of 3 runs {line}"
+    assert waiting_line(states, {"c": "broken"}) == f"1 of 3 runs {line}"
+    assert waiting_line(states, {"b": "broken", "c": "broken"}) is None
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in ABLATIONS.glob("*.py")))
