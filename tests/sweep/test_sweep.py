@@ -500,6 +500,7 @@ def refusal(capsys, command: list[str]) -> str:
         (["--over", "batch_size=8,12"], "a multiple of 8"),
         (["--over", "batch_size=8,40"], "the 96 samples (6 steps of 16)"),
         (["--over", "seed=0,1"], "--seeds"),
+        (["--over", "batch_size=8", "--over", "seed=0,1"], "what is swept: found 'seed'; wanted --seeds"),
         (["--seeds", "0,0"], "0 twice"),
         (["--seeds", "one"], "whole numbers"),
         (["--config.seed=3"], "--seeds does"),
