@@ -29,6 +29,7 @@ from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
+from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
 from tests.support.processes import exit_code_of, run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
@@ -213,6 +214,15 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
         assert float(row["images_per_second"]) == pytest.approx(sum(rates) / 2)
     memory = {int(row["batch_size"]): float(row["memory_bytes_per_device"]) for row in rows}
     assert 0 < memory[8] < memory[16]
+
+
+def test_a_run_with_itself_has_the_intervals_of_its_results(tmp_path):
+    make_run(tmp_path / "run", "one", noise=1.0)
+    results, run = read_results(tmp_path / "run" / "results.json"), read_per_image(tmp_path / "run")
+    figures = figures_of_task([results, results], [run, run], "image_to_text")["danger"]
+    for metric in ("r1", "fr1", "drop"):
+        low, high = results["intervals"]["image_to_text"]["danger"][metric]
+        assert low < high and (figures[metric].low, figures[metric].high) == pytest.approx((low, high), abs=1e-9)
 
 
 def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
