@@ -238,6 +238,18 @@ def _(world):
     assert set(altered(world, losses__sc__select="random")) == ANIMALS | PLACES
 
 
+@pytest.mark.parametrize("select", ["lowest", "highest"])
+def test_without_a_table_the_starting_model_says_which_word_changes_its_caption_least(world, select):
+    settings = {"losses__sc__select": select, "losses__sc__influence": ""}
+    batches = world.take(6, losses__sc__weight=1.0, **settings)
+    assert (world.folder / "influence.jsonl").is_file()
+    for text, other in zip(world.texts(batches), world.texts(batches, "altered"), strict=True):
+        without = [" ".join(word for word in text.split() if word != noun) for noun in ("dog", "house")]
+        whole, *others = world.encoder.encode_text([text, *without])
+        wanted = {"lowest": np.argmax, "highest": np.argmin}[select]([whole @ each for each in others])
+        assert [noun for noun in ("dog", "house") if noun not in other.split()] == [("dog", "house")[wanted]]
+
+
 @of("losses.sc.lexicon", "losses.sc.fit_article")
 def _(world):
     assert set(altered(world, losses__sc__lexicon=str(world.folder / "other_lexicon.json"))) == {("dog", "sheep")}
