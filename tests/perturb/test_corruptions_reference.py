@@ -17,10 +17,11 @@ pytestmark = pytest.mark.quick  # the bounds below hold however the programs are
 # Both cut to whole numbers at the end; where a value is whole to within rounding (float32 here, float64 there), the cut
 # falls on either side. Nothing else may differ.
 BOUND = 1
-# How far from whole: 2e-4 at most was measured.
-ROUNDING = 5e-4
-# Cut to whole numbers before its pixels move, too: one that falls on the other side moves the second blur.
-TWICE_CUT = {"glass_blur": 0.01}
+# How far from whole: 2e-4 at most was measured, 6e-4 where positions are rounded, too, at up to 255 levels a pixel.
+ROUNDING, ROUNDED_TWICE = 5e-4, {"elastic_transform": 2e-3}
+# The share of values whose image or layer is cut to whole numbers in between, too, where one that falls on the other
+# side is blurred or kept by a threshold: 2.4e-5 was measured for spatter.
+TWICE_CUT = {"glass_blur": 0.01, "spatter": 1e-4}
 # How many pixels that concerns: kinds whose values are often exactly whole are given their measured share with room.
 OFTEN_WHOLE = {"defocus_blur": 0.2, "brightness": 0.2, "saturate": 0.3}
 SELDOM_WHOLE = 0.01
@@ -81,7 +82,8 @@ def differences(name: str, severity: int, images: list[np.ndarray]) -> tuple[np.
 def check(name: str, severity: int, images: list[np.ndarray]) -> None:
     found, apart = differences(name, severity, images)
     assert (found > BOUND).mean() <= FURTHER_APART.get(name, 0)
-    assert ((found > 0) & (apart > ROUNDING)).mean() <= (TWICE_CUT | FURTHER_APART).get(name, 0)
+    rounding = ROUNDED_TWICE.get(name, ROUNDING)
+    assert ((found > 0) & (apart > rounding)).mean() <= (TWICE_CUT | FURTHER_APART).get(name, 0)
     counted = found > 0 if name not in WHOLE_IN_ONE_COLOUR else (found > 0) & (apart > EXACTLY)
     assert counted.mean() <= OFTEN_WHOLE.get(name, SELDOM_WHOLE)
 
