@@ -134,8 +134,8 @@ def _trips(computations: dict[str, list[str]], name: str, loop: str) -> int:
     condition = computations[re.search(r"condition=%?([\w.\-]+)", loop)[1]]
     body = computations[re.search(r"body=%?([\w.\-]+)", loop)[1]]
     place, limit = _counter_of(condition)
-    start = _sum_of_constants(computations[name], _operands(loop)[0], place)
-    step = _sum_of_constants(body, _defined(next(line for line in body if "ROOT " in line)), place)
+    start = _sum_of_constants(computations[name], _operands(loop)[0], place, counts=False)
+    step = _sum_of_constants(body, _defined(next(line for line in body if "ROOT " in line)), place, counts=True)
     if None in (place, limit, start, step) or step < 1:
         raise ValueError(f"loop {loop.strip()[:60]}: found start {start}, step {step}, limit {limit}; wanted constants")
     return max(0, math.ceil((limit - start) / step))
@@ -152,15 +152,15 @@ def _counter_of(condition: list[str]) -> tuple[int | None, int | None]:
     return (int(index[1]), int(constant[1])) if index and constant else (None, None)
 
 
-def _sum_of_constants(computation: list[str], tuple_name: str, place: int | None) -> int | None:
-    """The constants that are added up to one element of a tuple, past what the computation was given."""
+def _sum_of_constants(computation: list[str], tuple_name: str, place: int | None, *, counts: bool) -> int | None:
+    """The constants that are added up to one element of a tuple; where it `counts`, to the same one of its argument."""
     lines = {_defined(line): line for line in computation}
 
     def of(name: str) -> int | None:
         line = lines.get(name, "")
         if constant := _CONSTANT.search(line):
             return int(constant[1])
-        if " get-tuple-element(" in line:
+        if counts and " get-tuple-element(" in line and re.search(rf"index={place}\b", line):
             return 0
         if " add(" not in line and " copy(" not in line:
             return None

@@ -108,6 +108,8 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
     assert collectives(known, 4)[0].runs == 9
     with pytest.raises(ValueError, match="found start 3, step None, limit 14; wanted constants"):
         collectives(_PROGRAM.replace("add(%i.1, %by)", "multiply(%i.1, %by)"), 4)
+    with pytest.raises(ValueError, match="found start None, step 2, limit 14; wanted constants"):
+        collectives(_PROGRAM.replace("%first = s32[] constant(3)", "%first = s32[] get-tuple-element(%x), index=0"), 4)
 
 
 _KERNELS = """
