@@ -16,7 +16,7 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, flat
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import random_captions, tiny_encoder
 
 # Captions of few words, most of which have a replacement.
 CAPTIONS = (
@@ -43,6 +43,11 @@ def write_material(
     (folder / "captions.json").write_text(json.dumps(items))
     save_model(folder / "start", encoder or tiny_encoder(name="start"))
     return folder
+
+
+def write_random_material(folder: Path, images: int) -> Path:
+    """`write_material` with three random captions of at most six words for each image."""
+    return write_material(folder, [random_captions(3, seed=number, longest=6) for number in range(images)])
 
 
 def with_a_broken_image(images: Path, folder: Path) -> str:

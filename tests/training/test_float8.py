@@ -16,7 +16,7 @@ from rococo_jax.training.config import check_config
 from rococo_jax.training.float8 import check_device
 from rococo_jax.training.run import train
 from rococo_jax.training.step import lower_step
-from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import (
     Stopped,
     changed,
@@ -26,7 +26,7 @@ from tests.support.tiny_runs import (
     tiny_config,
     trained_parameters,
     write_config_file,
-    write_material,
+    write_random_material,
 )
 
 PAIRS, STEPS = 8, 4
@@ -36,8 +36,7 @@ MAPS = {f"{side}.blocks.block.{name}" for side in ("vision", "text")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    captions = [random_captions(3, seed=number, longest=6) for number in range(PAIRS)]
-    return write_material(tmp_path_factory.mktemp("data"), captions)
+    return write_random_material(tmp_path_factory.mktemp("data"), PAIRS)
 
 
 @pytest.fixture(scope="module")

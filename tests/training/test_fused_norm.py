@@ -14,16 +14,15 @@ from rococo_jax.training import step as step_module
 from rococo_jax.training.config import check_config
 from rococo_jax.training.run import train
 from rococo_jax.training.step import check_kernels, lower_step
-from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
-from tests.support.tiny_runs import changed, mesh_of, metrics_of, tiny_config, write_config_file, write_material
+from tests.support.tiny import tiny_encoder, tiny_spec
+from tests.support.tiny_runs import changed, mesh_of, metrics_of, tiny_config, write_config_file, write_random_material
 
 PAIRS = 8
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    captions = [random_captions(3, seed=number, longest=6) for number in range(PAIRS)]
-    return write_material(tmp_path_factory.mktemp("data"), captions)
+    return write_random_material(tmp_path_factory.mktemp("data"), PAIRS)
 
 
 @pytest.fixture(scope="module")
