@@ -203,6 +203,12 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
+    """Writes each value as a line of UTF-8 JSON, by rename."""
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+
+
 @contextlib.contextmanager
 def text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     """Raises InputError where the block reads a file that is missing, a folder, or not UTF-8."""

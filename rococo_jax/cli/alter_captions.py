@@ -102,7 +102,7 @@ def run(options: Options) -> None:
             **choices,
         )
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
-    _write(options, list(by_variant.values()), made_by)
+    _write_items(options, [_write(options, altered, made_by) for altered in by_variant.values()])
 
 
 def _balance(options: Options) -> None:
@@ -125,35 +125,39 @@ def _balance(options: Options) -> None:
     total = sum(len(image.captions) for image in images)
     made_by = {"balanced": True, "operation": OPERATION, "seed": options.seed, "reference": reference.hash()}
     made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
-    sets = []
+    written = []
     for variant in _variants(options):
         alterer = balanced_alterer(variant, reference, options.seed)
         with progress(f"altering ({variant})", total, "captions") as advance:
-            sets.append(balance_captions(images, alterer, advance))
-    _write(options, sets, made_by)
+            altered = balance_captions(images, alterer, advance)
+        written.append(_write(options, altered, made_by))
+    _write_items(options, written)
 
 
 def _variants(options: Options) -> tuple[str, ...]:
     return VARIANTS if options.variant == "all" else (options.variant,)
 
 
-def _write(options: Options, sets: Sequence["AlteredSet"], made_by: Mapping[str, object]) -> None:
-    import json
+def _write(options: Options, altered: "AlteredSet", made_by: Mapping[str, object]) -> "AlteredSet":
     from pathlib import Path
 
-    from rococo_jax.benchmarks.own import choice_items
     from rococo_jax.benchmarks.rococo.generate import write_altered
-    from rococo_jax.storage import write_text
 
-    for altered in sets:
-        out = Path(options.out)
-        out = out / f"{altered.variant}.json" if options.variant == "all" else out
-        write_altered(out, altered, made_by)
-        total = sum(len(item.originals) for item in altered.items)
-        left = sum(altered.unaltered.values())
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
-        print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    out = Path(options.out)
+    out = out / f"{altered.variant}.json" if options.variant == "all" else out
+    write_altered(out, altered, made_by)
+    total = sum(len(item.originals) for item in altered.items)
+    left = sum(altered.unaltered.values())
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
+    print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    return altered
+
+
+def _write_items(options: Options, sets: Sequence["AlteredSet"]) -> None:
     if options.items:
+        from rococo_jax.benchmarks.own import choice_items
+        from rococo_jax.storage import write_json_lines
+
         items = [item for altered in sets for item in choice_items(altered)]
-        lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
-        print(f"{write_text(Path(options.items), lines)}: {len(items):,} items")
+        write_json_lines(options.items, items)
+        print(f"{options.items}: {len(items):,} items")

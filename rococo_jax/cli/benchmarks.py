@@ -70,13 +70,12 @@ def run(options: Options) -> None:
 
 def _write_items(name: str, data, out: str | None) -> None:
     """Writes the items of a benchmark's files, whether or not their images are there."""
-    import json
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
     from rococo_jax.benchmarks.plain_choices import as_json
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
-    from rococo_jax.storage import atomic_write
+    from rococo_jax.storage import write_json_lines
 
     info = find_benchmark(name)
     if info.reader is None:
@@ -89,7 +88,5 @@ def _write_items(name: str, data, out: str | None) -> None:
         raise InputError(folder, name, "nothing there", f"{info.size}; from {info.source}")
     tables, _, _ = info.reader.read(folder, info.files)
     count = sum(len(part.ids) for part in tables.parts.values())
-    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for item in tables.items():
-            file.write(json.dumps(as_json(item), ensure_ascii=False) + "\n")
+    write_json_lines(out, map(as_json, tables.items()))
     print(f"{out}: {count:,} items of {name}, {len(tables.names):,} images, {len(tables.texts):,} texts")

@@ -9,7 +9,6 @@ The key of an original is its name in the annotations, of another image `SET/NAM
 """
 
 import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -20,7 +19,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import ImageSet, as_rgb, files_of
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_write
+from rococo_jax.storage import atomic_write, write_json_lines
 
 IMAGES_LIST, CAPTIONS_LIST, FOLDER = "images.jsonl", "captions.jsonl", "images"
 _AT_ONCE = 64
@@ -66,8 +65,8 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
                         found = f"two images of one name in {benchmark.name} and before"
                         raise InputError(line["image"], "image", found, "one --benchmarks at a time, in folders apart")
     # Last: a list tells that what it names is there.
-    _write_lines(out / CAPTIONS_LIST, captions)
-    _write_lines(out / IMAGES_LIST, [line for line, _ in lines.values()])
+    write_json_lines(out / CAPTIONS_LIST, captions)
+    write_json_lines(out / IMAGES_LIST, [line for line, _ in lines.values()])
     return {"images": len(lines), "captions": len(captions)}
 
 
@@ -96,8 +95,3 @@ def _safe(key: str) -> str:
     if key.startswith("/") or ".." in parts:
         raise InputError(key, "image name", "a path that leaves its folder", "a path below the folder of images")
     return "/".join(parts)
-
-
-def _write_lines(path: Path, values: Sequence[Any]) -> None:
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)

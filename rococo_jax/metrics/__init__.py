@@ -33,3 +33,8 @@ def metric_of(name: str) -> Metric:
     """
     unknown = Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
     return METRICS.get(name, unknown)
+
+
+def digits_of(name: str) -> int:
+    """Decimals that a metric is shown with: 3 for plain numbers, 1 for what has a unit or is not known."""
+    return 1 if metric_of(name).unit or name not in METRICS else 3

@@ -13,7 +13,7 @@ from typing import Any
 
 from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.metrics import digits_of
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -90,9 +90,8 @@ class Run:
         """One number; a figure of `None`s where it was not measured."""
         numbers = self.tasks.get(task, {}).get(variant, {})
         interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
-        digits = 1 if metric_of(metric).unit or metric not in METRICS else 3
         low, high = interval or (None, None)
-        return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits)
+        return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
 
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
         """By variant, how many queries, gallery items, ...; empty where the results do not say."""

@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from rococo_jax.errors import InputError
-from rococo_jax.metrics import metric_of
+from rococo_jax.metrics import digits_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.effects import Effects, main_effects
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table
@@ -170,4 +170,4 @@ def _cells(found: list[float] | None, place: Place) -> list[Cell]:
 
 def _signed(value: float, place: Place) -> str:
     """A tenth of a point; a thousandth where the metric is a plain number."""
-    return f"{value:+.{1 if metric_of(place[2]).unit else 3}f}"
+    return f"{value:+.{digits_of(place[2])}f}"
