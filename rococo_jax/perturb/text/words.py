@@ -128,7 +128,11 @@ _ONE = frozenset({"a", "an", "one", "this", "that", "each", "every", "another"})
 
 @functools.cache
 def _engine():
-    import inflect
+    from unittest.mock import patch
+
+    # Typeguard would compile every function of inflect again, with checks of its arguments, which takes 1.7 s.
+    with patch("typeguard.typechecked", lambda function: function):
+        import inflect
 
     return inflect.engine()
 
