@@ -38,7 +38,7 @@ from rococo_jax.cores import usable_cores
 from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.images import open_image
-from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
@@ -116,7 +116,7 @@ def time_ours(source, workers: int, side: int, count: int, batch_size: int, **ch
     return timed, held
 
 
-class SmallImages:
+class SmallImages(PairSource):
     """A source of many images of 8 pixels a side."""
 
     def __init__(self, count: int):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.data.images import IMAGES_PER_RUN, FileImages, Prepare, Task, as_rgb, chunks, run_tasks
-from rococo_jax.data.pixels import View, Views
+from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
+from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
@@ -25,7 +25,7 @@ _CUT = View(f"cut {_CORRUPTED_SIDE}", (_CORRUPTED_SIDE, _CORRUPTED_SIDE, 3), par
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorruptedImages:
+class CorruptedImages(MadeOfFiles):
     """Files cut to a square of 224 pixels and corrupted as in ImageNet-C; `kind=None` is the cut alone.
 
     `severity` is 1 to 5, 0 without a corruption. What is random about an image depends on its name and the seed alone.
@@ -52,14 +52,6 @@ class CorruptedImages:
         about = [self.kind, self.severity, self.seed, _CORRUPTED_SIDE]
         return json.dumps([self.originals.names[row], self.originals.hashes[row], *about]).encode()
 
-    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
-        """The rows in order."""
-        return self.originals.runs(size)
-
-    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
-        """Corrupts batches on the device; see `ImageSet.read`."""
-        return run_tasks(self.tasks(rows, prepare or _same))
-
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """A task for each batch, which the device corrupts."""
         return (Task(len(batch), partial(self._prepared, batch, prepare)) for batch in chunks(rows, _CORRUPTED_AT_ONCE))
@@ -79,26 +71,13 @@ class CorruptedImages:
             self.views.keep(row, prepare, each)
         return results
 
-    @cached_property
-    def views(self) -> Views:
-        """Prepared forms of the corrupted images, kept for several models."""
-        return Views(self.originals.paths, self.thumbnail)
-
     def applied_to(self, originals: FileImages) -> "CorruptedImages":
         """The same corruption of other images."""
         return dataclasses.replace(self, originals=originals)
 
-    def thumbnail(self, row: int) -> Image.Image:
-        """The corrupted image."""
-        return next(self.read([row]))
-
-    def note(self, row: int) -> str:
-        """Nothing; the set's name says it."""
-        return self.originals.note(row)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CroppedImages:
+class CroppedImages(MadeOfFiles):
     """Parts of files inside boxes, cut before anything else is done to them.
 
     Attributes:
@@ -125,14 +104,6 @@ class CroppedImages:
         """Hash of the file, and the box."""
         return json.dumps([self.originals.hashes[self.rows[row]], list(self.boxes[row])]).encode()
 
-    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
-        """The parts in order."""
-        return chunks(range(len(self)), size)
-
-    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
-        """Opens files in threads and cuts them; see `ImageSet.read`."""
-        return run_tasks(self.tasks(rows, prepare or as_rgb))
-
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """A task for each row."""
         return (Task(1, lambda row=row: [self._prepared(row, prepare)]) for row in rows)
@@ -144,14 +115,11 @@ class CroppedImages:
         except InputError as error:
             raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 
-    def thumbnail(self, row: int) -> Image.Image:
-        """The part itself."""
-        return next(self.read([row]))
-
     def note(self, row: int) -> str:
         """The box."""
         return f"cut to {list(self.boxes[row])}"
 
-
-def _same(image: Image.Image) -> Image.Image:
-    return image
+    def input_keys(self) -> list[str]:
+        """The name of the file, and the box."""
+        names = [self.originals.names[row] for row in self.rows]
+        return [f"{self.name}/{name}@{','.join(map(str, box))}" for name, box in zip(names, self.boxes, strict=True)]

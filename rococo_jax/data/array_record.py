@@ -59,7 +59,7 @@ def decode_record(record: bytes, source: object) -> PairSample:
         raise InputError(source, "record", "other bytes", "an image-text pair as `rococo pack` writes it") from None
 
 
-class RecordPairs:
+class RecordPairs(PairSource):
     """The pairs of a shard (`.array_record`), or of all shards of a folder, in the order of their file names.
 
     Raises:

@@ -159,8 +159,48 @@ class ImageSet(Protocol):
         """One phrase that a reader needs beside the image, such as what was mixed in; often empty."""
 
 
+class MadeOfFiles:
+    """Base of the image sets that are made of image files, the `originals`."""
+
+    name: str
+    originals: "FileImages"
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
+        """The work on these rows, for threads."""
+        raise NotImplementedError
+
+    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
+        """Works on the rows in threads, in order; see `ImageSet.read`."""
+        return run_tasks(self.tasks(rows, prepare or as_rgb))
+
+    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
+        """The rows in order."""
+        return chunks(range(len(self)), size)
+
+    @cached_property
+    def views(self) -> Views:
+        """What is made of the images and kept for several models."""
+        return Views(self.originals.paths, self.thumbnail)
+
+    def thumbnail(self, row: int) -> Image.Image:
+        """The image itself."""
+        return next(self.read([row]))
+
+    def note(self, row: int) -> str:
+        """Nothing."""
+        del row
+        return ""
+
+    def input_keys(self) -> list[str]:
+        """What lists of inputs call each row."""
+        return [f"{self.name}/{name}" for name in self.originals.names]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class FileImages:
+class FileImages(MadeOfFiles):
     """Image files, in folders or inside tables, under the `names` that captions and results call them.
 
     Sets that are made of them read `views`, so that each file is decoded once.
@@ -197,14 +237,6 @@ class FileImages:
         """The hash of the file."""
         return bytes.fromhex(self.hashes[row])
 
-    def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
-        """The rows in order."""
-        return chunks(range(len(self)), size)
-
-    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
-        """Opens and prepares files in threads, in order; see `ImageSet.read`."""
-        return run_tasks(self.tasks(rows, prepare or as_rgb))
-
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """A task for each row."""
         return (Task(1, partial(self._prepared, row, prepare)) for row in rows)
@@ -217,14 +249,9 @@ class FileImages:
         except InputError as error:
             raise InputError(self.paths[row], error.field, error.found, error.wanted) from None
 
-    def thumbnail(self, row: int) -> Image.Image:
-        """The image itself."""
-        return next(self.read([row]))
-
-    def note(self, row: int) -> str:
-        """Nothing."""
-        del row
-        return ""
+    def input_keys(self) -> list[str]:
+        """The names."""
+        return list(self.names) if self.name == ORIGINALS else super().input_keys()
 
 
 def files_of(images: ImageSet) -> FileImages | None:

@@ -17,7 +17,7 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from PIL import Image
 
@@ -58,18 +58,41 @@ class PairSample:
         return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
 
 
-@runtime_checkable
-class PairSource(Protocol):
-    """A sequence of captioned images, as training reads it. Sources pickle, and hold no open file when they do."""
+class PairSource:
+    """A sequence of captioned images, as training reads it. Sources pickle, and hold no open file when they do.
+
+    Attributes:
+        shards: number of images of each shard; empty where there are none.
+    """
+
+    shards: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """The number of images."""
+        raise NotImplementedError
 
     def __getitem__(self, index: int) -> PairSample:
         """Image `index` with its captions; not decoded."""
+        raise NotImplementedError
 
     def hash(self) -> str:
         """Hash of what decides which sample has which number: a run resumes only with a source of the same hash."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> "tuple[PairSource, ...]":
+        """The sources that it concatenates, or itself."""
+        return (self,)
+
+    @property
+    def image_files(self) -> "FolderPairs | None":
+        """Itself where every image is a file or lies inside a table; None for others."""
+        return None
+
+    def captioned(self, index: int) -> CaptionedImage:
+        """The name and the captions of image `index`; the image is left unread where that is possible."""
+        sample = self[index]
+        return CaptionedImage(sample.name, sample.captions)
 
 
 def content_sample(source: PairSource) -> str:
@@ -94,7 +117,7 @@ def _bytes_hash(image: Path | bytes) -> str:
     return hash_file(image) if image.is_file() else "nothing there"
 
 
-class FolderPairs:
+class FolderPairs(PairSource):
     """Image files, or images inside tables, with their captions in memory."""
 
     def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Any]):
@@ -112,6 +135,15 @@ class FolderPairs:
             image if isinstance(image, Path) else image.read_bytes(), self.names[index], self.captions[index]
         )
 
+    @property
+    def image_files(self) -> "FolderPairs":
+        """Itself."""
+        return self
+
+    def captioned(self, index: int) -> CaptionedImage:
+        """From memory."""
+        return CaptionedImage(self.names[index], self.captions[index])
+
     def place(self, index: int) -> Any:
         """The path of an image, or its place inside a table."""
         place = self.paths[index]
@@ -120,36 +152,42 @@ class FolderPairs:
     def take(self, rows: Iterable[int]) -> "FolderPairs":
         """Some of the images, in this order."""
         rows = list(rows)
-        images = [CaptionedImage(self.names[row], self.captions[row]) for row in rows]
-        return FolderPairs(images, [self.paths[row] for row in rows])
+        return FolderPairs([self.captioned(row) for row in rows], [self.paths[row] for row in rows])
 
     def hash(self) -> str:
         """Hash of names and captions in their order; not of the folder, so that data may be moved."""
         return hash_json({"names": self.names, "captions": self.captions})
 
 
-class JoinedPairs:
+class JoinedPairs(PairSource):
     """Several sources, concatenated."""
 
+    parts: tuple[PairSource, ...] = ()
+
     def __init__(self, sources: Sequence[PairSource]):
-        self.sources = tuple(sources)
-        self.ends = tuple(itertools.accumulate(len(source) for source in self.sources))
+        self.parts = tuple(sources)
+        self.ends = tuple(itertools.accumulate(map(len, self.parts)))
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def __getitem__(self, index: int) -> PairSample:
-        source, own = self.locate(index)
-        return source[own]
+        part, own = self._locate(index)
+        return part[own]
 
-    def locate(self, index: int) -> tuple[PairSource, int]:
-        """The source of an image, and its number there."""
+    def captioned(self, index: int) -> CaptionedImage:
+        """As the part has it."""
+        part, own = self._locate(index)
+        return part.captioned(own)
+
+    def _locate(self, index: int) -> tuple[PairSource, int]:
+        """The part of an image, and its number there."""
         which = bisect.bisect_right(self.ends, index)
-        return self.sources[which], index - (self.ends[which - 1] if which else 0)
+        return self.parts[which], index - (self.ends[which - 1] if which else 0)
 
     def hash(self) -> str:
         """Hash of the sources' hashes in their order."""
-        return hash_json([source.hash() for source in self.sources])
+        return hash_json([part.hash() for part in self.parts])
 
 
 _USUAL = {
@@ -160,7 +198,7 @@ _USUAL = {
 _OPTIONS = ("split", "data_dir", *_USUAL)
 
 
-class TfdsPairs:
+class TfdsPairs(PairSource):
     """The examples of a random-access source as image-text pairs; `source` names it in errors.
 
     Args:

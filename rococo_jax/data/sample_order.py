@@ -278,16 +278,3 @@ def seeks_are_requests(path: str, mounts: Path = Path("/proc/mounts")) -> bool:
     rows = [line.split()[1:3] for line in mounts.read_text().splitlines()]
     holding = [(len(point), kind) for point, kind in rows if Path(path).resolve().is_relative_to(point)]
     return max(holding, default=(0, ""))[1].startswith("fuse")
-
-
-def has_shards(source: object) -> bool:
-    """Whether a source consists of shards."""
-    return bool(getattr(source, "shards", None))
-
-
-def shards_of(source: object, name: str) -> tuple[int, ...]:
-    """Images of each shard of a source. Raises InputError, which names `name`, where it has none."""
-    if not has_shards(source):
-        wanted = "'shuffled' for sources without shards (folders, TFDS)"
-        raise InputError("config", "config.data.order", f"'shards' of {name}", wanted)
-    return tuple(source.shards)

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rococo_jax.data.pair_source import PairSample
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.remote import file_system, matching_urls
 from rococo_jax.data.tar_index import about_tars, open_index
 from rococo_jax.errors import InputError, first_line
@@ -91,7 +92,7 @@ def _braces(name: str) -> tuple[int, list[str], int]:
     return match.start(), [f"{number:0{width}}" for number in numbers], match.end()
 
 
-class TarPairs:
+class TarPairs(PairSource):
     """The samples of tars that have an image and a caption, numbered through all tars.
 
     Attributes:
@@ -123,15 +124,11 @@ class TarPairs:
         name, offset, size, captions = (column[row].as_py() for column in self._columns(tar))
         return PairSample(self._read(tar, name, offset, size), f"{self.tars[tar]}/{name}", tuple(captions))
 
-    def captions(self, index: int) -> tuple[str, ...]:
-        """The captions of sample `index`, from the index alone."""
+    def captioned(self, index: int) -> CaptionedImage:
+        """From the index alone."""
         tar, row = self._row(index)
-        return tuple(self._columns(tar)[3][row].as_py())
-
-    def name(self, index: int) -> str:
-        """The name of sample `index`, as that of what `[index]` gives."""
-        tar, row = self._row(index)
-        return f"{self.tars[tar]}/{self._columns(tar)[0][row].as_py()}"
+        name, _, _, captions = (column[row].as_py() for column in self._columns(tar))
+        return CaptionedImage(f"{self.tars[tar]}/{name}", tuple(captions))
 
     def _row(self, index: int) -> tuple[int, int]:
         """The tar of a sample, and its row there."""

@@ -81,7 +81,7 @@ def open_scenes(name: str) -> PairSource:
     return ScenePairs(int(count))
 
 
-class ScenePairs:
+class ScenePairs(PairSource):
     """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder."""
 
     def __init__(self, count: int):

@@ -16,25 +16,13 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.data.images import ImageSet, as_rgb, files_of
+from rococo_jax.data.images import MadeOfFiles, as_rgb, files_of
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, write_json_lines
 
 IMAGES_LIST, CAPTIONS_LIST, FOLDER = "images.jsonl", "captions.jsonl", "images"
 _AT_ONCE = 64
-
-
-def keys_of(images: ImageSet) -> list[str]:
-    """The key of every row of an image set."""
-    names = files_of(images).names
-    if images.name == ORIGINALS:
-        return list(names)
-    boxes = getattr(images, "boxes", None)
-    if boxes is not None:
-        parts = zip(images.rows, boxes, strict=True)
-        return [f"{images.name}/{names[row]}@{','.join(map(str, box))}" for row, box in parts]
-    return [f"{images.name}/{name}" for name in names]
 
 
 def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:
@@ -70,8 +58,8 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
     return {"images": len(lines), "captions": len(captions)}
 
 
-def _write_set(out: Path, images: ImageSet, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
-    keys, whole = keys_of(images), images.name == ORIGINALS
+def _write_set(out: Path, images: MadeOfFiles, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
+    keys, whole = images.input_keys(), images.name == ORIGINALS
     files = [f"{FOLDER}/{_safe(key)}{'' if whole else '.png'}" for key in keys]
     for run in images.runs(_AT_ONCE):
         missing = [row for row in run if not (out / files[row]).is_file()]

@@ -31,24 +31,29 @@ def without_fold(source: PairSource, fold: int) -> FolderPairs:
     Raises:
         InputError: the source has no image files, or the other fold is empty.
     """
-    kept = np.flatnonzero(_folds(source) != fold)
+    files = _files_of(source)
+    kept = np.flatnonzero(fold_of(files.names, _hashes(files)) != fold)
     if not len(kept):
         wanted = "images of both folds; a few dozen have them"
         raise InputError("training data", "data.left_out_fold", f"{fold}, the fold of all {len(source)} images", wanted)
-    return source.take(kept.tolist())
+    return files.take(kept.tolist())
 
 
-def _folds(source: PairSource) -> np.ndarray:
-    if not isinstance(source, FolderPairs):
+def _files_of(source: PairSource) -> FolderPairs:
+    if (files := source.image_files) is None:
         wanted = "image folders with captions files alone, whose images have a hash each"
         raise InputError("training data", "data.left_out_fold", type(source).__name__, wanted)
-    return fold_of(source.names, _hashes(source))
+    return files
 
 
-def _hashes(source: FolderPairs) -> list[str]:
-    # As in `training_images`; a file that cannot be read is refused or skipped by the run itself.
-    places = map(source.place, range(len(source)))
-    return [hash_image(place) if not isinstance(place, Path) or place.is_file() else "0" * 64 for place in places]
+def _hashes(files: FolderPairs) -> list[str]:
+    hashes = []
+    for place in map(files.place, range(len(files))):
+        try:
+            hashes.append(hash_image(place))
+        except (FileNotFoundError, IsADirectoryError):  # refused or skipped by the run itself
+            hashes.append("0" * 64)
+    return hashes
 
 
 def refuse_two_models(name: str) -> None:
@@ -62,8 +67,9 @@ def refuse_seen_fold(data: ConfigDict, known: TrainingImages | None) -> None:
     """Raises InputError where the starting model, trained on `known`, has seen images of the fold that is left out."""
     if data.left_out_fold < 0 or known is None:
         return
-    source = open_pairs(data.images, data.captions, allow_missing=True)
-    left_out = source.take(np.flatnonzero(_folds(source) == data.left_out_fold).tolist())
+    source = _files_of(open_pairs(data.images, data.captions, allow_missing=True))
+    folds = fold_of(source.names, _hashes(source))
+    left_out = source.take(np.flatnonzero(folds == data.left_out_fold).tolist())
     seen = int(known.seen(left_out.names, _hashes(left_out)).sum())
     if seen:
         found = f"a model trained on {seen:,} of the {len(left_out):,} images that are left out"

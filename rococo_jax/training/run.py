@@ -305,10 +305,8 @@ def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encod
 
 def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
     """Those of the run and of the model that it started from; None for sources without files."""
-    names, paths = getattr(source, "names", None), getattr(source, "paths", None)
-    if names is None or paths is None:
-        return None
-    return training_images(names, map(Path, paths)) | before
+    files = source.image_files
+    return None if files is None else training_images(files.names, map(files.place, range(len(files)))) | before
 
 
 def _record(config: ConfigDict, step: int) -> dict:

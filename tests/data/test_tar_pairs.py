@@ -47,7 +47,7 @@ def test_samples_are_those_of_webdataset(world, tars):
             found.append((sample["png"], (text,)))
     assert found == [(sample.image, sample.captions) for sample in map(tars.__getitem__, range(len(tars)))]
     assert len(found) == 994 and tars.shards == tuple(world.sizes)
-    assert [tars.captions(index) for index in range(len(tars))] == [captions for _, captions in found]
+    assert [tars.captioned(index).captions for index in range(len(tars))] == [captions for _, captions in found]
 
 
 def test_a_folder_of_the_same_samples_gives_the_same_batches(world, tars):

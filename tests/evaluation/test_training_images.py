@@ -12,7 +12,7 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import FolderPairs
+from rococo_jax.data.pair_source import FolderPairs, PairSource
 from rococo_jax.data.training_images import (
     CROSS_FIT,
     FILE,
@@ -206,7 +206,7 @@ def test_cross_fitting_refuses_what_would_mix_the_halves(crossed, capsys):
 
 
 def test_only_image_files_can_be_split():
-    class Drawn:
+    class Drawn(PairSource):
         def __len__(self):
             return 1
 

@@ -35,8 +35,8 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.data.images import FileImages, Prepare, Task, chunks, open_image, run_tasks
-from rococo_jax.data.pixels import View, Views
+from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks, open_image
+from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
     ResumableFolder,
@@ -134,7 +134,7 @@ def parse_mix(variant: str) -> tuple[str, float]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MixedImages:
+class MixedImages(MadeOfFiles):
     """The mixed images of a plan; row i is named after original i. They are made when read and not kept; the squashed
     originals are.
     """
@@ -172,20 +172,11 @@ class MixedImages:
         batches = chunks(plan_batches(self.plan), max(1, size // BATCH))
         return [self.plan.first[np.concatenate(run)].tolist() for run in batches]
 
-    def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
-        """Mixes images in threads; see `ImageSet.read`."""
-        return run_tasks(self.tasks(rows, prepare or (lambda image: image)))
-
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """A task for each row."""
         if self.views.is_announced(prepare):
             return (Task(1, lambda row=row: [self.views.pixels(row, prepare)]) for row in rows)
         return (Task(1, lambda row=row: [prepare(self.thumbnail(row))]) for row in rows)
-
-    @cached_property
-    def views(self) -> Views:
-        """Prepared forms of the mixed images, kept for several models."""
-        return Views(self.originals.paths, self.thumbnail)
 
     def applied_to(self, originals: FileImages) -> "MixedImages":
         """Other images, mixed in the same way with each other; one seed serves all."""

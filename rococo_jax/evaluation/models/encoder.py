@@ -11,7 +11,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
-from rococo_jax.data.images import FileImages
+from rococo_jax.data.images import files_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -71,6 +71,7 @@ def announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> 
                 views[view.key] = view
                 models[view.key] += 1
     for images in (images for benchmark in benchmarks for images in benchmark.image_sets.values()):
+        files = files_of(images)
         for key, view in views.items():
-            if isinstance(images, FileImages) or (models[key] > 1 and hasattr(images, "views")):
+            if files is not None and (images is files or models[key] > 1):
                 images.views.announce(view)

@@ -20,7 +20,6 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.input_lists import keys_of
 from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, to_unit_length
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
@@ -91,7 +90,7 @@ class StoredEmbeddings(Model):
         if self.allow_unknown:
             return
         sets = [images for each in benchmarks for images in each.image_sets.values()]
-        used = {"image": {key for images in sets for key in keys_of(images)}}
+        used = {"image": {key for images in sets for key in images.input_keys()}}
         used["caption"] = {text for each in benchmarks for text in each.texts}
         for side, keys in used.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
@@ -121,7 +120,7 @@ class StoredEmbeddings(Model):
         Raises:
             InputError: some are missing.
         """
-        tables = {name: self._select("image", keys_of(images), f"images of {name}", benchmark)
+        tables = {name: self._select("image", images.input_keys(), f"images of {name}", benchmark)
                   for name, images in benchmark.image_sets.items()}  # fmt: skip
         tables[TEXTS] = self._select("caption", benchmark.texts, "captions", benchmark)
         return Embeddings(tables, str(self.path))

@@ -13,8 +13,8 @@ from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.pair_source import JoinedPairs, PairSource
-from rococo_jax.data.sample_order import Order, SampleOrder, ShardOrder, has_shards, seeks_are_requests, shards_of
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.sample_order import Order, SampleOrder, ShardOrder, seeks_are_requests
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
@@ -109,15 +109,17 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
     Raises:
         InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
     """
-    sources = source.sources if isinstance(source, JoinedPairs) else (source,)
-    names = [f"source {number + 1} of data.images" for number in range(len(sources))]
-    by_shard = data.order == "shards"
+    parts, by_shard = source.parts, data.order == "shards"
     in_bucket = next(filter(seeks_are_requests, split_names(data.images)), None)
-    if in_bucket and not by_shard and all(map(has_shards, sources)) and jax.process_index() == 0:
+    if in_bucket and not by_shard and all(part.shards for part in parts) and jax.process_index() == 0:
         say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
-    shards = [shards_of(each, name) for each, name in zip(sources, names, strict=True)] if by_shard else None
+    for number, part in enumerate(parts, 1):
+        if by_shard and not part.shards:
+            wanted = "'shuffled' for sources without shards (folders, TFDS)"
+            raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", wanted)
+    shards = [part.shards for part in parts] if by_shard else None
     if data.weights:
-        weights, sizes = read_weights(data.weights, len(sources)), [len(each) for each in sources]
+        weights, sizes = read_weights(data.weights, len(parts)), list(map(len, parts))
         return MixtureOrder(sizes, weights, batch_size, seed, shards)
     if shards is not None:
         return ShardOrder([size for each in shards for size in each], batch_size, seed)

@@ -12,8 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import JoinedPairs, PairSource
-from rococo_jax.data.tar_pairs import TarPairs
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text.balance import balanced_alterer
@@ -131,13 +130,7 @@ class CaptionsOfSource(Sequence[CaptionedImage]):
     def __getitem__(self, index: int) -> CaptionedImage:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        source = self.source
-        if isinstance(source, JoinedPairs):
-            source, index = source.locate(index)
-        if isinstance(source, TarPairs):  # whose index has them
-            return CaptionedImage(source.name(index), source.captions(index))
-        sample = source[index]
-        return CaptionedImage(sample.name, tuple(sample.captions))
+        return self.source.captioned(index)
 
 
 def _altered(

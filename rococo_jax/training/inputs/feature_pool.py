@@ -24,6 +24,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, resizing_whole
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
@@ -175,7 +176,7 @@ def _augmented_features(
     return np.stack(pools, axis=1)
 
 
-class ChosenPairs:
+class ChosenPairs(PairSource):
     """Some images of a source."""
 
     def __init__(self, source: PairSource, chosen: Sequence[int]):
@@ -186,6 +187,10 @@ class ChosenPairs:
 
     def __getitem__(self, index: int) -> PairSample:
         return self.source[int(self.chosen[index])]
+
+    def captioned(self, index: int) -> CaptionedImage:
+        """As the source has it."""
+        return self.source.captioned(int(self.chosen[index]))
 
     def hash(self) -> str:
         """Hash of the source's hash and the chosen numbers."""
