@@ -1,5 +1,6 @@
 """Models know their training images: items on them are marked and told apart, refused on request, or cross-fitted."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import FolderPairs, PairSource
+from rococo_jax.data.table_images import TableImage
 from rococo_jax.data.training_images import (
     CROSS_FIT,
     FILE,
@@ -27,6 +29,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
 from rococo_jax.training.cross_fit import without_fold
+from rococo_jax.training.run import _training_images
 from tests.support.tiny import random_captions, tiny_encoder
 
 IMAGES, ITEMS = 8, 16
@@ -222,6 +225,21 @@ def test_only_image_files_can_be_split():
         image = CaptionedImage("COCO_val2014_000000000001.jpg", ("a dog",))
         source = FolderPairs([image], [Path("nowhere.jpg")])
         without_fold(source, int(fold_of([image.image], ["0" * 64])[0]))
+
+
+def test_images_inside_a_table_are_known_after_training():
+    class Table:
+        def schema(self):
+            raise NotImplementedError
+
+        read = schema
+
+        def image(self, row, column):
+            return b"bytes of a file"
+
+    source = FolderPairs([CaptionedImage("a.jpg", ("a dog",))], [TableImage(Table(), 0, "image")])
+    digest = hashlib.sha256(b"bytes of a file").hexdigest()
+    assert _training_images(source, None).seen(["b.jpg"], [digest]).tolist() == [True]
 
 
 def test_an_image_is_known_by_its_bytes_or_its_number_in_coco(data, names, tmp_path):
