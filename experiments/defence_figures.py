@@ -7,6 +7,7 @@ keep all seeds of a unit together; differences from the first arm are paired by 
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from defence_material import Altered, Choices, Tests
@@ -206,14 +207,20 @@ def markdown(table: dict[str, dict[str, dict]], arms: list[str], columns: list[s
     return "\n".join(lines)
 
 
-def draw_frontier(table: dict[str, dict[str, dict]], group: str, path: Path) -> None:
-    """Clean R@1 against grounding, FR@1 and blind, with curves of weight interpolation from plain to each arm."""
+def svg_pyplot(salt: str) -> Any:
+    """Matplotlib's pyplot, which draws the same bytes every time."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "defences"
+    matplotlib.rcParams["svg.hashsalt"] = salt
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def draw_frontier(table: dict[str, dict[str, dict]], group: str, path: Path) -> None:
+    """Clean R@1 against grounding, FR@1 and blind, with curves of weight interpolation from plain to each arm."""
+    pyplot = svg_pyplot("defences")
     figure, axes = pyplot.subplots(1, 3, figsize=(14, 5.4), layout="constrained")
     colours = pyplot.get_cmap("tab20")
     for axis, metric in zip(axes, ("grounding", "FR@1", "blind"), strict=True):

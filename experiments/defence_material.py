@@ -177,7 +177,7 @@ class Material:
                 alterers = [CaptionAlterer(name, self.lexicon, **common) for name in TRAINING_VARIANTS]
             else:
                 reference, fit = ReferenceCaptions(self.source, self.lexicon), {"rounds": 3, "captions": 2500}
-                alterers = [balanced_alterer(name, reference, "replace", **fit) for name in TRAINING_VARIANTS]
+                alterers = [balanced_alterer(name, reference, **fit) for name in TRAINING_VARIANTS]
             made = [
                 [next((each.caption for each in alterer.alter(text, image.captions)), None) for alterer in alterers]
                 for image in images

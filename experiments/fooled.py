@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from defence_figures import among_mixed, per_image, retrieval
+from defence_figures import among_mixed, per_image, retrieval, svg_pyplot
 
 from rococo_jax.benchmarks.rococo.generate import alter_captions
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
@@ -133,7 +133,7 @@ def influence(measured: Measured) -> list[dict]:
     )
     reference = ReferenceCaptions(training.items, lexicon)
     for variant in VARIANTS:
-        alterer = balanced_alterer(variant, reference, "replace", rounds=3, captions=2500)
+        alterer = balanced_alterer(variant, reference, rounds=3, captions=2500)
         for image, item in enumerate(items):
             for place, caption in enumerate(item.captions):
                 for each in alterer.alter(caption, item.captions):
@@ -192,12 +192,7 @@ def attention(measured: Measured) -> list[dict]:
 
 
 def draw(question: str, rows: list[dict], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "fooled"
-    from matplotlib import pyplot
-
+    pyplot = svg_pyplot("fooled")
     if question == "ratio":
         figure, axes = pyplot.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
         for axis, metric in zip(axes, ("R@1", "FR@1", "blind", "grounding"), strict=True):

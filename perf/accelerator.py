@@ -12,69 +12,32 @@ left is less than it took (or is expected to take). A line that fails keeps its 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).parent
-BENCH = ("-m", "rococo_jax", "bench")
-# Name -> expected seconds, arguments, and the arguments that make it tiny. Training stands first: it matters most.
-LINES: dict[str, tuple[int, Sequence[str], Sequence[str]]] = {
-    **{
-        f"train_{size}": (
-            75,
-            ("train.py", "--model", size, "--batch", batch, "--dtype", "bfloat16", "--steps", "10", "--open-clip"),
-            ("train.py", "--model", "s32", "--batch", "8", "--rounds", "1", "--steps", "1"),
-        )
-        for size, batch in (("b32", "1024"), ("b16", "512"), ("l14", "192"))
-    },
-    "loss_65536": (
-        30,
-        ("loss.py", "--pairs", "65536", "--strategies", "all_gather,ring"),
-        ("loss.py", "--pairs", "64", "--width", "8", "--repeats", "1"),
-    ),
-    "ranks_1m_1m": (
-        60,
-        (*BENCH, "--what", "ranks", "--ranks", "1000000x1000000", "--seconds", "0"),
-        (*BENCH, "--what", "ranks", "--ranks", "50x200", "--seconds", "0"),
-    ),
-    "towers_bfloat16": (
-        60,
-        (*BENCH, "{model}", "--what", "images,text,influence", "--dtype", "bfloat16"),
-        (*BENCH, "{model}", "--what", "images,text", "--seconds", "0", "--images", "8", "--captions", "4"),
-    ),
-    "towers_float32": (
-        60,
-        (*BENCH, "{model}", "--what", "images,text,influence"),
-        (*BENCH, "{model}", "--what", "influence", "--seconds", "0", "--captions", "2"),
-    ),
-    "mixing": (20, ("mixing.py",), ("mixing.py", "--images", "64", "--repeats", "1")),
-    "corruptions": (
-        60,
-        ("corruptions.py", "--batch", "64", "--severities", "3"),
-        (
-            "corruptions.py",
-            "--side",
-            "32",
-            "--batch",
-            "2",
-            "--severities",
-            "3",
-            "--repeats",
-            "1",
-            "--kinds",
-            "contrast",
-        ),
-    ),
-    "evaluate": (
-        90,
-        ("accelerator.py", "--evaluate", "1000", "{model}"),
-        ("accelerator.py", "--evaluate", "4", "{model}"),
-    ),
-}
+import measuring
+
+from rococo_jax.storage import write_json
+
+# Name -> expected seconds, the line, and the line that makes it tiny. Training stands first: it matters most.
+LINES = {
+    **{f"train_{size}": (75, f"train.py --model {size} --batch {batch} --dtype bfloat16 --steps 10 --open-clip",
+                         "train.py --model s32 --batch 8 --rounds 1 --steps 1")
+       for size, batch in (("b32", 1024), ("b16", 512), ("l14", 192))},
+    "loss_65536": (30, "loss.py --pairs 65536 --strategies all_gather,ring",
+                   "loss.py --pairs 64 --width 8 --repeats 1"),
+    "ranks_1m_1m": (60, "bench --what ranks --ranks 1000000x1000000 --seconds 0",
+                    "bench --what ranks --ranks 50x200 --seconds 0"),
+    "towers_bfloat16": (60, "bench {model} --what images,text,influence --dtype bfloat16",
+                        "bench {model} --what images,text --seconds 0 --images 8 --captions 4"),
+    "towers_float32": (60, "bench {model} --what images,text,influence",
+                       "bench {model} --what influence --seconds 0 --captions 2"),
+    "mixing": (20, "mixing.py", "mixing.py --images 64 --repeats 1"),
+    "corruptions": (60, "corruptions.py --batch 64 --severities 3",
+                    "corruptions.py --side 32 --batch 2 --severities 3 --repeats 1 --kinds contrast"),
+    "evaluate": (90, "accelerator.py --evaluate 1000 {model}", "accelerator.py --evaluate 4 {model}"),
+}  # fmt: skip
 
 
 def save_random_b32(folder: Path) -> None:
@@ -119,20 +82,15 @@ def evaluate(count: int, model: str) -> dict:
     return {"images": count, "seconds": round(seconds, 2), "images_per_second": round(count / seconds, 2)}
 
 
-def run_line(arguments: Sequence[str], seconds: float) -> dict:
+def run_line(line: str, seconds: float) -> dict:
     """The JSON object that a line prints, or the last line of its error."""
-    script = list(arguments) if arguments[0] == "-m" else [str(HERE / arguments[0]), *arguments[1:]]
-    command = [sys.executable, *script]
-    path = os.pathsep.join([str(HERE.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": path}
+    name, *options = line.split()
+    script = ["-m", "rococo_jax", name] if name == "bench" else [str(measuring.HERE / name)]
+    path = map(str, filter(None, [measuring.CHECKOUT, measuring.HERE, os.environ.get("PYTHONPATH")]))
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {seconds:.0f} s"}
-    start = ended.stdout.find("{")
-    if ended.returncode or start < 0:
-        return {"error": (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]}
-    return json.JSONDecoder().raw_decode(ended.stdout[start:])[0]
+        return measuring.printed([*script, *options], seconds, {"PYTHONPATH": os.pathsep.join(path)})
+    except measuring.NoFigures as error:
+        return {"error": str(error)}
 
 
 def main() -> None:
@@ -164,11 +122,9 @@ def main() -> None:
             if "{model}" in full and not options.toy and not Path(model).exists():
                 save_random_b32(Path(model))
             start = time.perf_counter()
-            line = run_line([word.format(model=model) for word in (toy if options.toy else full)], left)
+            line = run_line((toy if options.toy else full).format(model=model), left)
             found[name] = line | {"seconds_of_the_line": round(time.perf_counter() - start, 1)}
-            partial = options.out.with_suffix(".part")
-            partial.write_text(json.dumps(found, indent=1) + "\n")
-            partial.replace(options.out)
+            write_json(options.out, found)
             print(f"{name}: {line.get('error', 'done')} ({found[name]['seconds_of_the_line']} s)", flush=True)
     missing = [name for name in LINES if "error" in found.get(name, {"error": ""})]
     print(f"{options.out}: {len(LINES) - len(missing)} of {len(LINES)} lines")

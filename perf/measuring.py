@@ -10,19 +10,21 @@ load beside the CPU build of torch, out of the environment:
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent
 
 
 class Taken(NamedTuple):
@@ -70,10 +72,30 @@ def fastest(times: list[Taken]) -> Taken:
     return Taken(*map(min, zip(*times, strict=True)))
 
 
+class NoFigures(Exception):
+    """Why a command printed no figures."""
+
+
+def printed(command: Sequence[str], seconds: float | None = None, environment: Mapping[str, str] | None = None) -> Any:
+    """The last JSON value that a script prints in a process of its own; `command` are the words after Python.
+
+    Raises:
+        NoFigures: the time is up, or the last line of its error.
+    """
+    options = {"capture_output": True, "text": True, "env": os.environ | dict(environment or {})}
+    try:
+        done = subprocess.run([sys.executable, *command], check=False, timeout=seconds, **options)
+    except subprocess.TimeoutExpired:
+        raise NoFigures(f"longer than {seconds:.0f} seconds") from None
+    starts = [found.start() for found in re.finditer(r"^[{\d]", done.stdout, re.M)]
+    if done.returncode or not starts:
+        raise NoFigures((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    return json.JSONDecoder().raw_decode(done.stdout[starts[-1] :])[0]
+
+
 def fresh(*words: object) -> Any:
     """What this script prints as JSON when called with these arguments, in a process of its own."""
-    command = [sys.executable, sys.argv[0], *map(str, words)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return printed([sys.argv[0], *map(str, words)])
 
 
 def rounded(values: Mapping[str, float], digits: int = 2) -> dict[str, float]:

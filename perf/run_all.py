@@ -12,38 +12,37 @@ import json
 import os
 import platform
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-_SECONDS = 300
-_TOKENIZER = ["--tokenizer", "{data}/towers/minilm_l6_v2"]
-_TEST_CAPTIONS = ["--captions", "{data}/coco/captions_test.json"]
-_INPUT = ["input_rate.py", *_TOKENIZER, "--workers", "2", "--rounds", "3"]
-_OPEN_CLIP = ["--beside", "{beside}"]
+import measuring
 
-# Name: the script's arguments, `{data}` the folder of real data and `{beside}` that of open_clip. Sizes are such that
-# all take under half an hour on two idle cores; the largest ranking takes a third of it.
+from rococo_jax.storage import write_json
+
+_SECONDS = 300
+_INPUT = "input_rate.py --tokenizer {data}/towers/minilm_l6_v2 --workers 2 --rounds 3"
+_TEST_CAPTIONS = "--captions {data}/coco/captions_test.json"
+
+# Name: the script and its arguments, `{data}` the folder of real data and `{beside}` that of open_clip. Sizes are such
+# that all take under half an hour on two idle cores; the largest ranking takes a third of it.
 ENTRIES = {
-    "cold_start": ["cold_start.py"],
-    "input_small": [*_INPUT, "--images", "{data}/coco/images", "--captions", "{data}/coco/captions_train.json"],
-    "input_published_size": [*_INPUT, "--images", "{data}/coco/originals", *_TEST_CAPTIONS, "--most", "512", "--count",
-                             "512", "--batch-size", "128"],
-    "influence_table": ["influence_table.py", "--captions", "200000"],
-    "image_tower": ["towers.py", "images"],
-    "text_tower": ["towers.py", "captions", *_TEST_CAPTIONS, "--count", "1000"],
-    "text_open_clip": ["towers.py", "captions-open-clip", *_TEST_CAPTIONS, *_OPEN_CLIP, "--count", "500",
-                       "--reference-count", "128"],
-    "files_to_vectors": ["towers.py", "files", "--images", "{data}/coco/originals", *_OPEN_CLIP],
-    "recipes": ["recipes.py", "--pairs", "8", "--rounds", "3"],
-    "loss": ["loss.py", "--pairs", "8192", "--repeats", "3", "--strategies", "all_gather,torch", "--memory"],
-    "ranking": ["ranking.py"],
+    "cold_start": "cold_start.py",
+    "input_small": f"{_INPUT} --images {{data}}/coco/images --captions {{data}}/coco/captions_train.json",
+    "input_published_size": f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --most 512 --count 512 "
+                            "--batch-size 128",
+    "influence_table": "influence_table.py --captions 200000",
+    "image_tower": "towers.py images",
+    "text_tower": f"towers.py captions {_TEST_CAPTIONS} --count 1000",
+    "text_open_clip": f"towers.py captions-open-clip {_TEST_CAPTIONS} --beside {{beside}} --count 500 "
+                      "--reference-count 128",
+    "files_to_vectors": "towers.py files --images {data}/coco/originals --beside {beside}",
+    "recipes": "recipes.py --pairs 8 --rounds 3",
+    "loss": "loss.py --pairs 8192 --repeats 3 --strategies all_gather,torch --memory",
+    "ranking": "ranking.py",
     # Time and memory of 1, 2, 4 and 8 times the work.
-    **{f"ranking_{times}": ["ranking.py", "--images", "5000", "--captions", str(25_000 * times), "--once",
-                            "0.5"] for times in (1, 2, 4, 8)},
-    "ranking_large": ["ranking.py", "--images", "100000", "--captions", "500000", "--once", "0.05"],
+    **{f"ranking_{times}": f"ranking.py --images 5000 --captions {25_000 * times} --once 0.5"
+       for times in (1, 2, 4, 8)},
+    "ranking_large": "ranking.py --images 100000 --captions 500000 --once 0.05",
 }  # fmt: skip
 LONGEST = "ranking_large"
 
@@ -69,24 +68,19 @@ def main() -> None:
             places = {"data": arguments.data, "beside": arguments.beside}
             seconds = arguments.seconds * (5 if name == LONGEST else 1)
             found[name] = measured(ENTRIES[name], places, seconds)
-            write(arguments.out, found)
+            write_json(arguments.out, found)
             print(name, json.dumps(found[name]), flush=True)
 
 
-def measured(words: list[str], places: dict[str, str], seconds: int) -> dict:
+def measured(line: str, places: dict[str, str], seconds: int) -> dict:
     """The figures of one entry, or why there are none. Its command names no place of this machine."""
-    script, *options = [each.format(**places) for each in words]
-    command, start = [sys.executable, str(HERE / script), *options], time.perf_counter()
-    told = [each.format(data="DATA", beside="BESIDE") for each in words[1:]]
-    about = {"command": " ".join(["python", f"perf/{words[0]}", *told])}
+    script, *options = [word.format(**places) for word in line.split()]
+    about, start = {"command": f"python perf/{line.format(data='DATA', beside='BESIDE')}"}, time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return {**about, "failed": f"longer than {seconds} seconds"}
-    if done.returncode:
-        return {**about, "failed": (done.stderr.strip().splitlines() or ["nothing said"])[-1]}
+        figures = measuring.printed([str(measuring.HERE / script), *options], seconds)
+    except measuring.NoFigures as error:
+        return {**about, "failed": str(error)}
     machine = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], "cpu": cpu_name()}
-    figures = json.loads(done.stdout[[found.start() for found in re.finditer(r"^\{", done.stdout, re.M)][-1] :])
     return {**about, "seconds": round(time.perf_counter() - start, 1), "machine": machine, "figures": figures}
 
 
@@ -97,14 +91,6 @@ def cpu_name() -> str:
         if names:
             return names[0]
     return platform.processor() or platform.machine()
-
-
-def write(path: Path, found: dict) -> None:
-    """By rename: an interrupted run leaves what was there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(found, indent=2) + "\n")
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ without a fused implementation; `fused` is what `rococo_jax.models.attention.fus
 
 import argparse
 import json
-import os
-import sys
 import time
 from pathlib import Path
 
@@ -130,8 +128,6 @@ def main() -> None:
     if options.one:
         print(json.dumps(compiled(*options.one, options.rows, options.topology)))
         return
-    import subprocess
-
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     for name in options.models.split(","):
         for what in options.what.split(","):
@@ -140,15 +136,15 @@ def main() -> None:
                 if any(key.items() <= line.items() for line in done):
                     continue
                 # A process each: one holds libtpu's compiler at a time, and a failed program leaves the others.
-                command = [sys.executable, __file__, "--one", name, what, kind, "--rows", str(options.rows)]
-                found = subprocess.run(
-                    [*command, "--topology", options.topology], capture_output=True, text=True, env=dict(os.environ)
-                )
-                last = found.stdout.splitlines()[-1] if found.returncode == 0 else None
-                print(key, last or found.stderr.strip().splitlines()[-1], flush=True)
-                if last:
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(key | json.loads(last)) + "\n")
+                one = ["--one", name, what, kind, "--rows", options.rows, "--topology", options.topology]
+                try:
+                    line = measuring.fresh(*one)
+                except measuring.NoFigures as error:
+                    print(key, error, flush=True)
+                    continue
+                print(key, line, flush=True)
+                with options.out.open("a") as file:
+                    file.write(json.dumps(key | line) + "\n")
 
 
 if __name__ == "__main__":
