@@ -141,4 +141,12 @@ def programs_of_a_file(request):
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
+    memory.end_file()
+
+
+@pytest.fixture
+def nothing_is_kept():
+    """Drops a test's programs and arrays at its end, where those of a whole file would take half a gigabyte."""
+    yield
+    jax.clear_caches()
     memory.give_back()

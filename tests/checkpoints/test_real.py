@@ -17,7 +17,7 @@ from rococo_jax.encoders.programs import Compute
 from rococo_jax.runtime import make_mesh
 from tests.support.reference_models import assert_same_vectors, mean_pooled, torch, transformers, unit
 
-pytestmark = [pytest.mark.real_data, pytest.mark.quick]
+pytestmark = [pytest.mark.real_data, pytest.mark.quick, pytest.mark.usefixtures("nothing_is_kept")]
 COUNT = 100 if os.environ.get("ROCOCO_THOROUGH") else 8
 MESH = make_mesh(jax.devices()[:1])
 
@@ -33,6 +33,7 @@ def test_dinov2_gives_the_reference_vectors_on_photographs(real_data):
             batch = processor(images[start : start + 10], return_tensors="pt")
             first.append(reference(**batch).last_hidden_state[:, 0])
     first = torch.cat(first)
+    del reference  # one of the two at a time in memory
     encoder = load_encoder(folder, mesh=MESH, compute=Compute(images_at_once=8))
     features = encoder.image_features(images)
     assert_same_vectors(features / np.linalg.norm(features, axis=1, keepdims=True), unit(first))
@@ -53,6 +54,7 @@ def test_minilm_gives_the_reference_vectors_on_captions(count, real_data):
         with torch.no_grad():
             tokens = reference(**batch).last_hidden_state
         expected.append(unit(mean_pooled(tokens, batch["attention_mask"].numpy())))
+    del reference
     encoder = load_model(folder, mesh=MESH)
     assert encoder.spec.text.pooling == "mean"  # as its sentence-transformers files say
     assert_same_vectors(encoder.encode_text(captions), np.concatenate(expected))

@@ -171,14 +171,20 @@ def test_a_narrow_convolution_has_the_gradients_of_its_rounded_inputs(stride, gr
     assert to_kernel.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("groups, outputs", [(1, 4), (2, 4), (4, 4), (4, 8), (2, 2)])
-@pytest.mark.parametrize(
-    "size, stride, padding",
-    [(1, 1, (0, 0)), (3, 1, (1, 1)), (3, 2, (1, 1)), (3, 2, (0, 1)), (5, 2, (2, 2)), (5, 2, (1, 2)), (7, 1, (3, 3)),
-     (4, 3, (0, 0))],
+@pytest.fixture(
+    scope="module",
+    params=[(1, 1, (0, 0)), (3, 1, (1, 1)), (3, 2, (1, 1)), (3, 2, (0, 1)), (5, 2, (2, 2)), (5, 2, (1, 2)),
+            (7, 1, (3, 3)), (4, 3, (0, 0))],
 )  # fmt: skip
-def test_gradients_of_a_convolution_are_those_of_its_sums(size, stride, padding, groups, outputs):
-    random = np.random.default_rng(0)
+def window(request):
+    """Size, stride and padding of a convolution. Programs of all of them would take half a gigabyte."""
+    yield request.param
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("groups, outputs", [(1, 4), (2, 4), (4, 4), (4, 8), (2, 2)])
+def test_gradients_of_a_convolution_are_those_of_its_sums(window, groups, outputs):
+    (size, stride, padding), random = window, np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(3, 11, 8, 4)), jnp.float32)
     kernel = jnp.asarray(random.normal(size=(size, size, 4 // groups, outputs)), jnp.float32)
     around = (padding, padding[::-1])

@@ -20,7 +20,12 @@ from tests.support.programs import QUICK, is_quick, one_device
 _FLAGS = " ".join(f"--{key}={str(value).lower()}" for key, value in QUICK.items())
 _ENVIRONMENT = {"XLA_FLAGS": _FLAGS, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 _AS_USERS = "import jax\njax.config.update('jax_disable_most_optimizations', False)\n"
-_IMPORTED = ["rococo_jax.training.run", "rococo_jax.evaluation.callback", "tests.support.tiny_runs"]
+_IMPORTED = [
+    "tests.support.memory",
+    "rococo_jax.training.run",
+    "rococo_jax.evaluation.callback",
+    "tests.support.tiny_runs",
+]
 
 
 def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
