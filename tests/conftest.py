@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 from collections import Counter
+from collections.abc import Callable
 
 # One part of a program at a time: a worker has a core to itself, and the parts of small programs cost more than they
 # save. No digit depends on it.
@@ -26,6 +27,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from rococo_jax.cli.main import main
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
 from tests.support.paths import require_real_data
@@ -107,6 +109,19 @@ def types_are_checked():
 def real_data() -> Path:
     """The folder of real images, captions and towers; a test that asks for it is marked `real_data`."""
     return require_real_data()
+
+
+@pytest.fixture
+def refusal(capsys) -> Callable[..., str]:
+    """Runs a command that is refused, with exit code 2 and one line; returns its standard error."""
+
+    def error_of(*words: object) -> str:
+        assert main([str(word) for word in words]) == 2
+        error = capsys.readouterr().err
+        assert error.splitlines()[-1].startswith("rococo: ")
+        return error
+
+    return error_of
 
 
 @pytest.fixture(scope="session", params=[1, 2, 4, 8])

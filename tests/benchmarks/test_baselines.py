@@ -89,11 +89,10 @@ def test_the_command_reads_every_form_and_leaves_out_plain_captions(files, capsy
         ([{"image": "a.jpg", "caption": ["one", "two"]}], "files: found none with altered texts"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, capsys, value, said):
+def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, refusal, value, said):
     path = tmp_path / "given.json"
     path.write_text(json.dumps(value))
-    assert main(["baselines", str(path)]) == 2
-    error = capsys.readouterr().err
+    error = refusal("baselines", path)
     assert said in error and error.count("\n") == 1
 
 

@@ -130,16 +130,15 @@ def test_the_command_lists_the_benchmarks_and_what_is_there(data, capsys):
 
 # `test_readers` has every kind of bad item; here through the command.
 @pytest.mark.parametrize(("times", "said"), [(1, "1 of 1 missing"), (2, "the key '0' twice")])
-def test_bad_items_are_refused_in_one_line(model, data, tmp_path, capsys, times, said):
+def test_bad_items_are_refused_in_one_line(model, data, tmp_path, refusal, times, said):
     one = '"0": {"filename": "000000000099.jpg", "caption": "a dog", "negative_caption": "a cat"}'
     (tmp_path / "swap_att.json").write_text("{" + ", ".join([one] * times) + "}")
     folders = ["--images", str(data / "coco" / "images"), "--annotations", str(tmp_path)]
-    assert main(["evaluate", str(model), *folders, "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
+    error = refusal("evaluate", model, *folders, "--out", tmp_path / "out")
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_unknown_names_are_refused_with_the_nearest(model, data, capsys):
+def test_unknown_names_are_refused_with_the_nearest(model, data, refusal):
     command = ["evaluate", str(model), "--data", str(data), "--out", "never"]
     for more, said in (
         (["--benchmarks", "sugarcrep"], "did you mean sugarcrepe?"),
@@ -147,18 +146,15 @@ def test_unknown_names_are_refused_with_the_nearest(model, data, capsys):
         (["--data-dir", "coco/image=x"], "did you mean coco/images?"),
         (["--images", "x"], "images and data; wanted images and annotations, or data"),
     ):
-        assert main([*command, *more]) == 2
-        assert said in capsys.readouterr().err
+        assert said in refusal(*command, *more)
     assert not Path("never").exists()
 
 
-def test_a_missing_folder_is_one_clear_line(model, data, tmp_path, capsys):
+def test_a_missing_folder_is_one_clear_line(model, data, tmp_path, refusal):
     (tmp_path / "coco" / "images").mkdir(parents=True)
-    assert main(["evaluate", str(model), "--data", str(tmp_path), "--out", "never", "--benchmarks", "sugarcrepe"]) == 2
-    error = capsys.readouterr().err
+    error = refusal("evaluate", model, "--data", tmp_path, "--out", "never", "--benchmarks", "sugarcrepe")
     assert "sugar_crepe" in error and "7,511 items" in error and error.count("\n") == 1
-    assert main(["evaluate", str(model), "--data", str(tmp_path), "--out", "never"]) == 2
-    assert "none whose files are all there" in capsys.readouterr().err
+    assert "none whose files are all there" in refusal("evaluate", model, "--data", tmp_path, "--out", "never")
 
 
 def test_the_registry_has_each_name_once():

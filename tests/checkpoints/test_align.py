@@ -32,6 +32,7 @@ from tests.support.reference_models import (
     torch_pixels,
     transformers,
 )
+from tests.support.refusals import refused
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 MESH = make_mesh(jax.devices()[:1])
@@ -249,18 +250,15 @@ def test_a_changed_description_of_a_tower_is_refused(field, value, tmp_path):
     assert caught.value.field.endswith(field)
 
 
-def test_a_temperature_of_zero_missing_tensors_and_exports_are_refused(world, tmp_path, capsys):
+def test_a_temperature_of_zero_missing_tensors_and_exports_are_refused(world, tmp_path, refusal):
     *_, folder, encoder = world
     copy = shutil.copytree(folder, tmp_path / "copy")
     tensors = safetensors_torch.load_file(folder / "model.safetensors")
     safetensors_torch.save_file({**tensors, "temperature": torch.tensor(0.0)}, copy / "model.safetensors")
-    with pytest.raises(InputError, match=r"temperature: found 0\.0; wanted a number above 0"):
-        load_model(copy, mesh=MESH)
+    refused(r"temperature: found 0\.0; wanted a number above 0", load_model, copy, mesh=MESH)
     gone = "vision_model.encoder.blocks.2.depthwise_conv.depthwise_norm.running_var"
     safetensors_torch.save_file({k: v for k, v in tensors.items() if k != gone}, copy / "model.safetensors")
-    assert main(["convert", str(copy), str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err.strip()
+    error = refusal("convert", copy, tmp_path / "out").strip()
     assert gone in error and "\n" not in error and not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match="towers of one family"):
-        export_huggingface(encoder, tmp_path / "out")
+    refused("towers of one family", export_huggingface, encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

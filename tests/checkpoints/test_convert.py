@@ -6,6 +6,7 @@ from rococo_jax.cli import convert
 from rococo_jax.errors import InputError
 from tests.support.commands import run_command
 from tests.support.reference_models import clip, dinov2, saved, siglip
+from tests.support.refusals import refused
 
 
 def run_convert(*arguments):
@@ -28,12 +29,9 @@ def test_the_convert_command_refuses_before_it_works(tmp_path):
     folder = saved(clip(), tmp_path / "clip")
     no_file = dict.fromkeys(("openai", "big_vision"), "found no file")
     for kind, wanted in (no_file | {"open_clip": "open_clip_config"}).items():
-        with pytest.raises(InputError, match=wanted):
-            run_convert(folder, tmp_path / "out", "--source-format", kind)
+        refused(wanted, run_convert, folder, tmp_path / "out", "--source-format", kind)
     with pytest.raises(InputError, match=r"^activation: .*fixed in the huggingface form"):
         run_convert(folder, tmp_path / "out", "--activation", "gelu")
-    with pytest.raises(InputError, match="something already there"):
-        run_convert(tmp_path / "absent", folder)
-    with pytest.raises(InputError, match=r"^pooling: "):
-        run_convert(folder, tmp_path / "out", "--pooling", "mean")
+    refused("something already there", run_convert, tmp_path / "absent", folder)
+    refused(r"^pooling: ", run_convert, folder, tmp_path / "out", "--pooling", "mean")
     assert {path.name for path in tmp_path.iterdir()} == {"clip"}

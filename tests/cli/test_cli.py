@@ -63,28 +63,25 @@ def test_every_command_has_help_with_examples(command, capsys):
         ({"images": "no-images"}, "no-images"),
     ],
 )
-def test_bad_input_is_one_line_and_2(change, expected, model, captioned, tmp_path, capsys):
+def test_bad_input_is_one_line_and_2(change, expected, model, captioned, tmp_path, refusal):
     given = {"model": model, "images": captioned / "images", "captions": captioned / "captions.json"} | change
     command = ["embed", given["model"], "--images", given["images"], "--captions", given["captions"]]
-    assert main([*map(str, command), "--out", str(tmp_path / "e.npz")]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
+    lines = refusal(*command, "--out", tmp_path / "e.npz").strip().splitlines()
     assert expected in lines[-1] and lines[-1].startswith("rococo: ") and "wanted" in lines[-1]
     assert not any("Traceback" in line for line in lines)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_error_for_a_folder_without_a_model_describes_a_model(captioned, tmp_path, capsys):
+def test_the_error_for_a_folder_without_a_model_describes_a_model(captioned, tmp_path, refusal):
     images, captions = captioned / "images", captioned / "captions.json"
     command = ["embed", images, "--images", images, "--captions", captions, "--out", tmp_path / "e.npz"]
-    assert main(list(map(str, command))) == 2
-    assert "wanted a model directory or a Hugging Face folder" in capsys.readouterr().err
+    assert "wanted a model directory or a Hugging Face folder" in refusal(*command)
 
 
-def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, capsys):
+def test_a_model_of_an_unknown_type_is_named(captioned, tmp_path, refusal):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert main(["convert", str(tmp_path / "m"), str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
+    error = refusal("convert", tmp_path / "m", tmp_path / "out")
     assert "llama" in error and "clip" in error
     assert not (tmp_path / "out").exists()
 
@@ -102,11 +99,10 @@ def _output_path(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["a folder", "below a file", "a name too long", "a loop of links"])
-def test_an_output_path_that_cannot_be_used_is_one_line_and_2(kind, tmp_path, capsys):
+def test_an_output_path_that_cannot_be_used_is_one_line_and_2(kind, tmp_path, refusal):
     path = _output_path(kind, tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(["lexicon", "--out", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refusal("lexicon", "--out", path).splitlines()
     assert line.startswith(f"rococo: {tmp_path}") and "file system: found " in line and "wanted a path" in line
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -148,7 +144,7 @@ def small_disk(folder: Path, size: str):
 
 
 @pytest.mark.parametrize("command", ["embed", "join"])
-def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(command, model, captioned, tmp_path, capsys):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(command, model, captioned, tmp_path, refusal):
     given = ["--images", captioned / "images", "--captions", captioned / "captions.json", "--no-cache"]
     with small_disk(tmp_path / "disk", "8k" if command == "embed" else "64k") as disk:
         if command == "embed":
@@ -157,8 +153,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(command, model, 
         else:
             words = ["join", model, model, disk / "m", "--dim", "2"]
         left = [path.name for path in disk.iterdir()]
-        assert main([*map(str, words), *map(str, given)]) == 2
-        error = capsys.readouterr().err
+        error = refusal(*words, *given)
         assert "no space left on device" in error.splitlines()[-1].lower() and "Traceback" not in error
         assert [path.name for path in disk.iterdir()] == left
 

@@ -77,7 +77,7 @@ def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys)
 
 
 def test_the_chance_level_is_that_of_a_random_order(data):
-    """Over 2,000 random models R@1 is on average what `chance` says."""
+    """Over 60 random models R@1 is on average what `chance` says."""
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.benchmarks.tables import Embeddings
     from rococo_jax.evaluation.inputs import open_benchmarks

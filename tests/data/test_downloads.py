@@ -18,6 +18,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.downloads import DOWNLOADS, Download, fetch
 from rococo_jax.errors import InputError
 from tests.support.paths import CHECKOUT
+from tests.support.refusals import refused
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8).tobytes()
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -169,8 +170,7 @@ def test_an_answer_without_a_length_ends_where_the_connection_does(server, tmp_p
 
 
 def test_a_wrong_sum_leaves_nothing_that_looks_right(server, tmp_path):
-    with pytest.raises(InputError, match=f"sha256: found {DIGEST} .* wanted 0000"):
-        get(server, tmp_path, sha256="0" * 64)
+    refused(f"sha256: found {DIGEST} .* wanted 0000", get, server, tmp_path, sha256="0" * 64)
     assert files_of(tmp_path) == []
     assert get(server, tmp_path)[0]
 
@@ -183,8 +183,7 @@ def test_a_resumed_part_that_was_damaged_is_found_out(server, tmp_path):
     (part,) = tmp_path.rglob("*.part")
     part.write_bytes(bytes(100) + part.read_bytes()[100:])
     server.cuts, server.ranges = [], True
-    with pytest.raises(InputError, match="sha256"):
-        get(server, tmp_path)
+    refused("sha256", get, server, tmp_path)
     assert files_of(tmp_path) == [] and get(server, tmp_path)[0]
 
 
@@ -246,8 +245,7 @@ def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
     assert files_of(tmp_path) == ["coco/images/val/a.txt"]
     for content, said in ((zipped("other/a.txt"), "found other; wanted a folder val"), (CONTENT, "not a zip file")):
         server.files["/file.bin"] = content
-        with pytest.raises(InputError, match=said):
-            get(server, tmp_path, to="again/val", sha256=None, unpack="val")
+        refused(said, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
         assert files_of(tmp_path) == ["coco/images/val/a.txt"]
 
 

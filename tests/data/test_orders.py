@@ -10,6 +10,7 @@ from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.sample_order import SampleOrder, ShardOrder, lanes_of, seeks_are_requests
 from rococo_jax.errors import InputError
+from tests.support.refusals import refused
 
 SHARDS = (400, 1, 130, 333, 250, 90)
 IMAGES = sum(SHARDS)
@@ -84,14 +85,11 @@ def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():
-    with pytest.raises(InputError, match="batch_size: found 11; wanted 1 to 10"):
-        ShardOrder((4, 6), 11, 0)
-    with pytest.raises(InputError, match="batch_size: found 11; wanted 1 to 10"):
-        MixtureOrder((4, 6), HALVES, 11, 0)
+    refused("batch_size: found 11; wanted 1 to 10", ShardOrder, (4, 6), 11, 0)
+    refused("batch_size: found 11; wanted 1 to 10", MixtureOrder, (4, 6), HALVES, 11, 0)
     assert MixtureOrder((4, 6), HALVES, 10, 0).images == 10
     assert SampleOrder(2**31 - 1, 8, 0).images == 2**31 - 1
-    with pytest.raises(InputError, match="images: found 2147483648; wanted at most 2147483647"):
-        SampleOrder(2**31, 8, 0)
+    refused("images: found 2147483648; wanted at most 2147483647", SampleOrder, 2**31, 8, 0)
 
 
 @pytest.mark.parametrize("by_shard", [False, True])

@@ -14,6 +14,7 @@ from rococo_jax.data.array_record import RecordPairs, pack_pairs
 from rococo_jax.data.captioned_images import open_pairs, register_source
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
 from rococo_jax.errors import InputError
+from tests.support.refusals import refused
 from tests.support.training_pairs import (
     assert_same_batches,
     captions_of,
@@ -53,8 +54,7 @@ def test_a_captions_file_finds_its_images_in_any_of_the_folders(tmp_path):
 def test_missing_images_stop_or_are_left_out(tmp_path):
     images, captions = write_pairs(tmp_path, 5)
     (tmp_path / "images" / "image002.png").unlink()
-    with pytest.raises(InputError, match=r"1 of 5 images in none of .*; the first is 'image002.png'"):
-        open_pairs(images, captions)
+    refused(r"1 of 5 images in none of .*; the first is 'image002.png'", open_pairs, images, captions)
     whole = all_of(open_pairs(images, captions, allow_missing=True))
     assert [sample.name[5:8] for sample in whole] == ["000", "001", "003", "004"]
 
@@ -71,8 +71,7 @@ def test_what_is_missing_altogether_is_named(tmp_path):
         ((images, str(tmp_path / "none.json")), r"none\.json: captions: found an empty list"),
         (("", ""), r"images: found ''"),
     ):
-        with pytest.raises(InputError, match=message):
-            open_pairs(*arguments, allow_missing=True)
+        refused(message, open_pairs, *arguments, allow_missing=True)
 
 
 def test_the_hash_is_of_the_data_and_not_of_its_place(tmp_path):
@@ -100,8 +99,7 @@ def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))
     assert len(open_pairs(f"{images},again:three", captions)) == 6
-    with pytest.raises(InputError, match=r"wanted folders of images, shards, tars, tfds:NAME, .*again:NAME"):
-        open_pairs("")
+    refused(r"wanted folders of images, shards, tars, tfds:NAME, .*again:NAME", open_pairs, "")
 
 
 # JSON lines
@@ -163,16 +161,12 @@ def test_shards_that_are_missing_or_damaged_are_named(packed):
     whole = shard.read_bytes()
     for cut in (len(whole) // 3, 0):
         shard.write_bytes(whole[:cut])
-        with pytest.raises(InputError, match=r"shards: shards: found a damaged file|records: found .*; wanted 11"):
-            open_pairs(str(folder))
+        refused(r"shards: shards: found a damaged file|records: found .*; wanted 11", open_pairs, str(folder))
     shard.write_bytes((folder / "pairs-00000-of-00003.array_record").read_bytes())  # whole, but another one
-    with pytest.raises(InputError, match=r"shards: records: found 10; wanted 11"):
-        open_pairs(str(folder))
+    refused(r"shards: records: found 10; wanted 11", open_pairs, str(folder))
     shard.unlink()
-    with pytest.raises(InputError, match=r"'pairs-00001-of-00003\.array_record' is missing"):
-        open_pairs(str(folder))
-    with pytest.raises(InputError, match="shards: found nothing there"):
-        open_pairs(str(shard))
+    refused(r"'pairs-00001-of-00003\.array_record' is missing", open_pairs, str(folder))
+    refused("shards: found nothing there", open_pairs, str(shard))
 
 
 def test_records_of_another_kind_are_refused(tmp_path):
@@ -181,8 +175,7 @@ def test_records_of_another_kind_are_refused(tmp_path):
     writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
     writer.write(b"something else altogether")
     writer.close()
-    with pytest.raises(InputError, match=r"record 0 of .*: record: found other bytes"):
-        open_pairs(str(tmp_path))
+    refused(r"record 0 of .*: record: found other bytes", open_pairs, str(tmp_path))
 
 
 # TensorFlow Datasets
@@ -258,8 +251,7 @@ def test_tfds_features_and_splits_can_be_named(dataset_folder):
     ],
 )
 def test_what_tfds_does_not_have_is_named(dataset_folder, name, message):
-    with pytest.raises(InputError, match=message):
-        open_tfds(f"tfds:{name}data_dir={dataset_folder}")
+    refused(message, open_tfds, f"tfds:{name}data_dir={dataset_folder}")
 
 
 def test_without_tfds_the_way_to_install_it_is_named(monkeypatch):

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tok
 
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_huggingface_tokenizer
 from rococo_jax.errors import InputError
+from tests.support.refusals import refused
 
 CLIP = {"model_type": "clip", "text_config": {"max_position_embeddings": 77}}
 SIGLIP = {"model_type": "siglip", "text_config": {"max_position_embeddings": 64}}
@@ -193,11 +194,9 @@ def test_ids_of_a_siglip_vocabulary_equal_the_reference_on_coco_captions(siglip_
 
 @pytest.fixture(params=["clip", "bert", "siglip"])
 def any_tokenizer(request, clip_folder, bert_folder, siglip_folder) -> Tokenizer:
-    folder, config = {
-        "clip": (clip_folder, CLIP),
-        "bert": (bert_folder, BERT),
-        "siglip": (siglip_folder, SIGLIP),
-    }[request.param]
+    folder, config = {"clip": (clip_folder, CLIP), "bert": (bert_folder, BERT), "siglip": (siglip_folder, SIGLIP)}[
+        request.param
+    ]
     return read_huggingface_tokenizer(folder, config)
 
 
@@ -275,41 +274,33 @@ def test_padding_settings_inside_tokenizer_json_are_not_used(bert_folder, tmp_pa
 def test_a_folder_without_a_whole_tokenizer_is_named(files, config, tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match="tokenizer"):
-        read_huggingface_tokenizer(tmp_path, config)
+    refused("tokenizer", read_huggingface_tokenizer, tmp_path, config)
 
 
 def test_damaged_vocabulary_files_are_named(clip_folder, tmp_path):
     shutil.copytree(clip_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nnot in the vocabulary\n")
-    with pytest.raises(InputError, match="vocabulary files"):
-        read_huggingface_tokenizer(tmp_path, CLIP)
+    refused("vocabulary files", read_huggingface_tokenizer, tmp_path, CLIP)
     (tmp_path / "spiece.model").write_bytes(b"no sentencepiece model")
-    with pytest.raises(InputError, match=r"spiece\.model: sentencepiece model"):
-        read_huggingface_tokenizer(tmp_path, SIGLIP)
+    refused(r"spiece\.model: sentencepiece model", read_huggingface_tokenizer, tmp_path, SIGLIP)
 
 
 def test_an_unknown_family_and_an_unreachable_name_are_refused(tmp_path):
-    with pytest.raises(InputError, match="model_type: found gpt2"):
-        read_huggingface_tokenizer(tmp_path, {"model_type": "gpt2"})
-    with pytest.raises(InputError, match="no-such/model: tokenizer"):
-        read_huggingface_tokenizer("no-such/model", CLIP)
+    refused("model_type: found gpt2", read_huggingface_tokenizer, tmp_path, {"model_type": "gpt2"})
+    refused("no-such/model: tokenizer", read_huggingface_tokenizer, "no-such/model", CLIP)
 
 
 def test_a_special_token_outside_the_vocabulary_is_refused(bert_folder, tmp_path):
     shutil.copytree(bert_folder, tmp_path, dirs_exist_ok=True)
     read_huggingface_tokenizer(bert_folder, BERT).save(tmp_path / "tokenizer.json")
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<blank>"}))
-    with pytest.raises(InputError, match="'<blank>', which is not in the vocabulary"):
-        read_huggingface_tokenizer(tmp_path, BERT)
+    refused("'<blank>', which is not in the vocabulary", read_huggingface_tokenizer, tmp_path, BERT)
 
 
 def test_a_spec_with_missing_or_unknown_keys_is_refused():
-    with pytest.raises(InputError, match=r"model\.json: tokenizer"):
-        TokenizerSpec.from_json({"family": "clip"}, "model.json")
+    refused(r"model\.json: tokenizer", TokenizerSpec.from_json, {"family": "clip"}, "model.json")
     whole = TokenizerSpec(family="clip", cleaning="none", context_length=77, pad_id=0, eos_id=1).to_json()
     for key, value in (("context_length", 0), ("pad_id", -1), ("eos_id", "2"), ("fixed_length", 0)):
         with pytest.raises(InputError, match=rf"tokenizer\.{key}: found {value!r}; wanted a whole number"):
             TokenizerSpec.from_json({**whole, key: value})
-    with pytest.raises(InputError, match="cleaning: found polish"):
-        TokenizerSpec("clip", "polish", 77, 0, 1)
+    refused("cleaning: found polish", TokenizerSpec, "clip", "polish", 77, 0, 1)

@@ -11,8 +11,8 @@ import pytest
 from rococo_jax.encoders import encoder as encoder_module
 from rococo_jax.encoders import load_encoder, programs
 from rococo_jax.encoders.programs import Compute, largest_unit
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import EmbeddingOptions
+from tests.support.refusals import refused
 from tests.support.tiny import random_captions, tiny_encoder
 
 # Programs are compared with each other, compiled alike.
@@ -88,10 +88,8 @@ def test_evaluations_compute_in_high_where_its_products_are_known_and_the_estima
 
 
 def test_choices_out_of_range_are_named():
-    with pytest.raises(InputError, match="precision: found 'float16'; wanted one of float32, high, bfloat16"):
-        Compute("float16")
-    with pytest.raises(InputError, match="images_at_once: found 0"):
-        Compute(images_at_once=0)
+    refused("precision: found 'float16'; wanted one of float32, high, bfloat16", Compute, "float16")
+    refused("images_at_once: found 0", Compute, images_at_once=0)
     with pytest.raises(ValueError, match="bfloat16 for a model in float32"):
         tiny_encoder().use(Compute("bfloat16"))
     assert load_encoder("demo:plain", compute=Compute("bfloat16")).model.dtype == jnp.bfloat16
@@ -133,9 +131,7 @@ def test_a_batch_that_cannot_fit_is_one_line(monkeypatch):
     encoder = tiny_encoder()
     encoder.use(Compute(images_at_once=16))
     monkeypatch.setattr(encoder_module, "free_bytes", lambda mesh: int(bytes_needed(encoder, 8) / 0.89))
-    with pytest.raises(InputError, match=r"tiny: images_at_once: found 16, which do not fit .*wanted at most 8"):
-        encoder.encode_image(IMAGES)
+    refused(r"tiny: images_at_once: found 16, which do not fit .*wanted at most 8", encoder.encode_image, IMAGES)
     encoder.use(Compute())
     monkeypatch.setattr(encoder_module, "free_bytes", lambda mesh: 1000)
-    with pytest.raises(InputError, match="wanted a larger device"):
-        encoder.encode_image(IMAGES)
+    refused("wanted a larger device", encoder.encode_image, IMAGES)

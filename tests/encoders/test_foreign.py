@@ -179,14 +179,13 @@ def test_our_own_encoder_is_an_encoder():
         ("broken.py:make", "SyntaxError"),
     ],
 )
-def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, capsys, source, said):
+def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, refusal, source, said):
     monkeypatch.chdir(tmp_path)
     code = "NUMBER = 3\ndef raises(): raise RuntimeError('no weights')\ndef empty(): return object()\n"
     (tmp_path / "models.py").write_text(code)
     (tmp_path / "broken.py").write_text("def make(:\n")
     folders = ["--images", str(data / "images"), "--annotations", str(data / "annotations")]
-    assert main(["evaluate", source, *folders, "--out", "out"]) == 2
-    error = capsys.readouterr().err.splitlines()
+    error = refusal("evaluate", source, *folders, "--out", "out").splitlines()
     assert said in error[-1] and error[-1].startswith("rococo: ") and not any("Traceback" in line for line in error)
 
 

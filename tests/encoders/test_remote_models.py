@@ -7,7 +7,6 @@ import pytest
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
@@ -40,13 +39,12 @@ def test_a_model_behind_a_url_is_copied_once_and_again_when_it_changes(tmp_path,
         (["pack", "--images", "gs://bucket/{0..3}.tar", "--out", "x"], "storage: found gcsfs is not installed"),
     ],
 )
-def test_what_needs_a_local_path_is_refused_in_one_line(command, message, tmp_path, monkeypatch, capsys):
+def test_what_needs_a_local_path_is_refused_in_one_line(command, message, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     (tmp_path / "a.json").write_text('[{"image": "a.jpg", "caption": ["a dog"]}]')
-    assert main(command) == 2
     # What a command understood of its captions is a line of its own, before.
-    lines = [line for line in capsys.readouterr().err.splitlines() if line != "a.json: 1 images, 1 captions"]
+    lines = [line for line in refusal(*command).splitlines() if line != "a.json: 1 images, 1 captions"]
     assert len(lines) == 1 and message in lines[0]
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     with pytest.raises(InputError, match="captions: found a URL; wanted a folder of this machine"):

@@ -28,7 +28,6 @@ from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.images import decode_image
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.evaluation.models.logits_file import open_logits
@@ -40,6 +39,7 @@ from tests.benchmarks.judged_forms import write_judged
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support import fuzz
 from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
+from tests.support.refusals import refused
 from tests.support.tar_pairs import write_tar
 
 
@@ -245,8 +245,7 @@ def test_a_row_of_a_run_without_a_name_is_refused(name, read, tmp_path):
     _rows_of_a_run(path)
     columns = pq.read_table(path).to_pydict()
     _table(path, columns | {name: [None, columns[name][0]]})
-    with pytest.raises(InputError, match=f"{name}: found 1 rows without one"):
-        read(path)
+    refused(f"{name}: found 1 rows without one", read, path)
 
 
 @pytest.mark.parametrize("read", [read_image_hits, read_pair_hits])
@@ -268,8 +267,7 @@ def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
     name = dataclasses.fields(Side)[0].name.encode()
     assert name in content
     path.write_bytes(content.replace(name, b"\xee" + name[1:]))
-    with pytest.raises(InputError, match="contents"):
-        read_examples(tmp_path)
+    refused("contents", read_examples, tmp_path)
 
 
 def test_a_header_that_is_no_python_is_refused(tmp_path):
@@ -277,8 +275,7 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
     np.save(path, np.eye(3))
     path.write_bytes(path.read_bytes().replace(b"<f8", b"<,8"))
     for read in (_read_logits, lambda path: read_labels(path, "classes"), lambda path: load_arrays(path, "an array")):
-        with pytest.raises(InputError, match=r"logits\.npy: contents"):
-            read(path)
+        refused(r"logits\.npy: contents", read, path)
 
 
 def test_braces_in_a_folder_of_images_are_its_name(tmp_path):
@@ -291,8 +288,7 @@ def test_braces_in_a_folder_of_images_are_its_name(tmp_path):
 def test_stored_vectors_beyond_float32_are_refused(tmp_path):
     for side in ("image", "caption"):
         _table(tmp_path / f"{side}.parquet", {side: ["a", "b"], "embedding": [[1.0, 1e300], [2.0, 1.0]]})
-    with pytest.raises(InputError, match="row 0: found NaN or infinite"):
-        StoredEmbeddings(tmp_path)
+    refused("row 0: found NaN or infinite", StoredEmbeddings, tmp_path)
 
 
 def test_a_reader_that_raises_another_error_is_found():

@@ -97,20 +97,19 @@ def test_outputs(fault, world, capsys):
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *FILES])
-def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, capsys):
+def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, refusal):
     """As a folder under `chattr +i`, or on a file system that is read-only or full."""
 
     def refused(dir=None, **_):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), f"{dir}/tmp123")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    assert main([str(word) for word in _command(world, name, "new/o.html")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refusal(*_command(world, name, "new/o.html")).splitlines()
     assert line.startswith(f"rococo: {world.root}: file system: found Operation not permitted")
     assert not (world / "new").exists()
 
 
-def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world, monkeypatch, capsys):
+def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world, monkeypatch, refusal):
     """What the library raises with nothing left, or with 16 KiB."""
 
     class FullDisk:
@@ -124,8 +123,7 @@ def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world,
             raise RuntimeError("Failed to close chunk_writer")
 
     monkeypatch.setattr(array_record, "ArrayRecordWriter", FullDisk)
-    assert main([str(word) for word in world.pack()]) == 2
-    assert "packed: shard: found " in capsys.readouterr().err
+    assert "packed: shard: found " in refusal(*world.pack())
     assert not [path for path in (world / "packed").rglob("*") if path.name != ".packing.json"]
 
 

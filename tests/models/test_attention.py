@@ -11,13 +11,7 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import HeadSpec, ModelSpec
-from rococo_jax.models.attention import (
-    FusedAttention,
-    SelfAttention,
-    attend,
-    fused_attention,
-    use_fused_attention,
-)
+from rococo_jax.models.attention import FusedAttention, SelfAttention, attend, fused_attention, use_fused_attention
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters

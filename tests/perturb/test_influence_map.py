@@ -6,10 +6,10 @@ import pickle
 import numpy as np
 import pytest
 
-from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import influence_table
 from rococo_jax.perturb.text.influence_table import InfluenceTable, read_influence_table
 from rococo_jax.training.inputs.altered_captions import CaptionsOfSource
+from tests.support.refusals import refused
 
 
 def write_table(path, captions) -> None:
@@ -49,10 +49,8 @@ def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypa
         file.write(b"x")
     assert len(InfluenceTable(path)) == 3 and len(made) == 3
     path.write_text('{"caption": "a"}\n')
-    with pytest.raises(InputError, match="line 1: found other keys"):
-        InfluenceTable(path)
-    with pytest.raises(InputError, match="nothing there"):
-        InfluenceTable(tmp_path / "none.jsonl")
+    refused("line 1: found other keys", InfluenceTable, path)
+    refused("nothing there", InfluenceTable, tmp_path / "none.jsonl")
 
 
 def test_captions_of_a_source_are_read_without_its_images(tmp_path, monkeypatch):

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.mixing import (
-    Mixing,
-    apply_mixing,
-    draw_boxes,
-    draw_partners,
-    is_negative,
-    mix_batch,
-)
+from rococo_jax.perturb.images.mixing import Mixing, apply_mixing, draw_boxes, draw_partners, is_negative, mix_batch
 from rococo_jax.runtime import make_mesh
 
 EVERY_PAIR = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).astype(np.uint8)[..., None]

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rococo_jax.cli.main import main
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups, comparison_note
@@ -56,9 +55,8 @@ def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_has_not(runs):
     assert p["family-1/model-f"] > 0.05
 
 
-def test_an_unknown_reference_is_refused_with_the_names_there_are(runs, tmp_path, capsys):
-    assert main(["report", str(runs), "--out", str(tmp_path / "r.html"), "--reference", "model-z"]) == 2
-    error = capsys.readouterr().err
+def test_an_unknown_reference_is_refused_with_the_names_there_are(runs, tmp_path, refusal):
+    error = refusal("report", runs, "--out", tmp_path / "r.html", "--reference", "model-z")
     assert "--reference" in error and "family-0/model-a" in error
     assert not list(tmp_path.iterdir())
 

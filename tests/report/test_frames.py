@@ -7,8 +7,8 @@ import pytest
 
 import rococo_jax
 from rococo_jax.cli.main import main
-from rococo_jax.errors import InputError
 from tests.support.made_runs import make_run
+from tests.support.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,7 @@ def test_every_figure_is_a_row_of_the_frame(runs):
                     assert row.value == value or (value is None and row.value != row.value)
                     low, high = content["intervals"][task][variant].get(metric) or (None, None)
                     assert low is None or (row.low, row.high) == (low, high)
-    with pytest.raises(InputError, match="nothing"):
-        rococo_jax.read_results(folder / "not-there")
+    refused("nothing", rococo_jax.read_results, folder / "not-there")
 
 
 def test_latex_has_every_model_and_the_best_of_a_column_bold(runs):
@@ -106,5 +105,4 @@ def test_what_cannot_be_plotted_is_one_line(runs):
         ({}, {}, "results: found none"),
         (folder / "not-there", {}, "nothing there"),
     ):
-        with pytest.raises(InputError, match=said):
-            rococo_jax.plot_results(given, **asked)
+        refused(said, rococo_jax.plot_results, given, **asked)

@@ -26,6 +26,7 @@ from rococo_jax.report import page, write_report
 from rococo_jax.report.collection import Group, Run
 from rococo_jax.storage import write_json
 from tests.support.made_runs import unit
+from tests.support.refusals import refused
 
 VOID = {"meta", "img", "br", "input", "link", "col"}
 NASTY = "<script>alert('x')</script> & \"quotes\" <img src=http://evil.example/x onerror=alert(1)> \u202eright to left"
@@ -378,25 +379,21 @@ def broken_folders():
 
 
 @pytest.mark.parametrize("what", broken_folders())
-def test_bad_results_are_refused_in_one_line_and_nothing_is_written(tmp_path, capsys, what):
+def test_bad_results_are_refused_in_one_line_and_nothing_is_written(tmp_path, refusal, what):
     spoil, named = broken_folders()[what]
     spoil(save(tmp_path / "one", results_of("one")))
-    assert main(["report", str(tmp_path / "one"), "--out", str(tmp_path / "out" / "report.html")]) == 2
-    said = capsys.readouterr().err.strip()
+    said = refusal("report", tmp_path / "one", "--out", tmp_path / "out" / "report.html").strip()
     assert "\n" not in said and named in said and "Traceback" not in said
     assert not list(tmp_path.glob("out/*"))
 
 
 def test_sources_that_are_not_there_and_outputs_that_are_no_page_are_refused(tmp_path):
     folder = save(tmp_path / "one", results_of("one"))
-    with pytest.raises(InputError, match="nothing there"):
-        write_report([tmp_path / "missing"], tmp_path / "report.html")
+    refused("nothing there", write_report, [tmp_path / "missing"], tmp_path / "report.html")
     with pytest.raises(InputError, match=r"without results\.json"):
         write_report([(tmp_path / "empty").mkdir() or tmp_path / "empty"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="out: found"):
-        write_report([folder], tmp_path / "report.csv")
-    with pytest.raises(InputError, match="at least one"):
-        write_report([], tmp_path / "report.html")
+    refused("out: found", write_report, [folder], tmp_path / "report.csv")
+    refused("at least one", write_report, [], tmp_path / "report.html")
 
 
 def test_command_writes_both_files_and_says_where(tmp_path, capsys):

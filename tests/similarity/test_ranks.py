@@ -26,11 +26,7 @@ def make_groups(generator, queries=QUERIES, gallery=GALLERY):
     group = np.concatenate([np.arange(queries), generator.integers(0, queries, others)])
     altered = np.concatenate([np.zeros(queries, bool), generator.random(others) < 0.5])
     order = generator.permutation(gallery)
-    return {
-        "query_group": np.arange(queries),
-        "gallery_group": group[order],
-        "gallery_altered": altered[order],
-    }
+    return {"query_group": np.arange(queries), "gallery_group": group[order], "gallery_altered": altered[order]}
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import Items, ShardedLogits
 from rococo_jax.similarity.blockwise import LogSumExp
 from tests.support import dense_reference as dense
+from tests.support.refusals import refused
 
 # No bits are promised.
 pytestmark = pytest.mark.quick
@@ -95,8 +95,7 @@ def cases(*quick, thorough):
 
 
 @pytest.mark.parametrize(
-    ("route", "tile_rows"),
-    cases(("all_gather", 3), ("ring", None), thorough=[("all_gather", None), ("ring", 3)]),
+    ("route", "tile_rows"), cases(("all_gather", 3), ("ring", None), thorough=[("all_gather", None), ("ring", 3)])
 )
 def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
     mesh = make_mesh(jax.devices()[:device_count])
@@ -200,10 +199,8 @@ def test_no_tile_holds_all_logits_of_a_device():
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(InputError, match="strategy: found 'star'; wanted 'auto', 'all_gather' or 'ring'"):
-        ShardedLogits(strategy="star")
-    with pytest.raises(InputError, match="block_rows: found 0; wanted at least 1"):
-        ShardedLogits(block_rows=0)
+    refused("strategy: found 'star'; wanted 'auto', 'all_gather' or 'ring'", ShardedLogits, strategy="star")
+    refused("block_rows: found 0; wanted at least 1", ShardedLogits, block_rows=0)
     items = Items(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
         ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))

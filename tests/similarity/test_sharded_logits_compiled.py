@@ -50,11 +50,7 @@ print(json.dumps({f"{loss} {devices}": compiled(devices, loss == "SC") for loss,
 @pytest.fixture(scope="module")
 def programs():
     """Figures of the compiled programs, by loss and number of devices."""
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=32",
-        "JAX_PLATFORMS": "cpu",
-    }
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=32", "JAX_PLATFORMS": "cpu"}
     run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)

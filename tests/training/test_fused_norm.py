@@ -61,13 +61,13 @@ def device(kind: str, platform: str, **capability: str) -> Mock:
 
 def test_chips_that_run_them():
     check_kernels(device("NVIDIA H100 80GB HBM3", "gpu", compute_capability="9.0"))
-    for refused in (
+    for chip in (
         device("NVIDIA T4", "gpu", compute_capability="7.5"),
         device("AMD Instinct MI300X", "gpu", compute_capability="gfx942"),
         device("TPU v5p", "tpu"),
     ):
-        with pytest.raises(InputError, match=f"config.kernels: found 'fused' on {refused.device_kind}; wanted 'xla'"):
-            check_kernels(refused)
+        with pytest.raises(InputError, match=f"config.kernels: found 'fused' on {chip.device_kind}; wanted 'xla'"):
+            check_kernels(chip)
 
 
 def test_a_cpu_is_one_line(data, tmp_path, capsys):

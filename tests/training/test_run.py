@@ -346,13 +346,6 @@ def test_a_broken_image_is_skipped_and_counted_or_stops_the_run(data, tmp_path):
             train(changed(config, data__on_decode_error="raise"), tmp_path / f"{name} raise", mesh=mesh_of(1))
 
 
-def refusal(capsys, *arguments: str) -> str:
-    assert main(["train", *arguments]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("rococo: ")
-    return error
-
-
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -378,16 +371,16 @@ def refusal(capsys, *arguments: str) -> str:
         ("fsdp=3", "a divisor of 8"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(override, named, data, tmp_path, capsys):
+def test_what_cannot_be_trained_is_refused_in_one_line(override, named, data, tmp_path, refusal):
     arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"))
     arguments += tuple(f"--config.{each}" for each in override.split())
-    assert named in refusal(capsys, *arguments)
+    assert named in refusal("train", *arguments).splitlines()[-1]
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, tmp_path, capsys):
+def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, tmp_path, refusal):
     arguments = ("--config", str(data / "config.py"), "--workdir", str(whole_run))
-    assert "config.seed" in refusal(capsys, *arguments, "--config.seed=5")
+    assert "config.seed" in refusal("train", *arguments, "--config.seed=5").splitlines()[-1]
     with pytest.raises(Stopped):
         train(config_of(data), tmp_path / "run", mesh=mesh_of(1), on_step=stop_after(2))
     moved = data / "start_before"
@@ -416,8 +409,8 @@ def test_checkpoints_are_saved_by_time_and_some_are_kept_for_good(data, tmp_path
 def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rococo_jax.training.memory.memory_of", lambda device: 10_000)
     takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
-    refused = rf"micro_batches: found 1, {takes}; wanted more devices"
-    with pytest.raises(InputError, match=refused):
+    too_large = rf"micro_batches: found 1, {takes}; wanted more devices"
+    with pytest.raises(InputError, match=too_large):
         train(config_of(data), tmp_path / "run", mesh=mesh_of(1))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
     told, fits = _advice(config_of(data), 1, 1000 * 10**9, lambda parts: (100 + 1600 // parts) * 10**9, 2000 * 10**9)
@@ -425,15 +418,16 @@ def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tm
     assert "takes 2000.00 GB of a device, which has 1000.00 GB; micro_batches=4 is the least that fits" in told
 
 
-def test_an_empty_data_set_and_a_file_that_is_no_config_are_refused(data, tmp_path, capsys):
+def test_an_empty_data_set_and_a_file_that_is_no_config_are_refused(data, tmp_path, refusal):
     (tmp_path / "empty.json").write_text("[]")
     arguments = ("--config", str(data / "config.py"), "--workdir", str(tmp_path / "run"))
-    assert "empty.json" in refusal(capsys, *arguments, f"--config.data.captions={tmp_path / 'empty.json'}")
-    (tmp_path / "no_config.py").write_text("x = 1\n")
-    assert "get_config" in refusal(
-        capsys, "--config", str(tmp_path / "no_config.py"), "--workdir", str(tmp_path / "run")
+    assert (
+        "empty.json"
+        in refusal("train", *arguments, f"--config.data.captions={tmp_path / 'empty.json'}").splitlines()[-1]
     )
-    assert "nothing there" in refusal(capsys, "--config", str(tmp_path / "none.py"), "--workdir", str(tmp_path / "run"))
+    (tmp_path / "no_config.py").write_text("x = 1\n")
+    assert "get_config" in refusal("train", "--config", tmp_path / "no_config.py", *arguments[2:]).splitlines()[-1]
+    assert "nothing there" in refusal("train", "--config", tmp_path / "none.py", *arguments[2:]).splitlines()[-1]
 
 
 def test_the_configs_that_come_with_the_project_can_be_read():

@@ -2,6 +2,7 @@
 
 import colorsys
 import dataclasses
+import re
 from functools import partial
 
 import jax
@@ -28,6 +29,7 @@ from rococo_jax.training.throughput import step_flops
 from tests.support.input_world import IMAGES, make_world, pixels_of
 from tests.support.paths import CHECKOUT
 from tests.support.programs import QUICK
+from tests.support.refusals import refused
 from tests.support.step_cases import PREPROCESSING as OF_CASES
 from tests.support.step_cases import TOKENS, Case, run, spec_of
 from tests.support.tiny import tiny_spec
@@ -243,8 +245,7 @@ def test_positions_are_resampled_once_and_then_trained_each_by_itself(world):
     np.testing.assert_array_equal(parameters_of(unchanged.model)["vision.positions"], stored)
     config = world.config_of(init__image_size=56, init__tokenizer=start)
     config.init.spec = tiny_spec(16).to_json()
-    with pytest.raises(InputError, match=r"init\.image_size: found 56; wanted 0 with config\.init\.spec"):
-        starting_encoder(config)
+    refused(r"init\.image_size: found 56; wanted 0 with config\.init\.spec", starting_encoder, config)
 
 
 # A locked image tower
@@ -313,9 +314,7 @@ def test_operations_of_a_locked_run_are_those_of_the_texts():
     ],
 )
 def test_recipes_that_do_not_fit_are_refused(world, settings, message):
-    with pytest.raises(InputError) as error:
-        check_config(world.config_of(**settings))
-    assert message in str(error.value)
+    refused(re.escape(message), check_config, world.config_of(**settings))
 
 
 @pytest.mark.parametrize("name", ["web_pretrain", "web_unmasked", "lit_text", "higher_resolution"])

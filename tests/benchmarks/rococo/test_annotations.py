@@ -15,6 +15,7 @@ from rococo_jax.benchmarks.rococo.annotations import (
 )
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
+from tests.support.refusals import refused
 
 
 def clean_items(images: int = 3, sixth: int | None = 1) -> list[dict]:
@@ -62,10 +63,8 @@ def test_a_published_list_of_another_length_is_refused_and_the_image_named(lengt
     items = published(clean_items())
     items[2]["caption"] = ["a"] * length
     path = write(tmp_path, danger=items) / "danger.json"
-    with pytest.raises(InputError, match=rf"item 2 \('val2014/2\.jpg'\): found {length} captions; wanted 10"):
-        read_annotation(path)
-    with pytest.raises(InputError, match=r"danger\.json"):
-        read_annotation_folder(tmp_path)
+    refused(rf"item 2 \('val2014/2\.jpg'\): found {length} captions; wanted 10", read_annotation, path)
+    refused(r"danger\.json", read_annotation_folder, tmp_path)
 
 
 def test_our_own_form_is_read_as_it_was_written(tmp_path):
@@ -223,8 +222,7 @@ def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
 
 
 def test_a_missing_annotation_folder_is_named(tmp_path):
-    with pytest.raises(InputError, match="annotation folder: found nothing there"):
-        read_annotation_folder(tmp_path / "none")
+    refused("annotation folder: found nothing there", read_annotation_folder, tmp_path / "none")
 
 
 def test_no_ops_are_found_exactly_and_normalised(tmp_path):

@@ -47,13 +47,7 @@ def test_text_to_image_asks_with_originals_and_never_with_altered_captions():
     benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["text_to_image", "clean"]
     asked = [benchmark.texts[row] for row in task.queries.index]
-    assert asked == [
-        "A dog.",
-        "A cat.",
-        "Two dogs",
-        "A dog.",
-        "One bird",
-    ]
+    assert asked == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
     assert task.query_group.tolist() == [0, 0, 0, 1, 1]
     assert task.gallery.index.tolist() == task.gallery_group.tolist() == [0, 1]
 

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.benchmark import _asked
-from rococo_jax.benchmarks.rococo.mixed_galleries import (
-    SQUASHED,
-    MixedImages,
-    mix_one,
-    partner_of,
-    place_of,
-)
+from rococo_jax.benchmarks.rococo.mixed_galleries import SQUASHED, MixedImages, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import FileImages

@@ -104,8 +104,6 @@ def test_results_of_other_conditions_are_refused_in_one_line(change, named, tmp_
     assert named in error and len(error.strip().splitlines()) == 1
 
 
-def test_without_annotations_and_results_there_is_nothing_to_verify(tmp_path, capsys):
-    assert main(["verify"]) == 2
-    assert "--annotations" in capsys.readouterr().err
-    assert main(["verify", "--published", str(tmp_path / "none.json")]) == 2
-    assert "nothing there" in capsys.readouterr().err
+def test_without_annotations_and_results_there_is_nothing_to_verify(tmp_path, refusal):
+    assert "--annotations" in refusal("verify")
+    assert "nothing there" in refusal("verify", "--published", tmp_path / "none.json")
