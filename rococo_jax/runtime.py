@@ -31,9 +31,8 @@ def enable_compilation_cache() -> None:
 
     All processes read it and JAX writes it from process 0 alone, so hosts of one run should share the folder.
 
-    Raises:
-        InputError: process 0 cannot write `JAX_COMPILATION_CACHE_DIR`. Where the default folder cannot be written,
-            programs are compiled at every start.
+    Raises InputError: process 0 cannot write `JAX_COMPILATION_CACHE_DIR`. Where the default folder cannot be written,
+    programs are compiled at every start.
     """
     chosen = jax.config.jax_compilation_cache_dir
     folder = chosen or str(cache_folder() / "compiled")

@@ -97,8 +97,7 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
     there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
     Where the file system has no locks there is none. With `wait`, until another command that holds it ends.
 
-    Raises:
-        InputError: another command holds it, without `wait`, or this process does.
+    Raises InputError: another command holds it, without `wait`, or this process does.
     """
     path = Path(path).absolute()
     lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")

@@ -137,11 +137,7 @@ class TextPairs:
 
 
 def read_text_pairs(path: str | os.PathLike) -> TextPairs:
-    """The pairs of a file.
-
-    Raises:
-        InputError: it is in no form that is known, or has no pair.
-    """
+    """The pairs of a file. Raises InputError: it is in no form that is known, or has no pair."""
     path = Path(path)
     value = read_json(path, "a file of right and wrong texts")
     own_form = isinstance(value, dict) and "format" in value

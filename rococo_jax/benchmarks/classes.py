@@ -124,8 +124,7 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
 def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:
     """The benchmark with every clean classify task also asked to tell its images from those of other folders.
 
-    Raises:
-        InputError: a folder is missing or has no image.
+    Raises InputError: a folder is missing or has no image.
     """
     clean_tasks = [task for task in benchmark.tasks if task.has_classes and task.variant == CLEAN]
     if not out_images or not clean_tasks:
@@ -179,8 +178,7 @@ def _few(names: Mapping[str, str]) -> str:
 def class_folders(folder: Path) -> dict[str, list[str]]:
     """The images of each class in a folder of class folders, by the class folder's name, sorted.
 
-    Raises:
-        InputError: it is no folder, has no class folders, or one of them has no image.
+    Raises InputError: it is no folder, has no class folders, or one of them has no image.
     """
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
@@ -228,8 +226,7 @@ COUNTS = (1, 5, 30, 80)
 def templates_of(name: str) -> tuple[str, ...]:
     """The first so many of our templates, or those of a file.
 
-    Raises:
-        InputError: neither such a number nor a file, or a template is empty or has no place for the class.
+    Raises InputError: neither such a number nor a file, or a template is empty or has no place for the class.
     """
     if name.isdecimal() and int(name) in COUNTS:
         return TEMPLATES[: int(name)]
@@ -284,8 +281,7 @@ def read_own(folders: Mapping[str, Path]) -> LabelledImages:
 def read_classes(path: Path) -> dict[str, str]:
     """Labels, and what prompts call them.
 
-    Raises:
-        InputError: it is neither a list of labels nor an object of names by label.
+    Raises InputError: it is neither a list of labels nor an object of names by label.
     """
     value = read_json(path, "a list of labels, or names by label")
     names = {label: spoken(label) for label in value if isinstance(label, str)} if isinstance(value, list) else value

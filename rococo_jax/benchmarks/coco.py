@@ -50,8 +50,7 @@ CAPTIONS = "coco_karpathy_test.json"
 def package_file(name: str, folder: Path) -> Path:
     """A file of the package's judgements: in the folder, or in the installed package.
 
-    Raises:
-        InputError: it is in neither.
+    Raises InputError: it is in neither.
     """
     if (folder / name).is_file():
         return folder / name
@@ -65,11 +64,7 @@ def package_file(name: str, folder: Path) -> Path:
 
 
 def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
-    """Caption id -> the image's name and the caption.
-
-    Raises:
-        InputError: a file is missing or of another form.
-    """
+    """Caption id -> the image's name and the caption. Raises InputError: a file is missing or of another form."""
     path = package_file(IDS, folder)
     by_image = read_json(path, "caption ids by image id")
     caption_of, source = {}, captions / CAPTIONS

@@ -22,8 +22,7 @@ _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
 def output_file(text: str) -> str:
     """The path of a file that will be written, or replaced.
 
-    Raises:
-        OSError: it is a folder, or its folder cannot be made or written to.
+    Raises OSError: it is a folder, or its folder cannot be made or written to.
     """
     refuse_url(text, "output")
     path = Path(text)
@@ -36,8 +35,7 @@ def output_file(text: str) -> str:
 def output_folder(text: str) -> str:
     """The path of a folder that will be made, or written into.
 
-    Raises:
-        OSError: it is a file, or cannot be made or written to.
+    Raises OSError: it is a file, or cannot be made or written to.
     """
     refuse_url(text, "output")
     _probe(Path(text))
@@ -47,8 +45,7 @@ def output_folder(text: str) -> str:
 def output_file_or_folder(text: str) -> str:
     """The path of either, for a command that decides by its other options.
 
-    Raises:
-        OSError: neither can be made or written to.
+    Raises OSError: neither can be made or written to.
     """
     refuse_url(text, "output")
     _probe(Path(text) if Path(text).is_dir() else Path(text).parent)

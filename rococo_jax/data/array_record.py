@@ -62,9 +62,8 @@ def decode_record(record: bytes, source: object) -> PairSample:
 class RecordPairs(PairSource):
     """The pairs of a shard (`.array_record`), or of all shards of a folder, in the order of their file names.
 
-    Raises:
-        InputError: there are no shards, shards of the manifest are missing or hold other numbers of records, or the
-            first record is no pair.
+    Raises InputError: there are no shards, shards of the manifest are missing or hold other numbers of records, or the
+    first record is no pair.
     """
 
     def __init__(self, path: str | os.PathLike):

@@ -36,8 +36,7 @@ Columns = Mapping[str, str]
 def parse_columns(text: str) -> dict[str, str]:
     """Columns by role, of `image=photo,caption=title`.
 
-    Raises:
-        InputError: another role, or one without a column or twice.
+    Raises InputError: another role, or one without a column or twice.
     """
     columns: dict[str, str] = {}
     for part in filter(None, text.split(",")):
@@ -51,8 +50,7 @@ def parse_columns(text: str) -> dict[str, str]:
 def choose_column(role: str, header: Sequence[str], columns: Columns, source: object, where: str = "columns") -> str:
     """The column of a role: the one that the user names, or the only one of the usual names.
 
-    Raises:
-        InputError: there is none, several, or only one of links.
+    Raises InputError: there is none, several, or only one of links.
     """
     plain = {name.strip().lower(): name for name in reversed(header)}
     names = ", ".join(map(repr, header)) if len(header) < 30 else f"{len(header)} names"
@@ -110,8 +108,7 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 def table_rows(path: str, columns: Columns) -> Rows:
     """The rows of JSON lines, or of a table with a header: where each is, and its values by column.
 
-    Raises:
-        InputError: it names the file, and the line.
+    Raises InputError: it names the file, and the line.
     """
     return _json_rows(path) if path.endswith(JSON_LINES) else _delimited_rows(path, columns)
 
@@ -121,8 +118,7 @@ def collect_rows(source: str, rows: Rows, columns: Columns, roots: Iterable[Path
 
     An absolute path below one of `roots`, folders of images, is taken as a name inside it.
 
-    Raises:
-        InputError: it names the file, and the column or the line with its field.
+    Raises InputError: it names the file, and the column or the line with its field.
     """
     captions: list[tuple[str, list[str]]] = []
     used: dict[str, None] = {}
@@ -162,8 +158,7 @@ def _name_below(name: Any, roots: Iterable[Path], where: str, source: object) ->
 def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
     """The captions of a cell: a text, or a list of texts, also one that is written in JSON or Python.
 
-    Raises:
-        InputError: no text, or an empty one.
+    Raises InputError: no text, or an empty one.
     """
     if isinstance(value, str) and value.startswith("[") and value.rstrip().endswith("]"):
         value = _as_list(value)

@@ -68,8 +68,7 @@ class CaptionedImages:
 def read_captions(source: str | os.PathLike, columns: Columns | None = None) -> list[CaptionedImage]:
     """The captioned images of one source in any form, whether or not the images are there; says what was understood.
 
-    Raises:
-        InputError: it names the source, and the item, column or line with its field.
+    Raises InputError: it names the source, and the item, column or line with its field.
     """
     file = open_captions(str(source), columns or {})
     say(file.summary())

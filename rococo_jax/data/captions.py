@@ -29,9 +29,8 @@ class CaptionedImage:
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
     """The captioned images of a JSON value in the Karpathy form that came from `source`.
 
-    Raises:
-        InputError: it names the item and the field: not a list, a missing key, no captions, a caption that is no
-            string, an image named twice, or a name that leaves the image folder.
+    Raises InputError: it names the item and the field: not a list, a missing key, no captions, a caption that is no
+    string, an image named twice, or a name that leaves the image folder.
     """
     if not isinstance(items, list):
         raise InputError(source, "captions", kind_of(items), 'a list of {"image": name, "caption": [texts]}')

@@ -42,8 +42,7 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     COCO's other names for it, in `folder` and in its direct subfolders: `000000391895.jpg` finds
     `val2014/COCO_val2014_000000391895.jpg`, and the other way round. Folders are listed once; no image is opened.
 
-    Raises:
-        InputError: `folder` is missing or is not a folder.
+    Raises InputError: `folder` is missing or is not a folder.
     """
     folder, names = Path(folder), list(names)
     if not folder.is_dir():

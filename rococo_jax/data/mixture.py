@@ -30,9 +30,8 @@ _ROUNDING = Fraction(1, 10**6)
 def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:
     """The weights of "0.7,0.2,0.1".
 
-    Raises:
-        InputError: another number of weights than sources, one that is no number of at least 0.0001, or a sum that is
-            not 1 within a millionth.
+    Raises InputError: another number of weights than sources, one that is no number of at least 0.0001, or a sum that
+    is not 1 within a millionth.
     """
 
     def refuse(found: str, wanted: str) -> InputError:

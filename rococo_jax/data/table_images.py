@@ -164,8 +164,7 @@ def read_image_tables(
     An image inside is called by its `path` or a column of names, where every image has one and no two share it, and
     otherwise by the SHA-256 of its bytes, so that rows of one image come together.
 
-    Raises:
-        InputError: it names the table, and the column or row with its field.
+    Raises InputError: it names the table, and the column or row with its field.
     """
     schema = tables[0].schema()
     inside = list(image_columns(schema))
@@ -239,9 +238,8 @@ def is_saved_dataset(path: Path) -> bool:
 def open_dataset(name: str, columns: Columns) -> CaptionsFile:
     """The captioned images of a data set; see the module's text.
 
-    Raises:
-        InputError: `datasets` is not installed or finds no such data set or split, an option is unknown, or a column
-            or a row cannot be used.
+    Raises InputError: `datasets` is not installed or finds no such data set or split, an option is unknown, or a column
+    or a row cannot be used.
     """
     path, _, query = name.removeprefix("hf:").partition("?")
     options = dict(urllib.parse.parse_qsl(query))

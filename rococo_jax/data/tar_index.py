@@ -50,8 +50,7 @@ _BYTES_WORTH_PROCESSES = 2 * 10**9
 def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda count: None) -> Path:
     """The index of these tars, made where it is not there; `on_progress` is called with the number of tars read.
 
-    Raises:
-        InputError: a tar is missing, cut short, compressed or damaged, or nothing can be written.
+    Raises InputError: a tar is missing, cut short, compressed or damaged, or nothing can be written.
     """
     sizes = [file_size(tar, _WANTED) for tar in tars]
     index = _place_of(tars)
@@ -155,8 +154,7 @@ def _place_of(tars: Sequence[str]) -> Path:
 def read_tar(path: str) -> pa.RecordBatch:
     """Reads a tar's samples; the metadata of the schema holds the hash of names and captions, and what is left out.
 
-    Raises:
-        InputError: not a tar, compressed, cut short or damaged, or a sample has two members of one kind.
+    Raises InputError: not a tar, compressed, cut short or damaged, or a sample has two members of one kind.
     """
     names, offsets, sizes, captions = [], [], [], []
     left_out: dict[str, Any] = {"no_image": 0, "no_caption": 0, "first": None}

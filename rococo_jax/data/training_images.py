@@ -61,8 +61,7 @@ def write_folds(folder: str | os.PathLike, folds: Sequence[str]) -> None:
 def read_folds(folder: str | os.PathLike) -> tuple[Path, Path] | None:
     """The two model directories of a cross-fitted model; None where the folder is none.
 
-    Raises:
-        InputError: its file does not name two folders.
+    Raises InputError: its file does not name two folders.
     """
     path = Path(folder) / CROSS_FIT
     if not path.is_file():
@@ -88,11 +87,7 @@ def write_training_images(folder: str | os.PathLike, images: TrainingImages | No
 
 
 def read_training_images(folder: str | os.PathLike) -> TrainingImages | None:
-    """Those of a model directory; None where it does not tell.
-
-    Raises:
-        InputError: the file is something else.
-    """
+    """Those of a model directory; None where it does not tell. Raises InputError: the file is something else."""
     path = Path(folder) / FILE
     if not path.is_file():
         return None

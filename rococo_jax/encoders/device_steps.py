@@ -153,8 +153,7 @@ def in_step(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
     """Batches of this process, and between them empty ones in the shapes of other processes' batches, so that all run
     the same programs: of the shapes that are due, the smallest comes first. All processes must call it.
 
-    Raises:
-        Exception: what making a batch raised on any process, on all of them.
+    Raises Exception: what making a batch raised on any process, on all of them.
     """
     due: list[Rows] = []
 
@@ -245,8 +244,7 @@ def collected(
 def made_ahead(items: Iterator[T], ahead: int = _MADE_AHEAD) -> Iterator[T]:
     """The items, made in a thread a few ahead of their use. Closing the generator ends the thread.
 
-    Raises:
-        Exception: what making an item raised, where that item is due.
+    Raises Exception: what making an item raised, where that item is due.
     """
     made: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(ahead)
     left = threading.Event()

@@ -47,8 +47,7 @@ def embed_images(
 ) -> Float[np.ndarray, "images dim"]:
     """Unit vectors of the images of a set, or of files, row by row; with `features`, before the head.
 
-    Raises:
-        InputError: a file is missing or is not a whole image.
+    Raises InputError: a file is missing or is not a whole image.
     """
     if isinstance(images, Sequence):
         images = FileImages(tuple(map(str, images)), tuple(images))

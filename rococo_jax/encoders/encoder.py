@@ -119,8 +119,7 @@ class Encoder(FeatureEncoder):
     def prepare(self, image: Image.Image) -> np.ndarray:
         """The image resized and cropped as the model wants it, uint8.
 
-        Raises:
-            InputError: the model has no image tower or no preprocessing, or the image is too narrow.
+        Raises InputError: the model has no image tower or no preprocessing, or the image is too narrow.
         """
         self._require_images()
         return self.preprocessing.resize(image)
@@ -219,8 +218,7 @@ class Encoder(FeatureEncoder):
     def image_tokens(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images tokens width"]:
         """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
 
-        Raises:
-            InputError: the model has no matching head, or as `encode_image`.
+        Raises InputError: the model has no matching head, or as `encode_image`.
         """
         self.require_matching()
         return collected(self.name, "images", self._image_batches(images, programs.image_tokens), on_progress)
@@ -331,7 +329,6 @@ class Encoder(FeatureEncoder):
     def token_ids(self, texts: Sequence[Any]) -> list[list[int]]:
         """The ids of each text, as `encode_text` takes them, special tokens in place.
 
-        Raises:
-            InputError: the model has no text tower or no tokenizer, or a text has more tokens than its context.
+        Raises InputError: the model has no text tower or no tokenizer, or a text has more tokens than its context.
         """
         return token_ids(self.name, self.spec.text, self.tokenizer, texts)

@@ -103,8 +103,7 @@ class ForeignEncoder(FeatureEncoder):
     def fingerprint(self) -> str | None:
         """The object's own fingerprint, or None: then nothing is cached and no result is kept.
 
-        Raises:
-            InputError: it is no string.
+        Raises InputError: it is no string.
         """
         if not hasattr(self.encoder, "fingerprint"):
             return None
@@ -187,8 +186,7 @@ def is_factory(source: str) -> bool:
 def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any:
     """What the attribute gives when called with the keyword arguments, or the attribute where it is an encoder itself.
 
-    Raises:
-        InputError: there is no such file, module or attribute, or the code raises.
+    Raises InputError: there is no such file, module or attribute, or the code raises.
     """
     place, _, name = source.rpartition(":")
     module = _load_file(source, Path(place)) if place.endswith(".py") else _load_module(source, place)

@@ -177,8 +177,7 @@ def _described(
 def find_checkpoint(source: str | os.PathLike) -> Path | None:
     """The folder of the checkpoint that `source` names, or None where it names none.
 
-    Raises:
-        InputError: the run is there, and no such checkpoint.
+    Raises InputError: the run is there, and no such checkpoint.
     """
     path = Path(source)
     if path.name.isdecimal() and path.parent.name == CHECKPOINTS and (path / _STATE).is_dir():
@@ -211,8 +210,7 @@ def _score(folder: Path) -> float | None:
 def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], dict[str, jax.Array]]:
     """The folder of the description of a checkpoint's model, its provenance, and its parameters, placed on the mesh.
 
-    Raises:
-        InputError: something is missing or does not fit.
+    Raises InputError: something is missing or does not fit.
     """
     origin = folder.parent.parent / ORIGIN
     spec, description = read_description(origin)

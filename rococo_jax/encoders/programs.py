@@ -210,8 +210,7 @@ def one_ahead(running: Iterable) -> Iterator:
 def as_pixels(images: Any, image_size: int, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
     """Image by image: uint8 as the model wants it, or float pixels of its size as they are.
 
-    Raises:
-        InputError: an array of another shape, or float pixels of another size.
+    Raises InputError: an array of another shape, or float pixels of another size.
     """
     if isinstance(images, np.ndarray | jax.Array):
         images = np.asarray(images)
@@ -228,9 +227,8 @@ def as_pixels(images: Any, image_size: int, preprocessing: Preprocessing) -> Ite
 def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Sequence[Any]) -> list[list[int]]:
     """The ids of each text, strings or lists of ids, of the model `name`, special tokens in place.
 
-    Raises:
-        InputError: the model has no text tower or no tokenizer, a text has more tokens than its context, ids that a
-            look-up would clip, or no end where it is pooled.
+    Raises InputError: the model has no text tower or no tokenizer, a text has more tokens than its context, ids that a
+    look-up would clip, or no end where it is pooled.
     """
     if spec is None:
         raise InputError(name, "text tower", "none", "a model with a text tower")

@@ -21,8 +21,7 @@ from rococo_jax.runtime import cache_folder
 def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
     """The benchmarks and settings that the `eval` keys name, or None where they name no data.
 
-    Raises:
-        InputError: a name is unknown, a folder is missing, or as `open_benchmarks`.
+    Raises InputError: a name is unknown, a folder is missing, or as `open_benchmarks`.
     """
     if not (keys["data"] or keys["images"]):
         return None

@@ -87,9 +87,8 @@ def estimate(
 ) -> list[str]:
     """Estimate an evaluation of models into folders, as lines to print; models with results there cost nothing.
 
-    Raises:
-        InputError: an image among the few that are timed is not whole, or a model that is known already has no
-            matching head to rerank with.
+    Raises InputError: an image among the few that are timed is not whole, or a model that is known already has no
+    matching head to rerank with.
     """
     work, compute = work_of(benchmarks, rerank), compute or Compute()
     waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
@@ -145,11 +144,7 @@ def measured_rate(compute: Compute) -> float:
 
 
 def measured_image_seconds(paths: Sequence[Path], count: int = 8) -> float:
-    """Seconds to read one image, the median over a few of them.
-
-    Raises:
-        InputError: one of them is no whole image.
-    """
+    """Seconds to read one image, the median over a few of them. Raises InputError: one of them is no whole image."""
     from rococo_jax.data.images import open_image
 
     seconds = []

@@ -140,8 +140,7 @@ def write_examples(folder: Path, examples: Sequence[Example]) -> None:
 def read_examples(folder: Path) -> list[Example]:
     """The examples beside a `results.json`; none where the file is absent (`rococo score`).
 
-    Raises:
-        InputError: the file is damaged.
+    Raises InputError: the file is damaged.
     """
     path = folder / EXAMPLES
     if not path.is_file():

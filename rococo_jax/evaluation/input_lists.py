@@ -39,8 +39,7 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
 
     Returns how many images and captions there are.
 
-    Raises:
-        InputError: a key is no safe path, two benchmarks call different images alike, or an image cannot be read.
+    Raises InputError: a key is no safe path, two benchmarks call different images alike, or an image cannot be read.
     """
     out = Path(out)
     captions = list(dict.fromkeys(text for benchmark in benchmarks for text in benchmark.texts))

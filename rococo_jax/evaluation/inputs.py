@@ -67,8 +67,7 @@ def open_benchmarks(
 def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     """One benchmark with its corrupted images, where the settings ask for them.
 
-    Raises:
-        InputError: its files cannot be used, or no task is left.
+    Raises InputError: its files cannot be used, or no task is left.
     """
     benchmark = with_out_images(info.open(folders, settings), settings.out_images)
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)

@@ -42,8 +42,7 @@ def main_effects(
 ) -> list[Effects]:
     """The effects of every factor; `levels` has a row a make, a column a factor.
 
-    Raises:
-        InputError: a factor of one level, factors that vary together, or no more makes than the line has parameters.
+    Raises InputError: a factor of one level, factors that vary together, or no more makes than the line has parameters.
     """
     names = [tuple(dict.fromkeys(column)) for column in zip(*levels, strict=True)]
     columns = [np.ones((len(levels), 1))] if given is None else [np.stack([np.ones(len(levels)), given], axis=1)]

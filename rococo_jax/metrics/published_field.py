@@ -52,11 +52,7 @@ class Field:
     figures: dict[str, Float[np.ndarray, " checkpoints"]]
 
     def of(self, name: str) -> dict[str, float]:
-        """The figures of one checkpoint.
-
-        Raises:
-            InputError: it is not known; the nearest is suggested.
-        """
+        """The figures of one checkpoint. Raises InputError: it is not known; the nearest is suggested."""
         known = {each.lower(): place for place, each in enumerate(self.names)}
         requested = " ".join(name.replace("/", " ").lower().split())
         if requested not in known:

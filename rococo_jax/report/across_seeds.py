@@ -58,8 +58,7 @@ class PerImage:
 def read_per_image(folder: str | Path) -> PerImage:
     """R@1 and FR@1, or OTA, of every image, from the `per_query.parquet` in a folder.
 
-    Raises:
-        InputError: as `read_image_hits`.
+    Raises InputError: as `read_image_hits`.
     """
     found = read_image_hits(Path(folder) / PER_QUERY)
     names = tuple(sorted({name for each in found.values() for name in each.images}))
@@ -80,8 +79,7 @@ def read_per_image(folder: str | Path) -> PerImage:
 def read_image_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
     """Hits by task and variant; none where there is no such file.
 
-    Raises:
-        InputError: the file is not whole, or lacks a column.
+    Raises InputError: the file is not whole, or lacks a column.
     """
     import pyarrow
     import pyarrow.compute as compute
@@ -110,8 +108,7 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
 
     A hit is a share here, and `queries` are pairs, each with every query that shows it.
 
-    Raises:
-        InputError: the file is not whole, or lacks a column.
+    Raises InputError: the file is not whole, or lacks a column.
     """
     import pyarrow
     import pyarrow.compute as compute
@@ -131,8 +128,7 @@ def read_pair_hits(path: Path) -> dict[tuple[str, str], ImageHits]:
 def counted_columns(path: Path) -> dict[str, str]:
     """The metrics that the table can give, with the column of each; empty where there is no file.
 
-    Raises:
-        InputError: the file is not whole, or lacks a column.
+    Raises InputError: the file is not whole, or lacks a column.
     """
     import pyarrow.parquet
 
@@ -190,8 +186,7 @@ def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> Image
 def draws_of(runs: Sequence[PerImage], question: Question | None = None) -> Float[np.ndarray, "draws images"]:
     """How often each image is in each draw; with a question, its images alone are drawn.
 
-    Raises:
-        InputError: the runs were evaluated on different images.
+    Raises InputError: the runs were evaluated on different images.
     """
     if any(run.images != runs[0].images for run in runs):
         sizes = sorted({len(run.images) for run in runs})

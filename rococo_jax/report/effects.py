@@ -41,8 +41,7 @@ class FactorEffects:
 def study_effects(study: Study, factors: Sequence[str]) -> FactorEffects:
     """The effects of the factors that the makes' names tell.
 
-    Raises:
-        InputError: a name that has not a part for each factor, or a design that `main_effects` refuses.
+    Raises InputError: a name that has not a part for each factor, or a design that `main_effects` refuses.
     """
     levels = [name.split("+") for name in study.models]
     for name, parts in zip(study.models, levels, strict=True):

@@ -103,8 +103,7 @@ def _has(results: dict, metric: str) -> bool:
 def push(folder: str | Path, name: str) -> str:
     """Uploads a folder to the hub's repository OWNER/NAME, which is made where it is not there; returns its address.
 
-    Raises:
-        InputError: the hub refuses, or cannot be reached.
+    Raises InputError: the hub refuses, or cannot be reached.
     """
     from huggingface_hub import HfApi, get_token
 

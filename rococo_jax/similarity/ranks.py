@@ -116,8 +116,7 @@ def check_inputs(
 ) -> None:
     """Checks widths and groups.
 
-    Raises:
-        InputError: widths differ, there is no query, or one has no unaltered item of its group.
+    Raises InputError: widths differ, there is no query, or one has no unaltered item of its group.
     """
     if queries.shape[1] != gallery.shape[1]:
         raise InputError(source, "width", f"{queries.shape[1]} and {gallery.shape[1]}", "embeddings of one width")

@@ -28,9 +28,8 @@ _NOTE = (
 def write_factors(sources: Sequence[str], factors: str, task: str | None, page: Path) -> tuple[Path, Path]:
     """Writes the page, and the figures as JSON beside it.
 
-    Raises:
-        InputError: results of different data, no task with classes, a factor of an image that is none of the task's, or
-            a factor without images.
+    Raises InputError: results of different data, no task with classes, a factor of an image that is none of the task's,
+    or a factor without images.
     """
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) != 1:

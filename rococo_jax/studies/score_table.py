@@ -16,9 +16,8 @@ from rococo_jax.report.correlations import LEAST_MODELS, Study, comparable, stud
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
     """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
 
-    Raises:
-        InputError: a file that is no such table, fewer than five models, one named twice, a column that is unknown or
-            lacks a number, fewer than two columns.
+    Raises InputError: a file that is no such table, fewer than five models, one named twice, a column that is unknown
+    or lacks a number, fewer than two columns.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

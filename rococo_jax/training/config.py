@@ -47,8 +47,7 @@ def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
 def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> ConfigDict:
     """The config of a file with overrides (`config.key=value`, dashes before it or not) applied and checked.
 
-    Raises:
-        InputError: no such file, no `get_config` in it, an unknown key, or a value of another type.
+    Raises InputError: no such file, no `get_config` in it, an unknown key, or a value of another type.
     """
     path = Path(path)
     if not path.is_file():
@@ -223,8 +222,7 @@ def write_config(path: Path, config: ConfigDict) -> None:
 def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     """The config kept in a working folder.
 
-    Raises:
-        InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.
+    Raises InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.
     """
     kept = read_json_object(path, "the config of a training run")
     # Keys that are younger than the folder have their defaults there.

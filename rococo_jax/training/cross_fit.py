@@ -26,11 +26,7 @@ FOLDS = ("fold_0", "fold_1")
 
 
 def without_fold(source: PairSource, fold: int) -> FolderPairs:
-    """The images of the other fold.
-
-    Raises:
-        InputError: the source has no image files, or the other fold is empty.
-    """
+    """The images of the other fold. Raises InputError: the source has no image files, or the other fold is empty."""
     files = _files_of(source)
     kept = np.flatnonzero(fold_of(files.names, _hashes(files)) != fold)
     if not len(kept):

@@ -29,8 +29,7 @@ _ADA, _TPU = 8.9, "TPU7x"
 def float8_kernels(config: ConfigDict, trained: Mapping[str, Any]) -> tuple[str, ...]:
     """The trained kernels whose products are float8; () without `config.float8`.
 
-    Raises:
-        InputError: no tower has any.
+    Raises InputError: no tower has any.
     """
     if not config.float8:
         return ()

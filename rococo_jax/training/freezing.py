@@ -31,8 +31,7 @@ _Any = jax.Array | np.ndarray
 def frozen_layers(spec: ModelSpec, side: str, what: str) -> int:
     """Count the frozen blocks of a tower where `what` is trained ("all", "none" or "last:N").
 
-    Raises:
-        InputError: more blocks than the tower has, or some blocks of a tower without a stack (of convolutions).
+    Raises InputError: more blocks than the tower has, or some blocks of a tower without a stack (of convolutions).
     """
     layers = getattr(spec, side).layers
     if what in ("all", "none"):

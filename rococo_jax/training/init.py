@@ -31,8 +31,7 @@ from rococo_jax.training.cross_fit import refuse_two_models
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     """The encoder with the parameters of step 0. A matching head is left out, since no loss trains it.
 
-    Raises:
-        InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
+    Raises InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
     """
     trained_before = None
     if config.init.model:
@@ -102,8 +101,7 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
 def read_tokenizer(source: str) -> Tokenizer:
     """The tokenizer of a model (directory, folder or hub name), or what a function `package.module:function` makes.
 
-    Raises:
-        InputError: nothing is named, there is no such model or function, or it has or makes no tokenizer.
+    Raises InputError: nothing is named, there is no such model or function, or it has or makes no tokenizer.
     """
     if not source:
         raise InputError("config", "init.tokenizer", "''", "a model whose tokenizer to take, beside init.spec")
@@ -117,8 +115,7 @@ def read_tokenizer(source: str) -> Tokenizer:
 def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     """The same model with a residual MLP beside each head; it adds nothing at first, as its last kernel is zero.
 
-    Raises:
-        InputError: a head is missing, or has an MLP already.
+    Raises InputError: a head is missing, or has an MLP already.
     """
     spec = encoder.spec
     heads = {}
@@ -173,8 +170,7 @@ def trained_encoder(
 def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     """The model at `weight` from the first (0) to the second (1), with preprocessing and tokenizer of the first.
 
-    Raises:
-        InputError: the models differ in their shape, preprocessing or tokenizer, or the weight is not from 0 to 1.
+    Raises InputError: the models differ in their shape, preprocessing or tokenizer, or the weight is not from 0 to 1.
     """
     if not 0 <= weight <= 1:
         raise InputError("interpolation", "weight", weight, "a number from 0 to 1")

@@ -26,8 +26,7 @@ from rococo_jax.training.batch import Batch, Images
 def kept_patches(config: ConfigDict, spec: ModelSpec) -> int | None:
     """How many patches of an image the tower sees; None for all.
 
-    Raises:
-        InputError: patches are dropped of a tower that reads whole images.
+    Raises InputError: patches are dropped of a tower that reads whole images.
     """
     if not config.patch_dropout:
         return None

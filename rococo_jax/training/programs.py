@@ -58,8 +58,7 @@ class Programs:
     def of(self, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """The program for a batch that lies on the devices. All processes must call it.
 
-        Raises:
-            InputError: it takes more memory than a device has.
+        Raises InputError: it takes more memory than a device has.
         """
         tokens = text_tokens(batch)
         if tokens not in self._compiled:

@@ -198,8 +198,7 @@ class TrainingCheckpoints:
     ) -> None:
         """Starts writing in the background. A step that is there already is not written again.
 
-        Raises:
-            InputError: the disk has no room for it, or the one before could not be written.
+        Raises InputError: the disk has no room for it, or the one before could not be written.
         """
         if step == self.manager.latest_step():
             return
@@ -218,8 +217,7 @@ class TrainingCheckpoints:
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """State and input state of a checkpoint, of the shapes and shardings of `like`.
 
-        Raises:
-            InputError: it belongs to another model, or its parameters differ in name or shape.
+        Raises InputError: it belongs to another model, or its parameters differ in name or shape.
         """
         path = self.folder / str(step)
         small = {"input": ocp.args.JsonRestore(), "run": ocp.args.JsonRestore()}

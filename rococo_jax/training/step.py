@@ -58,8 +58,7 @@ def make_step(
 ) -> Step:
     """The step as a jitted function; the state that goes in is used up.
 
-    Raises:
-        InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
+    Raises InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
     if config.float8:

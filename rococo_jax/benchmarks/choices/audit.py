@@ -43,8 +43,7 @@ QUIRKS: dict[str, tuple[str, Callable[[Item], bool]]] = {
 def audit_choices(info: BenchmarkInfo, annotations: Path, images: Path | None = None) -> dict[str, Any]:
     """Counts of items, quirks with examples, hashes, and images that are missing, as JSON.
 
-    Raises:
-        InputError: the files are not the benchmark's.
+    Raises InputError: the files are not the benchmark's.
     """
     tables, hashes, records = info.reader.read(annotations, info.files)
     parts: dict[str, dict[str, Any]] = {}

@@ -160,9 +160,8 @@ class ItemTables:
     def add(self, item: Item, where: object = "") -> None:
         """Adds an item.
 
-        Raises:
-            InputError: its id occurs twice in its part, its matrix has another shape, nothing is right or wrong, or
-                it asks another kind of question than its part.
+        Raises InputError: its id occurs twice in its part, its matrix has another shape, nothing is right or wrong, or
+        it asks another kind of question than its part.
         """
         source, field = where or self.source, f"item {item.id}"
         part = self.parts.setdefault(item.part, Part())

@@ -51,8 +51,7 @@ class ChoiceReader:
     def read(self, folder: Path, files: Iterable[str]) -> tuple[ItemTables, dict[str, str], int]:
         """All items of the files that are there, a hash of each file's contents, and how many records there were.
 
-        Raises:
-            InputError: none is there, or one holds something else.
+        Raises InputError: none is there, or one holds something else.
         """
         tables, hashes, count, files = ItemTables(folder), {}, 0, tuple(files)
         for name in files:
@@ -122,8 +121,7 @@ def _packed_images(
 ) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
     """As `benchmark.open_images`, of images inside tables below a folder: none of them is ever missing.
 
-    Raises:
-        InputError: two tables have one name.
+    Raises InputError: two tables have one name.
     """
     by_name = {path.name: ParquetTable(path) for path in tables}
     if len(by_name) < len(tables):

@@ -122,11 +122,7 @@ class Record:
 
 
 def read_records(path: Path) -> tuple[str, Iterator[Record]]:
-    """A file's hash and its records, in file order.
-
-    Raises:
-        InputError: it cannot be read, or holds no record.
-    """
+    """A file's hash and its records, in file order. Raises InputError: it cannot be read, or holds no record."""
     if path.suffix == ".parquet":
         rows = enumerate(ParquetTable(path).rows())
         return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)

@@ -205,8 +205,7 @@ _LEAST_GROUP = 2
 def recover_lexicon(same: Annotation, different: Annotation | None = None, danger: Annotation | None = None) -> Lexicon:
     """A lexicon from published files: `same` keeps the concept, `different` changes it, `danger` tells the kinds.
 
-    Raises:
-        InputError: no single replaced word in `same`, or networkx is not installed.
+    Raises InputError: no single replaced word in `same`, or networkx is not installed.
     """
     pairs = _count(same)
     if not pairs:

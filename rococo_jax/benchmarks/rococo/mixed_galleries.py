@@ -253,7 +253,6 @@ def box_of(plan: MixingPlan, place: int) -> tuple[int, int, int, int]:
 def mix_one(plan: MixingPlan, place: int, files: Mapping[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
     """The mixed image at `place`, as an encoder sees it, from the files of this image and its partner, by name.
 
-    Raises:
-        InputError: one of the two files cannot be read.
+    Raises InputError: one of the two files cannot be read.
     """
     return mix_place(plan, place, lambda index: squash(open_image(files[plan.images[index]])))

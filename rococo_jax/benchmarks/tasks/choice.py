@@ -116,8 +116,7 @@ class ChoiceTask(Task):
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> ChoiceOutcome:
         """Compares cosines, summed in float64 in the order of the vectors' coordinates, and counts pairs.
 
-        Raises:
-            InputError: a vector is NaN or infinite.
+        Raises InputError: a vector is NaN or infinite.
         """
         texts, (images, places) = embeddings.tables[TEXTS], (np.empty((0, 0)), np.empty(0, int))
         if len(self.images):

@@ -65,8 +65,7 @@ class ClassifyTask(Task):
 
         Products are summed in float64 and rounded to float32, so that they do not depend on how images are blocked.
 
-        Raises:
-            InputError: a vector is NaN or infinite.
+        Raises InputError: a vector is NaN or infinite.
         """
         vectors = class_vectors(embeddings, self.prompts)
         table, rows = embeddings.select(self.images)
@@ -99,8 +98,7 @@ def class_vectors(
 ) -> Float[np.ndarray, "classes width"]:
     """The mean of the unit vectors of each class's prompts, brought to length 1, in float64.
 
-    Raises:
-        InputError: the prompts of a class cancel out.
+    Raises InputError: the prompts of a class cancel out.
     """
     texts = embeddings.tables[TEXTS]
     vectors = np.stack([np.asarray(texts[rows], np.float64).mean(axis=0) for rows in prompts])

@@ -44,8 +44,7 @@ class JudgedTask(Task):
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "JudgedOutcome":
         """Ranks by products summed in float64 and rounded to float32.
 
-        Raises:
-            InputError: a vector is NaN or infinite.
+        Raises InputError: a vector is NaN or infinite.
         """
         (queries, rows), (gallery, columns) = map(embeddings.select, (self.queries, self.gallery))
         items, counts = np.asarray(gallery, np.float64)[columns].T, []
@@ -134,11 +133,7 @@ class CorrelationTask(Task):
         return len(self.rating), len(self.rating)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "CorrelationOutcome":
-        """Cosines of the pairs, summed in float64.
-
-        Raises:
-            InputError: a vector is NaN or infinite.
-        """
+        """Cosines of the pairs, summed in float64. Raises InputError: a vector is NaN or infinite."""
         sides = [np.asarray(table[rows], np.float64) for table, rows in map(embeddings.select, (self.one, self.other))]
         similarity = np.einsum("ij,ij->i", *sides)
         if not np.isfinite(similarity).all():

@@ -40,11 +40,7 @@ class OutOfDistributionTask(Task):
         return images, images * len(self.within.classes)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "OutOfDistributionOutcome":
-        """Scores of all images.
-
-        Raises:
-            InputError: as `ClassifyTask.score`.
-        """
+        """Scores of all images. Raises InputError: as `ClassifyTask.score`."""
         vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
         statistics = []
         for rows in (self.within.images, self.outside):

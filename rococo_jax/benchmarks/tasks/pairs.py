@@ -45,11 +45,7 @@ class AlteredPairs(Columns):
     of_all: ClassVar[tuple[str, ...]] = ("queries", "query_group")
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> DifferenceStatistics:
-        """Counts all queries for each pair.
-
-        Raises:
-            InputError: as `difference_statistics`.
-        """
+        """Counts all queries for each pair. Raises InputError: as `difference_statistics`."""
         sides = (self.queries, self.right, self.wrong)
         (queries, query_rows), (right, right_rows), (wrong, wrong_rows) = map(embeddings.select, sides)
         statistics = difference_statistics(

@@ -97,8 +97,7 @@ class RankTask(Task):
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "RankOutcome":
         """Ranks every query, and counts pairs, by dot products in float32 at highest precision.
 
-        Raises:
-            InputError: as `rank_statistics`.
+        Raises InputError: as `rank_statistics`.
         """
         (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
         arguments = {

@@ -77,8 +77,7 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     A model that is used at another size than it was stored for gets its position embeddings interpolated, unless
     `transformers` does so on reading it; every other export converts back to the same bits.
 
-    Raises:
-        InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
+    Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, spec, name = Path(out), encoder.model.spec, encoder.name
     family = family_of_spec(spec, name)

@@ -205,8 +205,7 @@ def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     The export is exact, or refused. The form can express what Hugging Face's cannot: ResNets, averaged patches, layer
     scale, norms left out.
 
-    Raises:
-        InputError: the form cannot express the model, `out` is taken, or the disk has no room.
+    Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, spec, name = Path(out), encoder.model.spec, encoder.name
     config = {"model_cfg": model_config(spec, name)}

@@ -147,9 +147,8 @@ def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
     Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`. The
     names of state dicts in a list begin with their place.
 
-    Raises:
-        InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything that
-            is not part of a tensor.
+    Raises InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything
+    that is not part of a tensor.
     """
     with _refusing(path):
         archive = zipfile.ZipFile(path)

@@ -40,8 +40,7 @@ class TrainingCaptions:
 def read_training_captions(files: str, images: str | None = None) -> TrainingCaptions:
     """The captions of files in the Karpathy form or in JSON lines, several with commas; `images` is their folder.
 
-    Raises:
-        InputError: a file is missing or in another form.
+    Raises InputError: a file is missing or in another form.
     """
     items = [item for file in files.split(",") for item in read_captions(file)]
     read = training_captions((caption for item in items for caption in item.captions), files)

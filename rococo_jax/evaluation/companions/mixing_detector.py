@@ -58,8 +58,7 @@ make = MixingDetector
 def training_images(folder: str, names: Sequence[str], benchmarks: Sequence[Benchmark]) -> FileImages:
     """The first `MOST_IMAGES` of the named images that are in a folder and in no benchmark.
 
-    Raises:
-        InputError: fewer than two are.
+    Raises InputError: fewer than two are.
     """
     in_benchmarks = {name for benchmark in benchmarks for name in benchmark.images}
     present, _ = find_images([name for name in dict.fromkeys(names) if name not in in_benchmarks], folder)

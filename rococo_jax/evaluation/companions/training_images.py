@@ -25,8 +25,7 @@ class TrainingImages(Companion):
     def check(self, model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Find the training images of all benchmarks.
 
-        Raises:
-            InputError: there are some, or it is not known, and the settings refuse that.
+        Raises InputError: there are some, or it is not known, and the settings refuse that.
         """
         for benchmark in benchmarks:
             seen = _seen(model, benchmark)

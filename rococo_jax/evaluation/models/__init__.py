@@ -22,8 +22,7 @@ def open_model(
 ) -> Model:
     """Open a source of any kind: what a file of `evaluation.models` recognises, else what `load_encoder` takes.
 
-    Raises:
-        InputError: as `load_encoder`, or as the kind says.
+    Raises InputError: as `load_encoder`, or as the kind says.
     """
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

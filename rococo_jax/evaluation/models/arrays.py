@@ -23,8 +23,7 @@ _ROWS_AT_ONCE = 4096
 def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
     """The benchmark of one annotation file: images and captions in file order, image by image, originals first.
 
-    Raises:
-        InputError: as `read_score_annotation`.
+    Raises InputError: as `read_score_annotation`.
     """
     file = tasks_of_file(read_score_annotation(path), protocol)
     decides = {"annotation": hash_file(path)}
@@ -43,8 +42,7 @@ def read_score_annotation(path: str | os.PathLike) -> Annotation | list[Captione
 
     The published form is recognised by its name, or by most of its lists having 10 or 11 captions.
 
-    Raises:
-        InputError: it cannot be read, or a list has a length that its form does not know.
+    Raises InputError: it cannot be read, or a list has a length that its form does not know.
     """
     path = Path(path)
     value = read_json(path, "an annotation or captions file")
@@ -60,8 +58,7 @@ def read_score_annotation(path: str | os.PathLike) -> Annotation | list[Captione
 def read_array(path: str | os.PathLike) -> np.ndarray:
     """Memory-maps a two-dimensional `.npy` file of floating-point numbers. Nothing is ever unpickled.
 
-    Raises:
-        InputError: it is missing, no whole `.npy` file, or holds something else.
+    Raises InputError: it is missing, no whole `.npy` file, or holds something else.
     """
     path, wanted = Path(path), "a .npy file of float16, float32 or float64"
     if not path.is_file():

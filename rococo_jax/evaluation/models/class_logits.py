@@ -84,8 +84,7 @@ class ClassLogits(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcomes of each task: clean, then every corruption and every set of other images.
 
-        Raises:
-            InputError: a logit is no number.
+        Raises InputError: a logit is no number.
         """
         return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
 
@@ -162,11 +161,7 @@ def score_logits(
 
 
 def read_labels(path: Path, task: str) -> Labels:
-    """The labels of a file, or those of evaluated results.
-
-    Raises:
-        InputError: there are none.
-    """
+    """The labels of a file, or those of evaluated results. Raises InputError: there are none."""
     if path.is_dir():
         return _evaluated(path, task)
     if path.suffix in _TABLES:

@@ -75,11 +75,7 @@ class _SeenByFolds:
     model: CrossFitted
 
     def seen(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
-        """No image.
-
-        Raises:
-            InputError: a fold was trained on images that it is to score.
-        """
+        """No image. Raises InputError: a fold was trained on images that it is to score."""
         fold = fold_of(names, hashes)
         for number, each in enumerate(self.model.folds):
             known = each.training_images

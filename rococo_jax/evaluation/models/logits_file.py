@@ -47,8 +47,7 @@ class LogitsFile:
     def block(self, order: Int[np.ndarray, " columns"], run: slice) -> Float[np.ndarray, "images columns"]:
         """Some rows in float64, columns in another order. Called from several threads.
 
-        Raises:
-            InputError: a number is NaN or infinite.
+        Raises InputError: a number is NaN or infinite.
         """
         # Mapped anew for each block: pages that stay mapped count as memory of this process.
         table = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.layout)
@@ -62,8 +61,7 @@ class LogitsFile:
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     """Finds the table in a file; a compressed one is unpacked into a temporary file that `stack` removes.
 
-    Raises:
-        InputError: the file is missing, damaged, or holds something else.
+    Raises InputError: the file is missing, damaged, or holds something else.
     """
     path = Path(path)
     if not path.is_file():

@@ -68,8 +68,7 @@ class Model(Protocol):
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Refuse what the model cannot do, before the first image is read.
 
-        Raises:
-            InputError: settings ask for reranking, and there is no matching head; or as the kind says.
+        Raises InputError: settings ask for reranking, and there is no matching head; or as the kind says.
         """
         if settings.rerank:
             raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
@@ -77,8 +76,7 @@ class Model(Protocol):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. All processes must call it.
 
-        Raises:
-            InputError: the model lacks what a task needs, or an image cannot be read.
+        Raises InputError: the model lacks what a task needs, or an image cannot be read.
         """
         ...
 
@@ -106,8 +104,7 @@ def opens_sources(opener: Opener) -> Opener:
 def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
     """Unit vectors of every row of every table.
 
-    Raises:
-        InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
+    Raises InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
     """
     with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
         tables = {TEXTS: embed_texts(encoder, benchmark.texts, cache)}
@@ -123,8 +120,7 @@ def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: Embedd
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:
     """The outcome of every task; all processes must ask for the same; each scores on its devices.
 
-    Raises:
-        InputError: as `Task.score`, on all processes.
+    Raises InputError: as `Task.score`, on all processes.
     """
     mesh = make_mesh(jax.local_devices()) if mesh.is_multi_process else mesh
     process, count = jax.process_index(), jax.process_count()

@@ -115,11 +115,7 @@ class StoredEmbeddings(Model):
         return np.asarray(to_unit_length(vectors, file, self.notes), np.float32)
 
     def embeddings_of(self, benchmark: Benchmark) -> Embeddings:
-        """The vectors of all rows of a benchmark's tables.
-
-        Raises:
-            InputError: some are missing.
-        """
+        """The vectors of all rows of a benchmark's tables. Raises InputError: some are missing."""
         tables = {name: self._select("image", images.input_keys(), f"images of {name}", benchmark)
                   for name, images in benchmark.image_sets.items()}  # fmt: skip
         tables[TEXTS] = self._select("caption", benchmark.texts, "captions", benchmark)

@@ -59,8 +59,7 @@ class StoredSimilarities(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks.
 
-        Raises:
-            InputError: a set's file is missing or has another shape, a score is no number, or a task is no ranking.
+        Raises InputError: a set's file is missing or has another shape, a score is no number, or a task is no ranking.
         """
         matrices = {}
         for name, images in benchmark.image_sets.items():
@@ -96,8 +95,7 @@ class SimilarityMatrix(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each task.
 
-        Raises:
-            InputError: the file holds something else or has another shape, or a score is no number.
+        Raises InputError: the file holds something else or has another shape, or a score is no number.
         """
         matrix = read_array(self.path)
         check_shape(matrix, self.path, (len(benchmark.images), len(benchmark.texts)), "images, captions")
@@ -108,8 +106,7 @@ class SimilarityMatrix(Model):
 def _rank(task: RankTask, matrices: Matrices, source: str) -> RankOutcome:
     """The outcome of one task, whose images may be of several sets.
 
-    Raises:
-        InputError: as `rank_statistics_of_matrix`.
+    Raises InputError: as `rank_statistics_of_matrix`.
     """
     used = [*(task.queries if task.asks_for_texts else task.gallery).tables]
     if task.pairs is not None and not task.asks_for_texts:

@@ -83,8 +83,7 @@ def check_ratio(ratio: float) -> None:
 def draw_partners(key: Key[Array, ""], count: int, group: int | None = None) -> Int[Array, " count"]:
     """A permutation of `count` images: a random cycle through each group of `group` consecutive ones.
 
-    Raises:
-        InputError: fewer than two images, or a number that does not fill its groups.
+    Raises InputError: fewer than two images, or a number that does not fill its groups.
     """
     size = count if group is None else group
     if count < 2 or size < 2:

@@ -59,11 +59,7 @@ _Place = tuple[int, int, list[str]]
 
 @dataclass(frozen=True)
 class KindAlterer:
-    """Alter captions by one kind (an `Alterer`).
-
-    Raises:
-        InputError: an unknown kind.
-    """
+    """Alter captions by one kind (an `Alterer`). Raises InputError: an unknown kind."""
 
     kind: str
     lexicon: Lexicon

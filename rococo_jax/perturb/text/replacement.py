@@ -246,8 +246,7 @@ class AlterCaptions(grain.RandomMapTransform):
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """The sample with its altered captions, distinct as far as possible.
 
-        Raises:
-            InputError: the influence table does not have the caption.
+        Raises InputError: the influence table does not have the caption.
         """
         caption = sample["caption"]
         originals = sample.get("captions", (caption,))
@@ -282,8 +281,7 @@ def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:
     WordPiece marks tokens that continue a word ("##ing"), CLIP's byte pairs those that end one ("dog</w>"),
     sentencepiece those that begin one ("▁dog"; whether the word ends there is not known).
 
-    Raises:
-        InputError: the vocabulary has no such word.
+    Raises InputError: the vocabulary has no such word.
     """
     tokens = tokenizer.rust.get_vocab()
     if any(token.endswith(_CLIP_END) for token in tokens):

@@ -78,8 +78,7 @@ class Log(Hook):
     def settle(self) -> None:
         """Fetches the metrics of the step that was begun last, once.
 
-        Raises:
-            Diverged: not finite, and as many such updates as may be were left out before.
+        Raises Diverged: not finite, and as many such updates as may be were left out before.
         """
         if self.pending is None:
             return

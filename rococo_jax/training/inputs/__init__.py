@@ -106,8 +106,7 @@ def make_input(
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> Order:
     """The order of `data.order` and `data.weights`.
 
-    Raises:
-        InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
+    Raises InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
     """
     parts, by_shard = source.parts, data.order == "shards"
     in_bucket = next(filter(seeks_are_requests, split_names(data.images)), None)

@@ -82,8 +82,7 @@ register_input(AlteredCaptions())
 def make_alterers(context: InputContext) -> list[Alterer]:
     """One alterer for each of `losses.sc.variants`: rules of nouns, kinds, or balanced ones.
 
-    Raises:
-        InputError: an unknown variant, or a lexicon that cannot be read.
+    Raises InputError: an unknown variant, or a lexicon that cannot be read.
     """
     config, encoder = context.config, context.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)

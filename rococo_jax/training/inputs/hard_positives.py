@@ -232,8 +232,7 @@ class HardPositives(LossInput):
     def partners(self, context: InputContext) -> dict[str, Partners]:
         """Caption -> its partners, from the files that the config names.
 
-        Raises:
-            InputError: it names none, or they cannot be read.
+        Raises InputError: it names none, or they cannot be read.
         """
         hard = context.config.losses.hard_positives
         if not hard.negatives:
