@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rococo_jax.benchmarks.plain_choices import text_choice
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 
@@ -41,10 +42,7 @@ def items_of_kinds(images: list[dict]) -> list[dict]:
             for number, caption in enumerate(image["caption"]):
                 for altered in alterer.alter(caption, image["caption"]):
                     name = Path(image["image"]).name
-                    items.append(
-                        {"id": f"{kind} {name} {number}", "part": kind, "texts": [caption, altered.caption],
-                         "match": [[0, 0]], "images": [{"file": name}]}
-                    )  # fmt: skip
+                    items.append(text_choice(f"{kind} {name} {number}", kind, [caption], altered.caption, name))
     return items
 
 

@@ -87,6 +87,11 @@ def is_number(value: Any) -> bool:
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
+def is_list_of(kind: type, value: Any) -> bool:
+    """Whether a JSON value is a list of values of one kind."""
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
 def object_of(value: Any) -> dict[str, Any]:
     """`value` where it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.metrics.intervals import Counted, intervals
 from rococo_jax.metrics.metric import Metric, share
 from rococo_jax.perturb.text.ngrams import NgramModel, words_of
@@ -144,7 +144,7 @@ def read_text_pairs(path: str | os.PathLike) -> TextPairs:
     items = list(value.values()) if isinstance(value, dict) and not own_form else value
     if own_form:
         return _gather(_of_annotation(annotation_from_json(value, path)), path)
-    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+    if not items or not is_list_of(dict, items):
         raise InputError(path, "file", f"a JSON {type(value).__name__}", "items with a right and a wrong text")
     forms = [form for form in _FORMS if all(name in items[0] for name in form)]
     pairs = _of_annotation(annotation_from_json(value, path)) if not forms else _of_items(items, forms, path)

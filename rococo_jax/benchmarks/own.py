@@ -20,6 +20,7 @@ from typing import Any
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, known_benchmarks
 from rococo_jax.benchmarks.choices.reader import open_choices
 from rococo_jax.benchmarks.plain_choices import INFO as PLAIN_CHOICES
+from rococo_jax.benchmarks.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import annotation_json, no_ops
 from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
@@ -104,16 +105,12 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
 
 def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
     """Items of the plain form: an image, a caption, its rewording where the set has these, and the caption altered."""
-    items = []
-    for row, item in enumerate(altered.items):
-        for number, (right, wrong) in enumerate(zip(altered.true_texts(row), item.altered, strict=True)):
-            if right and wrong not in (None, right[0]):
-                items.append(
-                    {"id": f"{altered.variant} {item.image} {number}", "part": altered.variant,
-                     "texts": [*right, wrong], "match": [[0, place] for place in range(len(right))],
-                     "images": [{"file": item.image}]}
-                )  # fmt: skip
-    return items
+    return [
+        text_choice(f"{altered.variant} {item.image} {number}", altered.variant, right, wrong, item.image)
+        for row, item in enumerate(altered.items)
+        for number, (right, wrong) in enumerate(zip(altered.true_texts(row), item.altered, strict=True))
+        if right and wrong not in (None, right[0])
+    ]
 
 
 def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: Sequence[Mapping]) -> dict[str, Any]:

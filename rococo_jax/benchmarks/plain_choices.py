@@ -5,7 +5,7 @@
 Where items are also counted together, `kind`, `pair` and `set` name what an item belongs to.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import BUNDLES, Bundle, Item, Picture
@@ -35,6 +35,12 @@ def _picture(record: Record) -> Picture:
     if len(box.value) != 4:
         raise record.refuse("box", box.value, "[left, top, right, bottom]")
     return record.inside(image, tuple(box.number(place) for place in range(4)))
+
+
+def text_choice(id: str, part: str, right: Sequence[str], wrong: str, image: str) -> dict[str, Any]:
+    """The line of an item of one image, its right texts and a wrong one."""
+    return {"id": id, "part": part, "texts": [*right, wrong], "match": [[0, place] for place in range(len(right))],
+            "images": [{"file": image}]}  # fmt: skip
 
 
 def as_json(item: Item) -> dict[str, Any]:

@@ -55,7 +55,6 @@ def run(options: Options) -> None:
     """Correlates, writes, and says how many pairs stand after the correction."""
     from pathlib import Path
 
-    from rococo_jax.report.correlations import place_path
     from rococo_jax.studies.correlate import write_correlations
 
     out = Path(options.out)
@@ -65,7 +64,7 @@ def run(options: Options) -> None:
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
     clear_held = sum(pair.partial[4] < 0.05 for pair in partials)
-    partial = f"; {clear_held} of {len(partials)} with {place_path(study.given)} held constant" if partials else ""
+    partial = f"; {clear_held} of {len(partials)} with {study.given.path} held constant" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} {kind}, {len(study.places)} metrics; after Holm's "
         f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"

@@ -46,7 +46,7 @@ def run(options: Options) -> None:
     from rococo_jax.checkpoints.parameters import Choices, assemble_parts
     from rococo_jax.data.captions import read_jsonl
     from rococo_jax.encoders.encoder import Encoder
-    from rococo_jax.errors import InputError
+    from rococo_jax.errors import InputError, is_list_of
     from rococo_jax.progress import progress
     from rococo_jax.runtime import enable_compilation_cache, make_mesh
     from rococo_jax.storage import atomic_write
@@ -55,7 +55,7 @@ def run(options: Options) -> None:
     names, regions, counts = read_regions(options.regions)
     wanted = "a JSON string a line, as of export-inputs"
     captions = [caption for _, caption in read_jsonl(options.captions, wanted)]
-    if not captions or not all(isinstance(caption, str) for caption in captions):
+    if not captions or not is_list_of(str, captions):
         raise InputError(options.captions, "captions", "lines that are no strings, or none", wanted)
     pooling = read_region_pooling(options.model)
     inputs = pooling.up.kernel.shape[0]

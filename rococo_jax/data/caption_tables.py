@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.data.captions import JSON_LINES, CaptionedImage, check_image_name, check_text, kind_of, read_jsonl
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.storage import is_url, text_file
 
 USUAL = {
@@ -177,7 +177,7 @@ def _as_list(text: str) -> str | list:
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             value = parse(text)
-            if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            if is_list_of(str, value):
                 return value
     return text
 

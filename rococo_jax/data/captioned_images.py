@@ -29,7 +29,7 @@ from rococo_jax.data.captions import CaptionedImage, captions_from_json, check_n
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.progress import say
 from rococo_jax.storage import read_json, refuse_url, text_file
 
@@ -107,7 +107,7 @@ def _rows_of_json(value: Any, columns: Columns, source: str) -> list[dict[str, A
         names = {number: image.get("file_name") for number, image in _coco_entries(value, "images", "id", source)}
         annotations = _coco_entries(value, "annotations", "image_id", source)
         return [{"image": names.get(number), "caption": each.get("caption")} for number, each in annotations]
-    if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+    if not value or not is_list_of(dict, value):
         return None
     return value if columns or not {"image", "caption"} & value[0].keys() else None
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.data.image_files import Place, coco_number, hash_image
-from rococo_jax.errors import InputError, object_of
+from rococo_jax.errors import InputError, is_list_of, object_of
 from rococo_jax.storage import atomic_write, read_json, write_json
 
 FILE = "training_images.txt"
@@ -68,7 +68,7 @@ def read_folds(folder: str | os.PathLike) -> tuple[Path, Path] | None:
         return None
     value = read_json(path, "a cross-fitted model")
     folds = object_of(value).get("folds")
-    if not isinstance(folds, list) or len(folds) != _FOLDS or not all(isinstance(name, str) for name in folds):
+    if not is_list_of(str, folds) or len(folds) != _FOLDS:
         raise InputError(path, "folds", repr(folds)[:80], "the names of two folders")
     return path.parent / folds[0], path.parent / folds[1]
 

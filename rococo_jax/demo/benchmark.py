@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
+from rococo_jax.benchmarks.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage
@@ -24,7 +25,7 @@ from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_directory, write_json
+from rococo_jax.storage import atomic_directory, write_json, write_json_lines
 
 IMAGES, ANNOTATIONS, CAPTIONS_FILE = "images", "annotations", "captions.json"
 SCENES, SEED, SIZE = 250, 1, 256
@@ -116,9 +117,5 @@ def _write(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
             pairs = zip(item.originals, item.altered, strict=True)
             pair = next(((one, other) for one, other in pairs if other is not None and one != other), None)
             if pair is not None:
-                items.append({"id": f"{variant} {item.image}", "part": variant, "texts": list(pair), "match": [[0, 0]],
-                              "images": [{"file": item.image}]})  # fmt: skip
-    (folder / "choices").mkdir()
-    (folder / "choices" / "items.jsonl").write_text(
-        "".join(json.dumps(item) + "\n" for item in items), encoding="utf-8"
-    )
+                items.append(text_choice(f"{variant} {item.image}", variant, pair[:1], pair[1], item.image))
+    write_json_lines(folder / "choices" / "items.jsonl", items)

@@ -250,7 +250,7 @@ class FastVitSpec(ConvolutionalSpec):
 
 @dataclasses.dataclass(frozen=True)
 class MbConvSpec(CheckedSpec):
-    """Convolutions before a transformer (`models.mbconv`), which halve the map four times."""
+    """Convolutions before a transformer (`models.efficientnet`), which halve the map four times."""
 
     what: ClassVar[str] = "mbconv"
 

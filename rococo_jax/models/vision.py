@@ -22,8 +22,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import attend
+from rococo_jax.models.efficientnet import MbConvStem
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
-from rococo_jax.models.mbconv import MbConvStem
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.stages import check_size

@@ -7,7 +7,7 @@ Spearman's, alone and with the clean R@1 held constant, for the metrics that eac
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,12 +26,30 @@ from rococo_jax.report.vocabulary import CLEAN, CONTROL, corrupted_means, pooled
 LEAST_MODELS = 5
 # On the report's page, where nobody asked for them: fewer models have intervals from one end to the other.
 LEAST_SHOWN = 10
-_GIVEN = ("image_to_text", CLEAN, "r1")
 _CORRUPTED = ("drop", "ras")
 _SHOWN = 60
 _COLUMN_OF = {place: column for column, place in MEASURED.items()}
 
-Place = tuple[str, str, str]  # task, variant, metric
+
+class Place(NamedTuple):
+    """A metric of results; or the column of a table of scores, which has a name alone."""
+
+    task: str
+    variant: str = ""
+    metric: str = ""
+
+    @property
+    def path(self) -> str:
+        """As results and options name it: "image_to_text/danger/fr1"; a column by its name alone."""
+        return "/".join(filter(None, self))
+
+    @property
+    def label(self) -> str:
+        """As tables name it: "Image to text, danger: FR@1"; a column as it is there."""
+        if not self.metric:
+            return self.task
+        shown = variant_label(self.variant)
+        return f"{task_label(self.task)}, {shown[:1].lower()}{shown[1:]}: {metric_of(self.metric).label}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +111,15 @@ def correlate_runs(
     if len(labels) < LEAST_MODELS:
         raise InputError(source, "models", len(labels), f"results of {LEAST_MODELS} models or more")
     known = {
-        "/".join((task, variant, name)): (task, variant, name)
+        place.path: place
         for run in runs
         for task, variants in run.tasks.items()
         for variant, figures in variants.items()
-        for name in figures
+        for place in (Place(task, variant, name) for name in figures)
     }
     wanted = _default_places(runs) if names is None else [_place(name, known, "--metrics") for name in names]
-    held = _GIVEN if given is None else _place(given, known, "--given")
-    if "/".join(held) not in known:
-        held = None
+    usual = known.get(Place("image_to_text", CLEAN, "r1").path)
+    held = usual if given is None else _place(given, known, "--given")
     places = list(dict.fromkeys([*([held] if held else []), *wanted]))
     rows, left_out = comparable({place: [run.figure(*place).value for run in runs] for place in places})
     if len(rows) < 2:
@@ -124,7 +141,7 @@ def comparable(
         missing = int((~np.isfinite(figures)).sum())
         if missing or (figures == figures[0]).all():
             said = f"{missing} of {len(figures)} models lack it" if missing else "equal for every model"
-            left_out.append(f"{place_label(place)}: {said}")
+            left_out.append(f"{place.label}: {said}")
         else:
             rows[place] = figures
     return rows, left_out
@@ -133,8 +150,8 @@ def comparable(
 def correlate_published() -> Study:
     """Correlations over the published checkpoints, with R@1 of COCO held constant."""
     columns, figures = _published_columns()
-    places = [MEASURED[column] for column in columns]
-    return study_of_figures(published_field().names, places, figures, MEASURED[RECOGNITION], beside=False)
+    places = [Place(*MEASURED[column]) for column in columns]
+    return study_of_figures(published_field().names, places, figures, Place(*MEASURED[RECOGNITION]), beside=False)
 
 
 def study_of_figures(
@@ -159,7 +176,7 @@ def _place(name: str, known: dict[str, Place], option: str) -> Place:
 
 
 def _default_places(runs: Sequence[Run]) -> list[Place]:
-    places = []
+    places: list[tuple[str, str, str]] = []
     for task in tasks_of(runs):
         section = section_of(runs, task)
         lead, names = section.lead[0], section.correlated
@@ -172,7 +189,7 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
             places += [(task, variant, name) for variant in variants if lead in ("", variant) for name in names]
         severities = corrupted_means(name for run in runs for name in run.corruptions(task))
         places += [(task, pooled(severity), name) for severity in severities[-1:] for name in _CORRUPTED]
-    return [place for place in places if any(run.figure(*place).value is not None for run in runs)]
+    return [place for place in map(Place._make, places) if any(run.figure(*place).value is not None for run in runs)]
 
 
 def _pairs(
@@ -215,23 +232,9 @@ def _published(one: Place, other: Place) -> tuple[tuple[float, ...] | None, tupl
     return found[0], None if np.isnan(found[1]).any() else found[1]
 
 
-def place_path(place: Place) -> str:
-    """A metric as results and options name it: "image_to_text/danger/fr1"; a column by its name alone."""
-    return "/".join(filter(None, place))
-
-
-def place_label(place: Place) -> str:
-    """A metric as tables name it: "Image to text, danger: FR@1"; the column of a table of scores as it is there."""
-    task, variant, name = place
-    if not name:
-        return task
-    shown = variant_label(variant)
-    return f"{task_label(task)}, {shown[:1].lower()}{shown[1:]}: {metric_of(name).label}"
-
-
 def correlations_blocks(study: Study) -> list[Block | None]:
     """The map and the table, with what must be said of them."""
-    held = f" Partial: {place_label(study.given)} held constant." if study.given else ""
+    held = f" Partial: {study.given.label} held constant." if study.given else ""
     note = (
         f"Spearman's rank correlation of each two metrics over {len(study.models)} models, times 100, with the 95 % "
         f"bootstrap interval over models. p is Holm's, corrected for all {len(study.pairs)} pairs (the partial "
@@ -255,7 +258,7 @@ def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[i
     at = {place: row for row, place in enumerate(places)}
     sides = [(pair, pair.partial if partial else pair.plain) for pair in study.pairs]
     found = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
-    return [place_label(place) for place in places], found
+    return [place.label for place in places], found
 
 
 def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
@@ -276,7 +279,7 @@ def _table(pairs: Sequence[Pair]) -> Table:
     field = f"Over {len(published_field().names)} published checkpoints"
     heads += [Head("Published", field, edge=True), Head("Published, partial", field)] * published
     rows = [
-        [Cell(place_label(pair.x)), Cell(place_label(pair.y), words=True), *_cells(pair.plain),
+        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain),
          *(_cells(pair.partial) if held else []),
          *([_rho_cell(pair.published, True), _rho_cell(pair.published_partial)] if published else [])]
         for pair in pairs

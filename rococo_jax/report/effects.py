@@ -13,7 +13,7 @@ from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.effects import Effects, main_effects
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table
 from rococo_jax.report.comparison import p_value
-from rococo_jax.report.correlations import Place, Study, place_label
+from rococo_jax.report.correlations import Place, Study
 from rococo_jax.report.svg import chart_of, colour_of
 
 _ROW, _LEFT, _WIDE, _TOP, _ACROSS = 17, 150, 215, 26, 3
@@ -107,7 +107,7 @@ def effects_chart(effects: FactorEffects, file: bool = False) -> Markup | str:
             top = line * (high + _TOP + 26) + _TOP
             axes = chart.axes(_LEFT + column * (_WIDE + 14), top, _WIDE, high)
             axes.set(ylim=(places[-1] + 0.5, -0.5), yticks=[])
-            axes.set_title(place_label(place), fontsize=11, pad=5)
+            axes.set_title(place.label, fontsize=11, pad=5)
             axes.axvline(0, color=colour_of("soft"), lw=1)
             for (factor, level), y in zip(rows, places, strict=True):
                 _mark(chart, axes, effects, (factor, level, metric), y)
@@ -135,7 +135,7 @@ def _mark(chart, axes, effects: FactorEffects, place: tuple[int, int, int], y: f
 
 def effects_part(effects: FactorEffects) -> Part:
     """The chart and the table of a page."""
-    held = f" Full dots: {place_label(effects.given)} held constant, by a line." if effects.given else ""
+    held = f" Full dots: {effects.given.label} held constant, by a line." if effects.given else ""
     note = (
         f"What each level adds to the mean over a factor's levels, by least squares over {effects.makes} makes [ours], "
         f"with 95 % intervals (Student's t over makes).{held} p is of the whole factor, by an F test, corrected "
@@ -148,7 +148,7 @@ def effects_part(effects: FactorEffects) -> Part:
     body = []
     for factor, level, metric in _all(effects):
         of = effects.plain[factor]
-        cells = [Cell(place_label(effects.places[metric])), Cell(effects.factors[factor], words=True),
+        cells = [Cell(effects.places[metric].label), Cell(effects.factors[factor], words=True),
                  Cell(of.levels[level], words=True), Cell(str(of.makes[level]), value=of.makes[level])]  # fmt: skip
         for side in range(1 + bool(effects.held)):
             cells += _cells(_at(effects, side, factor, level, metric), effects.places[metric])

@@ -1,27 +1,36 @@
-"""The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page."""
+"""The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page.
 
+Of results, of the published checkpoints, or of a table of scores that others published: a CSV with a heading and a row
+for each model, whose columns of numbers are metrics; the words of the other columns together are a model's name.
+"""
+
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from rococo_jax.errors import InputError
+import numpy as np
+
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics.published_field import published_field
 from rococo_jax.report.blocks import Part, render_page
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
+    LEAST_MODELS,
     SIDES,
+    Place,
     Study,
+    comparable,
     correlate_published,
     correlate_runs,
     correlations_blocks,
     csv_row,
     map_of,
-    place_path,
+    study_of_figures,
 )
 from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
-from rococo_jax.studies.score_table import correlate_table
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -82,19 +91,59 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
     return correlate_runs(groups[0].runs, names, given, by_make=by_make)
 
 
+def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
+    """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
+
+    Raises InputError: a file that is no such table, fewer than five models, one named twice, a column that is unknown
+    or lacks a number, fewer than two columns.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            heads, *rows = csv.reader(file, strict=True)
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise InputError(path, "table", error, "a CSV file with a heading and a row for each model") from None
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(heads):
+            raise InputError(path, f"row {number}, cells", len(row), len(heads))
+    if len(rows) < LEAST_MODELS:
+        raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
+    columns = {head: [_number(row[place]) for row in rows] for place, head in enumerate(heads)}
+    words = [place for place, head in enumerate(heads) if not np.isfinite(columns[head]).any()]
+    models = [" ".join(row[place] for place in words) for row in rows]
+    if twice := next((model for place, model in enumerate(models) if model in models[:place]), None):
+        raise InputError(path, "model", f"{twice!r} twice", "each of them once")
+    known = [head for place, head in enumerate(heads) if place not in words]
+    for option, name in [("--metrics", name) for name in names or ()] + [("--given", given)] * (given is not None):
+        if name not in known:
+            raise unknown_name(option, "column", name, known)
+    wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
+    held = Place(given) if given else None
+    kept, left_out = comparable({Place(name): columns[name] for name in wanted})
+    if len(kept) < 2 or (held and held not in kept):
+        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and --given")
+    return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out, beside=False)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
 def as_json(study: Study) -> dict:
     """Everything of the CSV, with the models, what was left out and where the published figures are from."""
     return {
         "format": FORMAT,
         "models": study.models,
-        "metrics": [place_path(place) for place in study.places],
-        "given": place_path(study.given) if study.given else None,
+        "metrics": [place.path for place in study.places],
+        "given": study.given.path if study.given else None,
         "left_out": study.left_out,
         "published": {"checkpoints": len(published_field().names), "source": published_field().source},
         "pairs": [
             {
-                "x": place_path(pair.x),
-                "y": place_path(pair.y),
+                "x": pair.x.path,
+                "y": pair.y.path,
                 **{
                     name: dict(zip(SIDES, side, strict=False)) if side else None
                     for name, side in (

@@ -1,4 +1,12 @@
-"""Selects discriminative images from the answers of several evaluated models, with the reasons for each."""
+"""Select discriminative images from the answers of several evaluated models, with the reasons for each.
+
+They are images on which corruption changes what models say, no two of them alike:
+
+    v(i) = mean over models and corruptions of [the answer changed];  images with v = 0 are left out
+    next = argmax over the others of  a v(i) + (1 - a) d(i),  d(i) the cosine distance to the nearest chosen one
+
+The rule is this project's; Bench-C (arXiv 2511.19032) selects by inconsistency, then by diversity.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY, read_results
-from rococo_jax.metrics.selection import select_greedily
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.storage import load_arrays, read_table
 
@@ -134,3 +142,42 @@ def _vectors(path: str, images: Sequence[str]) -> np.ndarray:
     if missing:
         raise InputError(path, "images", f"no vector of {missing[0]}", f"one of each of {len(images)} images")
     return np.asarray(vectors[[place[image] for image in images]], np.float64)
+
+
+def select_greedily(
+    inconsistency: Float[np.ndarray, " images"],
+    vectors: Float[np.ndarray, "images width"] | None,
+    count: int,
+    weight: float,
+) -> tuple[Int[np.ndarray, " chosen"], Float[np.ndarray, " chosen"], Int[np.ndarray, " chosen"]]:
+    """The chosen images in order, the distance of each to the nearest before it, and which that is (-1 for none).
+
+    Ties go to the earlier image. Without vectors, and for the first image, inconsistency decides alone.
+
+    Args:
+        inconsistency: v, from 0 to 1.
+        vectors: of the images, any length.
+        count: how many at most.
+        weight: a, from 0 to 1.
+    """
+    left = inconsistency > 0
+    unit = None
+    if vectors is not None:
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        unit = vectors / np.where(norms > 0, norms, 1.0)
+    distance, nearest = np.full(len(inconsistency), np.inf), np.full(len(inconsistency), -1)
+    chosen, distances, before = [], [], []
+    while left.any() and len(chosen) < count:
+        spread = distance if chosen and unit is not None else np.zeros(len(inconsistency))
+        # Rounded, so that sums in another order do not decide between equals.
+        score = np.where(left, np.round(weight * inconsistency + (1 - weight) * spread, 12), -np.inf)
+        one = int(score.argmax())
+        left[one] = False
+        chosen.append(one)
+        distances.append(distance[one])
+        before.append(nearest[one])
+        if unit is not None:
+            to_chosen = 1.0 - unit @ unit[one]
+            nearest = np.where(to_chosen < distance, one, nearest)
+            distance = np.minimum(to_chosen, distance)
+    return np.array(chosen, int), np.array(distances), np.array(before, int)

@@ -11,10 +11,10 @@ import scipy.stats
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import with_checksum
-from rococo_jax.metrics.factors import measure_factor
 from rococo_jax.metrics.published_field import huber_line
-from rococo_jax.metrics.selection import select_greedily
 from rococo_jax.storage import write_json
+from rococo_jax.studies.factors import measure_factor
+from rococo_jax.studies.select import select_greedily
 
 IMAGES = 240
 

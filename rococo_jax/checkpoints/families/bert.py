@@ -32,7 +32,7 @@ from rococo_jax.checkpoints.tensors import (
     write_safetensors,
 )
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.storage import read_json, read_json_object, write_json
 
@@ -197,7 +197,7 @@ def _module_paths(folder: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     modules = read_json(path, "the modules of a sentence-transformers model")
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+    if not is_list_of(dict, modules):
         raise InputError(path, "modules", type(modules).__name__, "a list of objects")
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     other = [kind for kind in kinds if kind not in _MODULES or kinds.count(kind) > 1]

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError, first_line, object_of
+from rococo_jax.errors import InputError, first_line, is_list_of, object_of
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _DTYPES = {
@@ -206,7 +206,7 @@ def _state_dict(value: Any) -> Any:
         state = object_of(value).get(key)
         if isinstance(state, dict):
             return state
-        if isinstance(state, list) and state and all(isinstance(part, dict) for part in state):
+        if state and is_list_of(dict, state):
             return {str(place): part for place, part in enumerate(state)}
     return value
 

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import kind_of, read_jsonl
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import read_json
@@ -106,7 +106,7 @@ def _read_table(
             negatives = ast.literal_eval(literal)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             negatives = None
-        if not isinstance(negatives, list) or not all(isinstance(text, str) for text in negatives):
+        if not is_list_of(str, negatives):
             raise InputError(path, f"neg_caption of row {number}", repr(literal)[:80], "a list of strings")
         for negative in negatives or [None]:
             yield caption, positive, negative
