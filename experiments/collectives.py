@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from hlo_cost import collectives
+from scaling import clip_spec
 
 
 def counted(text: str, devices: int) -> dict[str, dict[str, float]]:
@@ -28,14 +29,9 @@ def counted(text: str, devices: int) -> dict[str, dict[str, float]]:
 
 def spec_of(layers: int):
     """A small CLIP, whose blocks are most of its parameters."""
-    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-
-    blocks = {"width": 256, "layers": layers, "heads": 4, "mlp_width": 1024, "activation": "gelu", "norm_eps": 1e-5}
-    vision = VisionSpec(image_size=32, patch_size=8, pooling="cls", class_token=True, patch_bias=True,
-                        norm_before_blocks=False, layer_scale=False, **blocks)  # fmt: skip
-    text = TextSpec(vocabulary_size=64, context_length=16, attention="causal", norm_after_blocks=True,
-                    pooling="first_eos", eos_id=2, **blocks)  # fmt: skip
-    return ModelSpec(vision, text, HeadSpec("linear", 64), HeadSpec("linear", 64))
+    blocks = {"width": 256, "layers": layers}
+    vision = {"image_size": 32, "patch_size": 8, "patch_bias": True, "norm_before_blocks": False, **blocks}
+    return clip_spec(vision, {"vocabulary_size": 64, "context_length": 16, "norm_after_blocks": True, **blocks}, 64)
 
 
 def compiled(arguments: argparse.Namespace, parts: int, fsdp: int) -> dict:

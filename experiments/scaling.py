@@ -45,21 +45,19 @@ CHIPS = {
 NODE, BETWEEN_NODES = 8, 50e9
 
 
+def clip_spec(vision: dict, text: dict, dim: int):
+    """As `perf/measuring.py` has it."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "perf"))
+    from measuring import clip_spec
+
+    return clip_spec(vision, text, dim)
+
+
 def spec_of(name: str):
     """CLIP's architecture in one of the sizes."""
-    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-
     (width, layers), (text_width, text_layers), patch, dim = MODELS[name]
-    common = {"activation": "gelu", "norm_eps": 1e-5}
-    vision = VisionSpec(
-        image_size=224, patch_size=patch, width=width, layers=layers, heads=width // 64, mlp_width=4 * width,
-        class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False, pooling="cls", **common,
-    )  # fmt: skip
-    text = TextSpec(
-        vocabulary_size=VOCABULARY, context_length=TOKENS, width=text_width, layers=text_layers, heads=text_width // 64,
-        mlp_width=4 * text_width, attention="causal", norm_after_blocks=False, pooling="first_eos", eos_id=2, **common,
-    )  # fmt: skip
-    return ModelSpec(vision, text, HeadSpec("linear", dim), HeadSpec("linear", dim))
+    text = {"vocabulary_size": VOCABULARY, "context_length": TOKENS, "width": text_width, "layers": text_layers}
+    return clip_spec({"patch_size": patch, "width": width, "layers": layers}, text, dim)
 
 
 def config_of(batch: int, devices: int):
@@ -168,9 +166,7 @@ def main() -> None:
     parser.add_argument("--batches", default="32768")
     parser.add_argument("--out", default="scaling.jsonl", type=Path)
     parser.add_argument("--table", type=Path, help="only print the lines of this file")
-    parser.add_argument(
-        "--cost-model", "--law", action="store_true", help="print the analytic cost model, compile nothing"
-    )
+    parser.add_argument("--cost-model", action="store_true", help="print the analytic cost model, compile nothing")
     arguments = parser.parse_args()
     counts = [int(each) for each in arguments.devices.split(",") if each]
     batches = [int(each) for each in arguments.batches.split(",")]

@@ -30,10 +30,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4096, help="global batch size")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--block-rows", "--tile-rows", type=int, help="rows of a block of logits (default: per platform)"
-    )
-    parser.add_argument("--strategies", "--routes", default="all_gather,ring,dense")
+    parser.add_argument("--block-rows", type=int, help="rows of a block of logits (default: per platform)")
+    parser.add_argument("--strategies", default="all_gather,ring,dense")
     parser.add_argument("--memory", action="store_true", help="measure resident memory, too")
     parser.add_argument("--only-memory", metavar="STRATEGY", help=argparse.SUPPRESS)
     parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")

@@ -215,13 +215,13 @@ class Encoder(FeatureEncoder):
         """Unit vectors from what `text_features` gave."""
         return self._project("project_text", features)
 
-    def image_tokens(self, images, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images tokens width"]:
+    def image_tokens(self, images) -> Float[np.ndarray, "images tokens width"]:
         """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
 
         Raises InputError: the model has no matching head, or as `encode_image`.
         """
         self.require_matching()
-        return collected(self.name, "images", self._image_batches(images, programs.image_tokens), on_progress)
+        return collected(self.name, "images", self._image_batches(images, programs.image_tokens))
 
     def matching_logits(
         self,

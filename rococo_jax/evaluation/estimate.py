@@ -36,6 +36,7 @@ _TOKENS_A_WORD, _TOKENS_BESIDE = 1.19, 2
 # A row of per_query.parquet on disk, ranks, scores and dictionary-coded texts: 35 to 60 bytes on COCO's captions.
 _BYTES_A_QUERY = 60
 _FLOAT = 4
+_TIMED_IMAGES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +144,12 @@ def measured_rate(compute: Compute) -> float:
     return 2 * side**3 / min(seconds) * (1 if on_cpu else len(devices))
 
 
-def measured_image_seconds(paths: Sequence[Path], count: int = 8) -> float:
+def measured_image_seconds(paths: Sequence[Path]) -> float:
     """Seconds to read one image, the median over a few of them. Raises InputError: one of them is no whole image."""
     from rococo_jax.data.images import open_image
 
     seconds = []
-    for path in paths[:: max(1, len(paths) // count)][:count]:
+    for path in paths[:: max(1, len(paths) // _TIMED_IMAGES)][:_TIMED_IMAGES]:
         start = time.perf_counter()
         open_image(path).convert("RGB")
         seconds.append(time.perf_counter() - start)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import stdtr
 
-from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, image_draws
+from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, image_draws
 
 EXACT = 9
 _TIE = 1e-9  # correlations nearer than this are equal up to rounding
@@ -50,7 +50,6 @@ def correlate(
     given: int | None = None,
     *,
     resamples: int = RESAMPLES,
-    seed: int = SEED,
 ) -> Correlations:
     """Spearman's correlations of every two metrics, or partial ones with the metric in row `given` held constant.
 
@@ -59,7 +58,7 @@ def correlate(
     """
     models = values.shape[1]
     rho = _of_counts(values, np.ones((1, models)), given)[0]
-    draws = image_draws(models, resamples, seed)
+    draws = image_draws(models, resamples)
     blocks = [draws[start : start + _AT_ONCE] for start in range(0, resamples, _AT_ONCE)]
     drawn = np.concatenate([_of_counts(values, block.astype(np.float64), given) for block in blocks])
     tail = (100.0 - LEVEL) / 2

@@ -111,13 +111,13 @@ class Separated:
             for name, value in separation(np.concatenate([self.ins[score], self.outs[score]]), ins, outs).items()
         }
 
-    def roc(self, points: int = 101) -> dict[str, list[list[float]]]:
+    def roc(self) -> dict[str, list[list[float]]]:
         """`[false positive rate, true positive rate]` along each score's curve, thinned."""
         curves = {}
         for score, ins in self.ins.items():
             outs = self.outs[score]
             # Thresholds at even steps of both rates, so that steep and flat parts are drawn alike.
-            at = np.concatenate([np.quantile(each, np.linspace(0, 1, points)) for each in (ins, outs)])
+            at = np.concatenate([np.quantile(each, np.linspace(0, 1, 101)) for each in (ins, outs)])
             at = np.unique(at)[::-1]
             rates = [1 - np.searchsorted(np.sort(each), at, side="left") / len(each) for each in (outs, ins)]
             curves[score] = [[0.0, 0.0], *np.round(np.stack(rates, 1), 4).tolist()]

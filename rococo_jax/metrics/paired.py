@@ -86,17 +86,15 @@ def paired_differences(
     ]
 
 
-def least_seen(
-    q: Float[np.ndarray, " comparisons"], images: int, level: float = 0.05, power: float = 0.8
-) -> Float[np.ndarray, " comparisons"]:
-    """The smallest mean difference per image that a two-sided paired test finds with that power; see the module.
+def least_seen(q: Float[np.ndarray, " comparisons"], images: int) -> Float[np.ndarray, " comparisons"]:
+    """The smallest mean difference per image that a two-sided paired test at 5 % finds in 80 %; see the module.
 
     At most the difference at which every d_i is the same: fewer images than that takes show nothing.
 
     >>> least_seen(np.array([0.25]), 281).round(4)  # 281 images, a quarter of them discordant
     array([0.0832])
     """
-    a, b = NormalDist().inv_cdf(1 - level / 2), NormalDist().inv_cdf(power)
+    a, b = NormalDist().inv_cdf(0.975), NormalDist().inv_cdf(0.8)
     found = np.sqrt(q) * (a * np.sqrt(images) + b * np.sqrt(max(0.0, images + b * b - a * a))) / (images + b * b)
     return np.minimum(found, np.sqrt(q))
 

@@ -48,10 +48,10 @@ class Dot:
     up: Figure
 
 
-def common_ticks(figures: Sequence[Figure], most: int = 6) -> list[float]:
+def common_ticks(figures: Sequence[Figure]) -> list[float]:
     """Round marks of an axis that charts share; they span zero, every value and every bound."""
     ends = [end for each in figures for end in (each.value, each.low, each.high) if end is not None]
-    return round_ticks(min([0.0, *ends]), max([1.0, *ends]), most)
+    return round_ticks(min([0.0, *ends]), max([1.0, *ends]), 6)
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:

@@ -93,7 +93,6 @@ def correlate_runs(
     given: str | None = None,
     *,
     by_make: bool = False,
-    source: str = "RESULTS",
 ) -> Study:
     """Correlations of metrics over the models of one group.
 
@@ -109,7 +108,7 @@ def correlate_runs(
     makes = [run.label.partition("-")[0] if by_make else run.label for run in runs]
     labels = list(dict.fromkeys(makes)) if by_make else makes
     if len(labels) < LEAST_MODELS:
-        raise InputError(source, "models", len(labels), f"results of {LEAST_MODELS} models or more")
+        raise InputError("RESULTS", "models", len(labels), f"results of {LEAST_MODELS} models or more")
     known = {
         place.path: place
         for run in runs
@@ -123,7 +122,7 @@ def correlate_runs(
     places = list(dict.fromkeys([*([held] if held else []), *wanted]))
     rows, left_out = comparable({place: [run.figure(*place).value for run in runs] for place in places})
     if len(rows) < 2:
-        raise InputError(source, "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
+        raise InputError("RESULTS", "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
     held = held if held in rows else None
     figures = np.array(list(rows.values()))
     if by_make:

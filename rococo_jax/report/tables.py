@@ -146,9 +146,9 @@ def tile(
     return Tile(label, number, notes, ours)
 
 
-def with_unit(number: str, unit: str = "%") -> Text:
+def with_unit(number: str) -> Text:
     """A number with its unit in small type."""
-    return rich('{}<span class="unit"> {}</span>', number, unit)
+    return rich('{}<span class="unit"> %</span>', number)
 
 
 def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tuple[str, list[tuple[Run, str, str]]]]:

@@ -106,11 +106,11 @@ class Record:
         left, top = self.number(x), self.number(y)
         return self.inside(image, (left, top, left + self.number(width), top + self.number(height)))
 
-    def inside(self, image: Picture, box: Box, field: str = "box") -> Picture:
+    def inside(self, image: Picture, box: Box) -> Picture:
         """The part of an image inside a box."""
         left, top, right, bottom = box
         if not (0 <= left < right and 0 <= top < bottom):
-            raise self.refuse(field, list(box), "left < right and top < bottom, none below 0")
+            raise self.refuse("box", list(box), "left < right and top < bottom, none below 0")
         return dataclasses.replace(image, box=box)
 
     def under(self, field: str | int) -> "Record":

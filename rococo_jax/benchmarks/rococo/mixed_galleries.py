@@ -86,7 +86,7 @@ def file_names(plan: MixingPlan) -> list[str]:
     return [f"{stems[first]}_{plan.variant}_seed{plan.seed}{strict}{suffix}" for first in plan.first]
 
 
-def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathLike, workers: int = 2) -> int:
+def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathLike) -> int:
     """Writes what is missing of the plan's images, then the manifest. Returns how many images were written.
 
     `files` are the image files by name. `paper` and `control` are saved as the script saves them (JPEG); `strict` as
@@ -101,7 +101,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
     written = sum(map(len, missing))
     with (
-        ThreadPoolExecutor(workers, thread_name_prefix="encode") as pool,
+        ThreadPoolExecutor(2, thread_name_prefix="encode") as pool,
         progress("mixing images", len(plan.images), "images") as advance,
     ):
         advance(len(plan.images) - written)

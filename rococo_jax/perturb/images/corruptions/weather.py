@@ -225,8 +225,8 @@ def _sum_of_nine(plane: Plane) -> Plane:
     return _filter(plane, np.ones((3, 3), int))
 
 
-def _edges(plane: Plane, low: int = 50, high: int = 150) -> Bool[Array, "height width"]:
-    """Canny's edges (1986): ridges of the Sobel gradient |dx| + |dy| above `low` that connect to one above `high`."""
+def _edges(plane: Plane) -> Bool[Array, "height width"]:
+    """Canny's edges (1986): ridges of the Sobel gradient |dx| + |dy| above 50 that connect to one above 150."""
     at = _neighbours(plane, "edge")
     across = (at(-1, 1) + 2 * at(0, 1) + at(1, 1)) - (at(-1, -1) + 2 * at(0, -1) + at(1, -1))
     down = (at(1, -1) + 2 * at(1, 0) + at(1, 1)) - (at(-1, -1) + 2 * at(-1, 0) + at(-1, 1))
@@ -242,7 +242,7 @@ def _edges(plane: Plane, low: int = 50, high: int = 150) -> Bool[Array, "height 
     rising = (strength > near(-1, 1)) & (strength > near(1, -1))
     diagonal = jnp.where((across ^ down) < 0, rising, falling)
     ridge = jnp.where(height < flat, horizontal, jnp.where(height > steep, vertical, diagonal))
-    weak = ridge & (strength > low)
+    weak = ridge & (strength > 50)
 
     def grow(state: tuple[Array, Array]) -> tuple[Array, Array]:
         edges = state[0]
@@ -251,7 +251,7 @@ def _edges(plane: Plane, low: int = 50, high: int = 150) -> Bool[Array, "height 
         grown = weak & reached
         return grown, (grown != edges).any()
 
-    strong = weak & (strength > high)
+    strong = weak & (strength > 150)
     return jax.lax.while_loop(lambda state: state[1], grow, (strong, strong.any()))[0]
 
 
