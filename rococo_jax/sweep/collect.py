@@ -65,6 +65,10 @@ class Row:
     tasks: Mapping[str, Mapping[str, Mapping[str, Figure]]]
     kinds: Mapping[str, str]
 
+    def figure(self, task: str, variant: str, name: str) -> Figure | None:
+        """The figure of a metric where the row has it; without a task one of training."""
+        return self.tasks.get(task, {}).get(variant, {}).get(name) if task else self.training.get(name)
+
 
 def collect(plan: Plan, workdir: Path) -> list[Row]:
     """The rows of what is done, in the order of the arms and of the first axis."""
@@ -111,17 +115,11 @@ def power_laws(plan: Plan, rows: Sequence[Row]) -> list[PowerLaw]:
     places = [*summary_columns(rows), ("", "", "loss")]
     laws = []
     for name, of_curve in curves_of(plan, rows).items():
-        for task, variant, metric in places:
-            found = [
-                (
-                    row.values[0],
-                    row.tasks.get(task, {}).get(variant, {}).get(metric) if task else row.training.get(metric),
-                )
-                for row in of_curve
-            ]
+        for place in places:
+            found = [(row.values[0], row.figure(*place)) for row in of_curve]
             known = [(value, figure.runs) for value, figure in found if figure is not None]
             if known:
-                laws.append(fit_power_law(name, (task, variant, metric), *zip(*known, strict=True)))
+                laws.append(fit_power_law(name, place, *zip(*known, strict=True)))
     return laws
 
 

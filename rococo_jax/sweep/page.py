@@ -222,9 +222,8 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
             curves = [
                 curve
                 for variant in variants
-                for curve in _curves(groups, dashed=len(variants) > 1 and variant != ALTERED,
-                                     figure=lambda row, at=(task, variant, name): _at(row, *at))
-            ]  # fmt: skip
+                for curve in _curves(groups, (task, variant, name), dashed=len(variants) > 1 and variant != ALTERED)
+            ]
             of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
             shown = "" if name == lead or ALTERED not in variants else ", altered"
             panels.append(
@@ -236,26 +235,23 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
         ("loss", "Loss at the end", "", 1, False),
     )
     for key, name, unit, scale, logarithmic in training:
-        curves = _curves(groups, False, lambda row, key=key, scale=scale: _scaled(row.training.get(key), scale))
-        panels.append(Panel(name, unit, curves, logarithmic))
+        panels.append(Panel(name, unit, _curves(groups, ("", "", key), scale=scale), logarithmic))
     return [panel for panel in panels if any(curve.points for curve in panel.curves)]
 
 
-def _curves(groups: Mapping[str, Sequence[Row]], dashed: bool, figure) -> tuple[Curve, ...]:
-    """A curve for each group of rows, over the first axis."""
-    return tuple(
-        Curve(place, dashed, name, tuple((row.values[0], found) for row in rows if (found := figure(row)) is not None))
-        for place, (name, rows) in enumerate(groups.items())
-    )
+def _curves(
+    groups: Mapping[str, Sequence[Row]], place: tuple[str, str, str], dashed: bool = False, scale: int = 1
+) -> tuple[Curve, ...]:
+    """A curve of one figure for each group of rows, over the first axis.
 
-
-def _at(row: Row, task: str, variant: str, name: str) -> Figure | None:
-    return row.tasks.get(task, {}).get(variant, {}).get(name)
-
-
-def _scaled(figure: Figure | None, scale: int) -> Figure | None:
-    """A figure in another unit; of several seeds the mean alone is drawn in it."""
-    return figure if figure is None or scale == 1 else Figure(figure.value / scale)
+    In another unit the mean of several seeds alone is drawn.
+    """
+    curves = []
+    for colour, (name, rows) in enumerate(groups.items()):
+        found = [(row.values[0], figure) for row in rows if (figure := row.figure(*place)) is not None]
+        points = found if scale == 1 else [(value, Figure(figure.value / scale)) for value, figure in found]
+        curves.append(Curve(colour, dashed, name, tuple(points)))
+    return tuple(curves)
 
 
 def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
@@ -266,7 +262,7 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
-        cells = [figure_cell(_at(row, *column) or Figure(None), edge)
+        cells = [figure_cell(row.figure(*column) or Figure(None), edge)
                  for column, edge in zip(columns, edges, strict=True)]  # fmt: skip
         training = [Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in
                     training_texts(row)]  # fmt: skip
@@ -282,7 +278,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         [
             *_first_cells(plan, row),
             Cell(label(variant), words=True),
-            *(figure_cell(_at(row, task, variant, name) or Figure(None)) for name in metrics),
+            *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
         ]
         for row in rows
         for variant in order_variants(row.tasks.get(task, {}))

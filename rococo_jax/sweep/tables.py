@@ -147,7 +147,7 @@ def markdown_lines(
     heads = [f"{task_label(task)}: {summary_label(variant, name)}" for task, variant, name in columns]
     yield from table_head(first, [*heads, "loss", "images/s", "MiB a device"])
     for row in rows:
-        cells = [spread_text(row.tasks.get(task, {}).get(variant, {}).get(name)) for task, variant, name in columns]
+        cells = [spread_text(row.figure(*column)) for column in columns]
         yield table_row([*_named(row), *cells, *training_texts(row)])
     for task in tasks_of(rows):
         metrics = metrics_of(rows, task)
