@@ -3,6 +3,7 @@
 With ROCOCO_THOROUGH=1 on 100 photographs instead of 8, which takes a minute of one core more.
 """
 
+import gc
 import json
 import os
 
@@ -71,4 +72,5 @@ def test_an_export_of_a_real_tower_converts_back_to_the_same(name, real_data, tm
     export_huggingface(encoder, tmp_path / "out")
     expected = identity(encoder)
     del encoder
+    gc.collect()
     assert identity(load_model(tmp_path / "out", mesh=MESH)) == expected

@@ -4,7 +4,6 @@ Messages are JSON objects that end in a zero byte; Chromium reads them from desc
 (https://chromedevtools.github.io/devtools-protocol/, `--remote-debugging-pipe`).
 """
 
-import base64
 import json
 import os
 import select
@@ -94,12 +93,6 @@ class Chromium:
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"]))
         return answer["result"].get("value")
-
-    def screenshot(self, path: Path, x: float, y: float, width: float, height: float) -> None:
-        """A part of the page as PNG, in px of the page."""
-        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A command of the protocol and its answer.
