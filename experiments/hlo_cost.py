@@ -21,6 +21,8 @@ _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
 _SHAPE = re.compile(r"\b(pred|token|opaque|bf16|[suf]\d+\w*)\[([\d,]*)\]")
 _CONSTANT = re.compile(r"[su]32\[\]\S* constant\((\d+)\)")
+# On TPUs a fusion whose name begins so is a reduce-scatter: an all-reduce of which each device keeps its slice.
+_SCATTERED = "all-reduce-scatter"
 _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
 
 
@@ -73,8 +75,11 @@ def collectives(hlo: str, devices: int) -> list[Collective]:
                     continue
                 seen |= {chain.groups()} if chain else set()
                 started = found[3] is not None
-                size = _result_bytes(found[1], started=started, kind=found[2])
-                made.append(Collective(found[2], times, size, _group(line, devices), started))
+                kind, group = found[2], _group(line, devices)
+                size = _result_bytes(found[1], started=started, kind=kind)
+                if name.startswith(_SCATTERED):
+                    kind, size = "reduce-scatter", size // group
+                made.append(Collective(kind, times, size, group, started))
             elif " while(" in line:
                 body = re.search(r"body=%?([\w.\-]+)", line)[1]
                 walk(body, times * _trips(computations, name, line), set())

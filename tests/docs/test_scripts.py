@@ -69,6 +69,10 @@ _PROGRAM = """
   %j = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="2"}
   %k = f32[8]{0:T(128)} all-gather(%p), channel_id=4, replica_groups=mesh['x'=2,'y'=2] {'y'}, attributes={chain_id="3"}
 }
+%all-reduce-scatter.5.clone (p: f32[16], q: f32[4,8]) -> (f32[4], f32[4,2]) {
+  %r.2 = (f32[16]{0:T(128)}, f32[4,8]{1,0:T(4,128)}) all-reduce(%p, %q), replica_groups={{0,1,2,3}}, to_apply=%add
+  %p.1 = f32[16]{0:T(128)} get-tuple-element(%r.2), index=0
+}
 ENTRY %main (x: f32[8]) -> f32[8] {
   %first = s32[] constant(3)
   %t = (s32[], f32[8]) tuple(%first, %x)
@@ -79,6 +83,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   %f = (f32[8]{0}, u32[]) fusion(%y), kind=kCustom, calls=%async_collective_fusion.1
   %h = (f32[8]{0}, u32[]) fusion(%f), kind=kCustom, calls=%async_collective_fusion.2
   %u = (f32[8]{0}, f32[2]{0}) all-reduce-start(%y, %z), replica_groups=[1,4]<=[4], to_apply=%add
+  %v = (f32[4]{0}, f32[4,2]{1,0}) fusion(%y, %z), kind=kCustom, calls=%all-reduce-scatter.5.clone
 }
 """
 
@@ -96,11 +101,12 @@ def test_collectives_in_loops_count_as_often_as_they_run(monkeypatch):
         Collective("all-gather", 1, 32, 2, False),
         Collective("all-gather", 1, 32, 2, False),
         Collective("all-reduce", 1, 40, 4, True),
+        Collective("reduce-scatter", 1, 48, 4, False),
     ]
     assert bytes_sent(_PROGRAM, 4) == {
         "all-gather": 24 + 2 * 16,
         "all-reduce": 6 * 64 + 2 * 3 / 4 * 40,
-        "reduce-scatter": 3 * 16,
+        "reduce-scatter": 3 * (16 + 48),
         "all-to-all": 3 / 4 * 32,
     }
 
