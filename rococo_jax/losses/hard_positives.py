@@ -21,6 +21,7 @@ from rococo_jax.losses.contrastive import (
     mean_over_batch,
     paired_cosines,
     softmax_nll,
+    valid_mask,
     without_masked,
 )
 from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register, value_with
@@ -66,6 +67,7 @@ def hard_negative(
     negative_texts: Float[Array, "batch negatives width"],
     *,
     logit_scale: Float[Array, ""],
+    mask: Bool[Array, "batch"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
 ) -> Float[Array, ""]:
     """L_neg: each image's caption against its own hard negatives; a mean over pairs that have one.
@@ -73,8 +75,10 @@ def hard_negative(
     `negative_texts` are unit vectors of captions reworded so that they are wrong, K a pair; `negative_mask` is False
     where there is none. Other arguments as for `softmax_contrastive`.
     """
-    losses = local_nll(images, texts, negative_texts, logit_scale, negative_mask)
-    return mean_over_batch(losses, None if negative_mask is None else negative_mask.any(1))
+    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    counted = valid_mask(negative_texts, negative_mask, mask)
+    losses = local_nll(images, texts, negative_texts, logit_scale, counted)
+    return mean_over_batch(losses, None if counted is None else counted.any(1))
 
 
 POSITIVES = Field("positive", "text")

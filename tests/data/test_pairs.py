@@ -164,6 +164,10 @@ def test_shards_that_are_missing_or_damaged_are_named(packed):
         refused(r"shards: shards: found a damaged file|records: found .*; wanted 11", open_pairs, str(folder))
     shard.write_bytes((folder / "pairs-00000-of-00003.array_record").read_bytes())  # whole, but another one
     refused(r"shards: records: found 10; wanted 11", open_pairs, str(folder))
+    image = whole.index(b"PNG")
+    shard.write_bytes(whole[:image] + bytes(100) + whole[image + 100 :])
+    source = open_pairs(str(folder))  # its index is whole
+    refused(r"^record \d+ of .*shards: record: found damaged \(.*; wanted a whole shard$", all_of, source)
     shard.unlink()
     refused(r"'pairs-00001-of-00003\.array_record' is missing", open_pairs, str(folder))
     refused("shards: found nothing there", open_pairs, str(shard))

@@ -156,6 +156,11 @@ def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
     assert [model.source for model in read_models(["org/clip-b32", "here=org/other"])] == ["org/clip-b32", "org/other"]
     assert [model.name for model in read_models(["one=a/model", "two=b/model"])] == ["one", "two"]
     refused("'model' for b/model, which a/model has", read_models, ["*/model"])
+    for folder in ("sc-vc/model", "sc-vc/checkpoints/400"):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+    (tmp_path / "runs" / "sc-vc" / "metrics.jsonl").write_text("")
+    of_run = read_models(["runs/*/model", "runs/sc-vc/checkpoints/400"])
+    assert [model.name for model in of_run] == ["sc-vc", "sc-vc@400"]
     refused(r"nothing that matches 'x\*'", read_models, ["x*"])
     (tmp_path / "list").write_text("# nothing yet\n")
     refused("list: models: found none", read_models, [], "list")

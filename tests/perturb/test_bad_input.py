@@ -59,6 +59,7 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (f"{CORRUPT} --severity 6", "severity: found 6; wanted a whole number from 1 to 5"),
         (f"{CORRUPT} --size 8", "size: found 8"),
         (f"{CORRUPT} --seed -1", "seed: number: found -1"),
+        (f"{CORRUPT} --seed 4294967296", "corruption: seed: found 4294967296; wanted a whole number"),
         (CORRUPT.replace("--out out", "--out images/out"), "wanted a folder outside the images"),
         (CORRUPT.replace("--images images", "--images nowhere"), "found nothing there; wanted a folder of images"),
         (CORRUPT.replace("--images images", "--images empty"), "no image files"),
