@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import shlex
+import shutil
 import signal
 import statistics
 import xml.etree.ElementTree
@@ -357,6 +358,7 @@ def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path
 
 def test_a_failed_point_is_told_and_the_others_stay(data, swept, tmp_path, capsys, refusal):
     """A batch of 32 needs 32 images."""
+    swept = shutil.copytree(swept, tmp_path / "out")
     before = (swept / "sweep.csv").read_bytes()
     assert main(command_of(data, swept, "--over", "batch_size=8,16,32", "--seeds", "0,1")) == 1
     told = capsys.readouterr().err
