@@ -70,7 +70,6 @@ def run(options: Options) -> None:
 
 def _write_items(name: str, data, out: str | None) -> None:
     """Writes the items of a benchmark's files, whether or not their images are there."""
-
     from rococo_jax.benchmarks.benchmark import find_benchmark
     from rococo_jax.benchmarks.plain_choices import as_json
     from rococo_jax.errors import InputError

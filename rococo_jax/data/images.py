@@ -5,6 +5,7 @@ uses threads, because Pillow releases the GIL while it decodes and resizes, and 
 processes nor fork a process that has started JAX.
 """
 
+import abc
 import collections
 import dataclasses
 import functools
@@ -159,18 +160,19 @@ class ImageSet(Protocol):
         """One phrase that a reader needs beside the image, such as what was mixed in; often empty."""
 
 
-class MadeOfFiles:
+class MadeOfFiles(abc.ABC):
     """Base of the image sets that are made of image files, the `originals`."""
 
     name: str
     originals: "FileImages"
 
+    @abc.abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """The number of images."""
 
+    @abc.abstractmethod
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """The work on these rows, for threads."""
-        raise NotImplementedError
 
     def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
         """Works on the rows in threads, in order; see `ImageSet.read`."""

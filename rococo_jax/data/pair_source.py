@@ -10,6 +10,7 @@ Before the `?` stands TFDS's name of the dataset, with config and version. Optio
 where features are nested; by default those of TFDS's captioning datasets. Images stay undecoded.
 """
 
+import abc
 import bisect
 import dataclasses
 import itertools
@@ -58,7 +59,7 @@ class PairSample:
         return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
 
 
-class PairSource:
+class PairSource(abc.ABC):
     """A sequence of captioned images, as training reads it. Sources pickle, and hold no open file when they do.
 
     Attributes:
@@ -67,17 +68,17 @@ class PairSource:
 
     shards: tuple[int, ...] = ()
 
+    @abc.abstractmethod
     def __len__(self) -> int:
         """The number of images."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def __getitem__(self, index: int) -> PairSample:
         """Image `index` with its captions; not decoded."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def hash(self) -> str:
         """Hash of what decides which sample has which number: a run resumes only with a source of the same hash."""
-        raise NotImplementedError
 
     @property
     def parts(self) -> "tuple[PairSource, ...]":

@@ -64,9 +64,10 @@ def refuse_seen_fold(data: ConfigDict, known: TrainingImages | None) -> None:
     if data.left_out_fold < 0 or known is None:
         return
     source = _files_of(open_pairs(data.images, data.captions, allow_missing=True))
-    folds = fold_of(source.names, _hashes(source))
-    left_out = source.take(np.flatnonzero(folds == data.left_out_fold).tolist())
-    seen = int(known.seen(left_out.names, _hashes(left_out)).sum())
+    hashes = _hashes(source)
+    rows = np.flatnonzero(fold_of(source.names, hashes) == data.left_out_fold).tolist()
+    left_out = source.take(rows)
+    seen = int(known.seen(left_out.names, [hashes[row] for row in rows]).sum())
     if seen:
         found = f"a model trained on {seen:,} of the {len(left_out):,} images that are left out"
         raise InputError("config", "init.model", found, "one that has not seen them, such as a cross-fitted model")
