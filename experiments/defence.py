@@ -14,21 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.report.across_seeds import METRICS, draws_of, interval, over_draws, read_per_image, spread
+from rococo_jax.report.across_seeds import METRICS, interval, over_draws, read_per_image, spread
 
 
 def summarise(arms: dict[str, list[str]]) -> list[dict]:
     """One entry per arm, task and variant."""
     read = {arm: [read_per_image(folder) for folder in folders] for arm, folders in arms.items()}
-    draws = draws_of([run for runs in read.values() for run in runs])
     entries, first = [], next(iter(arms))
     for key in read[first][0].hits:
         drawn: dict[tuple[str, str], np.ndarray] = {}
         for arm, runs in read.items():
             entry = {"arm": arm, "task": key[0], "variant": key[1], "seeds": len(runs)}
             for metric in METRICS:
-                each, drawn[arm, metric] = _mean_drawn(runs, key, metric, draws)
-                clean, clean_drawn = _mean_drawn(runs, (key[0], "clean"), metric, draws)
+                each, drawn[arm, metric] = _mean_drawn(runs, key, metric)
+                clean, clean_drawn = _mean_drawn(runs, (key[0], "clean"), metric)
                 entry |= _described(metric, each, drawn[arm, metric])
                 if metric == "r1" and key[1] != "clean":
                     lost = 100 * (1 - each.mean() / clean.mean())
@@ -40,9 +39,9 @@ def summarise(arms: dict[str, list[str]]) -> list[dict]:
     return entries
 
 
-def _mean_drawn(runs: list, key: tuple[str, str], metric: str, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mean_drawn(runs: list, key: tuple[str, str], metric: str) -> tuple[np.ndarray, np.ndarray]:
     """The metric of each run, and the mean over the runs for every bootstrap draw."""
-    each, drawn = over_draws(runs, key, metric, draws)
+    each, drawn = over_draws(runs, key, metric)
     return each, drawn.mean(1)
 
 

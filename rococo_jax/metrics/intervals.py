@@ -10,6 +10,7 @@ Images are put in the order of their group before drawing, so the order of queri
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -21,9 +22,9 @@ from rococo_jax.metrics.metric import Metric, drop
 RESAMPLES = 2000
 SEED = 0
 LEVEL = 95.0
+# Bytes of draws in memory. More are drawn anew each time, in blocks that take no more as float64.
+HELD = 2**27
 _DRAWS_AT_ONCE = 100
-# Draws of more counts than this (128 MB) are made anew each time, a block after the other, and never held whole.
-_HELD = 2**26
 
 Interval = list[float] | None
 
@@ -78,29 +79,44 @@ class Counted:
 
 @functools.lru_cache(maxsize=4)
 def image_draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> UInt16[np.ndarray, "resamples images"]:
-    """Number of times that each image is in each draw (16 bits); the same seed gives the same draws."""
+    """Number of times that each image is in each draw (16 bits); the same seed gives the same draws.
+
+    Holds all of them: `draw_blocks` for sets of images of any size.
+    """
     counts = np.empty((resamples, images), np.uint16)
     for row, drawn in zip(counts, _new_draws(images, resamples, seed), strict=True):
         row[:] = drawn
     return counts
 
 
-def _new_draws(images: int, resamples: int, seed: int) -> Iterator[Int[np.ndarray, " images"]]:
+def draw_blocks(
+    images: int, resamples: int = RESAMPLES, seed: int = SEED, rows: int = _DRAWS_AT_ONCE
+) -> Iterator[UInt16[np.ndarray, "rows images"]]:
+    """The draws of `image_draws`, at most `rows` at once, which never take more than `HELD` bytes."""
+    if 2 * images * resamples <= HELD:
+        draws = image_draws(images, resamples, seed)
+        yield from (draws[start : start + rows] for start in range(0, resamples, rows))
+        return
+    draws, rows = _new_draws(images, resamples, seed), rows_within(rows, images)
+    yield from map(np.stack, iter(lambda: list(itertools.islice(draws, rows)), []))
+
+
+def rows_within(rows: int, images: int) -> int:
+    """How many of `rows` float64 numbers for each image take at most `HELD` bytes; one at least."""
+    return max(1, min(rows, HELD // (8 * images)))
+
+
+def _new_draws(images: int, resamples: int, seed: int) -> Iterator[UInt16[np.ndarray, " images"]]:
     generator = np.random.default_rng(seed)
     for _ in range(resamples):
-        yield np.bincount(generator.integers(0, images, images), minlength=images)
+        yield np.bincount(generator.integers(0, images, images), minlength=images).astype(np.uint16)
 
 
 def sums_over_draws(
     per_image: Float[np.ndarray, "images columns"], resamples: int = RESAMPLES, seed: int = SEED
 ) -> Float[np.ndarray, "resamples columns"]:
-    """The sum of each column in each draw of `image_draws`; many images are drawn without holding all draws."""
-    images = len(per_image)
-    if images * resamples > _HELD:
-        return np.stack([drawn @ per_image for drawn in _new_draws(images, resamples, seed)])
-    draws = image_draws(images, resamples, seed)
-    blocks = [draws[start : start + _DRAWS_AT_ONCE] for start in range(0, resamples, _DRAWS_AT_ONCE)]
-    return np.concatenate([block @ per_image for block in blocks])
+    """The sum of each column in each draw of `image_draws`."""
+    return np.concatenate([block @ per_image for block in draw_blocks(len(per_image), resamples, seed)])
 
 
 def mean_of_runs(runs: Sequence[Any], clean: Counted | None = None) -> dict[str, float | None]:

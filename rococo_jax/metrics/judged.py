@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.metrics.metric import Metric, percent
 
 METRICS = (
@@ -92,9 +92,9 @@ class Correlated:
     def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """The samples as published, and all pairs of redrawn images."""
         _, place = np.unique(self.group, return_inverse=True)
-        draws = image_draws(int(place.max()) + 1, min(resamples, 500), seed)
+        blocks = draw_blocks(int(place.max()) + 1, min(resamples, 500), seed)
         pairs = np.arange(len(self))
-        redrawn_pairs = [np.repeat(pairs, counts[place]) for counts in draws]
+        redrawn_pairs = [np.repeat(pairs, counts[place]) for block in blocks for counts in block]
         redrawn = [100 * spearman(self.similarity[each], self.rating[each]) for each in redrawn_pairs]
         return {"spearman_sampled": self._sampled(), "spearman": np.array(redrawn)}
 

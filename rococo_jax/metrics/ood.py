@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.metrics.metric import Metric
 
 _SCORES = {"mcm": "MCM", "max_logit": "max logit", "energy": "energy", "entropy": "entropy"}
@@ -96,10 +96,9 @@ class Separated:
         """The same for each bootstrap draw; in- and out-images are drawn apart."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         resamples = max(200, min(resamples, _MOST // sum(sizes)))
-        draws = [image_draws(size, resamples, seed + side) for side, size in enumerate(sizes)]
         step = max(1, _AT_ONCE // sum(sizes))
-        parts = [self._measured(*(each[start : start + step].astype(np.float64) for each in draws))
-                 for start in range(0, resamples, step)]  # fmt: skip
+        sides = [draw_blocks(size, resamples, seed + side, step) for side, size in enumerate(sizes)]
+        parts = [self._measured(*(each.astype(np.float64) for each in draws)) for draws in zip(*sides, strict=True)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _measured(self, weight_in: np.ndarray, weight_out: np.ndarray) -> dict[str, Float[np.ndarray, " draws"]]:

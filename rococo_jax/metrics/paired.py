@@ -24,7 +24,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, image_draws
+from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, rows_within, sums_over_draws
 
 FLIPS = 9999
 _AT_ONCE = 256
@@ -101,12 +101,15 @@ def least_seen(q: Float[np.ndarray, " comparisons"], images: int) -> Float[np.nd
 
 def _sign_blocks(images: int, flips: int, seed: int):
     """Blocks of random signs, `(flips at once, images)`. The same for the same seed, whatever the block size."""
-    generator = np.random.default_rng(seed)
-    for start in range(0, flips, _AT_ONCE):
-        rows = min(_AT_ONCE, flips - start)
+    generator, at_once = np.random.default_rng(seed), rows_within(_AT_ONCE, images)
+    for start in range(0, flips, at_once):
+        rows = min(at_once, flips - start)
         # Bits by whole bytes of a flip, so that a flip's signs do not depend on how many are drawn at once.
         bits = np.unpackbits(np.frombuffer(generator.bytes(rows * _bytes(images)), np.uint8).reshape(rows, -1), axis=1)
-        yield 1.0 - 2.0 * bits[:, :images]
+        signs = bits[:, :images].astype(np.float64)
+        signs *= -2.0
+        signs += 1.0
+        yield signs
 
 
 @functools.cache
@@ -121,8 +124,6 @@ def _bootstrap(
     resamples: int,
     seed: int,
 ) -> Float[np.ndarray, "ends comparisons"]:
-    draws, tail = image_draws(len(difference), resamples, seed), (100.0 - LEVEL) / 2
-    both = np.concatenate([difference, queries], axis=1)
-    sums = np.concatenate([draws[start : start + _AT_ONCE] @ both for start in range(0, resamples, _AT_ONCE)])
+    sums, tail = sums_over_draws(np.concatenate([difference, queries], axis=1), resamples, seed), (100.0 - LEVEL) / 2
     drawn = 100.0 * sums[:, : difference.shape[1]] / sums[:, difference.shape[1] :]
     return np.percentile(drawn, [tail, 100.0 - tail], axis=0)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.metrics.intervals import RESAMPLES, image_draws
+from rococo_jax.metrics.intervals import sums_over_draws
 from rococo_jax.storage import read_table, whole_file
 
 METRICS = ("r1", "fr1")
@@ -183,27 +183,19 @@ def _image_hits(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> Image
     return ImageHits(tuple(row["image"] or "" for row in rows), hits, queries)
 
 
-def draws_of(runs: Sequence[PerImage], question: Question | None = None) -> Float[np.ndarray, "draws images"]:
-    """How often each image is in each draw; with a question, its images alone are drawn.
+def over_draws(
+    runs: Sequence[PerImage], question: Question, metric: str, drawn: Bool[np.ndarray, " images"] | None = None
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
+    """A metric of each run in per cent, and the same on every draw of the images, or of those that are `drawn`.
 
     Raises InputError: the runs were evaluated on different images.
     """
     if any(run.images != runs[0].images for run in runs):
         sizes = sorted({len(run.images) for run in runs})
         raise InputError("runs", "images", f"different ones ({sizes} of them)", "runs evaluated on the same images")
-    asked = np.ones(len(runs[0].images), bool) if question is None else runs[0].queries[question] > 0
-    draws = np.zeros((RESAMPLES, len(asked)))
-    draws[:, asked] = image_draws(int(asked.sum()))
-    return draws
-
-
-def over_draws(
-    runs: Sequence[PerImage], question: Question, metric: str, draws: Float[np.ndarray, "draws images"]
-) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
-    """A metric of each run in per cent, and the same on every draw."""
-    sums = np.stack([run.hits[question][metric] for run in runs], axis=1)
-    counts = runs[0].queries[question]
-    return sums.sum(0) / counts.sum(), draws @ sums / (draws @ counts)[:, None]
+    columns = np.stack([*(run.hits[question][metric] for run in runs), runs[0].queries[question]], axis=1)
+    total, sums = columns.sum(0), sums_over_draws(columns if drawn is None else columns[drawn])
+    return total[:-1] / total[-1], sums[:, :-1] / sums[:, -1:]
 
 
 def interval(drawn: Float[np.ndarray, " draws"]) -> list[float]:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.metrics.intervals import image_draws
+from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.metrics.published_field import huber_line
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
@@ -80,7 +80,7 @@ def measure_factor(right: Bool[np.ndarray, "models images"], within: Bool[np.nda
     line = huber_line(probit(every, images), probit(subset, many))
     effective = 100 * (subset - foretold(line, probit(every, images)))
     drawn = []
-    for counts in image_draws(images, _DRAWS):
+    for counts in (counts for block in draw_blocks(images, _DRAWS) for counts in block):
         of_all = right @ counts / images
         inside = counts[within]
         of_subset = right[:, within] @ inside / max(1, inside.sum())

@@ -21,7 +21,7 @@ import numpy as np
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.errors import is_number
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.report.across_seeds import PerImage, draws_of, interval, over_draws, read_per_image, spread
+from rococo_jax.report.across_seeds import PerImage, interval, over_draws, read_per_image, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
@@ -209,14 +209,14 @@ def _drawn(
     if counted not in hits.get(question, {}):
         # A mean over other variants, of which there are no queries, or a metric that queries do not tell.
         return each, None
-    draws = draws_of(runs, question)
-    values = over_draws(runs, question, counted, draws)[1]
+    images = runs[0].queries[question] > 0
+    values = over_draws(runs, question, counted, images)[1]
     if metric != "drop":
         return each, values
     baseline = (task, section.lead[0])
     if baseline not in hits or is_about_corruption(variant):
         return each, None
-    clean = over_draws(runs, baseline, counted, draws)[1]
+    clean = over_draws(runs, baseline, counted, images)[1]
     return each, 100 * (1 - values / clean) if clean.all() else None
 
 

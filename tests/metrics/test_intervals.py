@@ -1,5 +1,6 @@
 """Bootstrap intervals: against SciPy, against a plain loop, and what they must not depend on."""
 
+import tracemalloc
 from statistics import mean, stdev
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.stats
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop
+from rococo_jax.metrics.paired import paired_differences
 from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
 from rococo_jax.report import across_seeds
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
@@ -163,8 +165,7 @@ def test_draws_of_a_task_are_over_the_images_that_it_asks_about(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "per_query.parquet")
     run = across_seeds.read_per_image(tmp_path)
     question = ("half", "clean")
-    draws = across_seeds.draws_of([run, run], question)
-    found, drawn = across_seeds.over_draws([run, run], question, "r1", draws)
+    found, drawn = across_seeds.over_draws([run, run], question, "r1", run.queries[question] > 0)
     ranks = {name: [rank for task, _, image, rank in rows if (task, image) == ("half", name)] for name in images}
     asked = [name for name in images if ranks[name]]
     every = [rank == 1 for name in asked for rank in ranks[name]]
@@ -172,3 +173,42 @@ def test_draws_of_a_task_are_over_the_images_that_it_asks_about(tmp_path):
     for number, times in enumerate(image_draws(len(asked))[:50]):
         hits = [rank == 1 for name, count in zip(asked, times, strict=True) for rank in ranks[name] * int(count)]
         assert drawn[number] == pytest.approx([100 * mean(hits)] * 2)
+
+
+def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit(monkeypatch):
+    """Also sums of shares, which rounding would move, and the paired test's, whose flips come in blocks too."""
+    rng = np.random.default_rng(1)
+    whole, shares = rng.integers(0, 6, (700, 3)), rng.random((700, 3))
+    queries = np.full((700, 3), 5)
+
+    def figures():
+        sums = [bootstrap.sums_over_draws(each, 230, 4) for each in (whole.astype(float), shares)]
+        return sums, paired_differences(whole, whole[::-1], queries), paired_differences(shares, shares[::-1], queries)
+
+    sums, *paired = figures()
+    monkeypatch.setattr(bootstrap, "HELD", 8 * 700 * 40)
+    blocks = list(bootstrap.draw_blocks(700, 230, 4))
+    np.testing.assert_array_equal(np.concatenate(blocks), image_draws(700, 230, 4))
+    assert [len(block) for block in blocks] == [40, 40, 40, 40, 40, 30]
+    again, *paired_again = figures()
+    np.testing.assert_array_equal(again, sums)
+    assert paired_again == paired
+
+
+def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
+    """`HELD` bytes of draws, for paired tests and figures over seeds as for intervals; what is counted grows freely."""
+    images, allowed = 8_000, 2**21
+    monkeypatch.setattr(bootstrap, "HELD", allowed, raising=False)
+    hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)), np.ones((images, 1), np.int64)
+    counts = {"r1": hits[0, :, 0].astype(float)}
+    run = across_seeds.PerImage(tuple(map(str, range(images))), {("t", "v"): counts}, {("t", "v"): np.ones(images)})
+    tracemalloc.start()
+    for act in (
+        lambda: paired_differences(*hits, ones, flips=30),
+        lambda: across_seeds.over_draws([run], ("t", "v"), "r1"),
+    ):
+        tracemalloc.reset_peak()
+        act()
+        # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 32 MB and 128 MB.
+        assert tracemalloc.get_traced_memory()[1] < 4 * allowed
+    tracemalloc.stop()
