@@ -94,6 +94,12 @@ def without_matching(model: DualEncoder) -> DualEncoder:
     return build_model(dataclasses.replace(model.spec, matching=None), without, model.dtype)
 
 
+def on_this_process(parameters: Mapping[str, Any]) -> bool:
+    """Whether this process has every value: False where arrays are sharded over several."""
+    arrays = [array for array in parameters.values() if isinstance(array, jax.Array)]
+    return all(array.is_fully_addressable or array.is_fully_replicated for array in arrays)
+
+
 def hash_parameters(parameters: Mapping[str, Any]) -> str:
     """SHA-256 of names, shapes and float32 values; the same however the arrays are laid out over devices."""
 
@@ -110,8 +116,7 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
 def check_parameters(parameters: Mapping[str, Any], source: object, recorded: str | None = None) -> None:
     """Raises InputError where a parameter is NaN or infinite, the kernel of a head has zeros alone, or the hash of all
     is not the `recorded` one. Parameters that are sharded over processes are taken as they are."""
-    arrays = [array for array in parameters.values() if isinstance(array, jax.Array)]
-    if not all(array.is_fully_addressable or array.is_fully_replicated for array in arrays):
+    if not on_this_process(parameters):
         return
     for path, array in parameters.items():
         values = np.asarray(array)

@@ -8,7 +8,7 @@ items, their order, or the number of devices: every device always runs the same 
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -55,7 +55,7 @@ class Encoder(FeatureEncoder):
         model: the `DualEncoder` module.
         preprocessing: how images become pixels; None for a text tower.
         tokenizer: how strings become token ids; None for an image tower.
-        provenance: where the weights came from, and their hash.
+        provenance: where the weights came from, and the hash that was written down with them.
         name: what reports call it.
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
     """
@@ -85,6 +85,11 @@ class Encoder(FeatureEncoder):
         self.steps = DeviceSteps(self.name, self.mesh, self._on_halved)
         self._tower_hashes: dict[str, str] = {}
         self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
+
+    @cached_property
+    def weights_sha256(self) -> str:
+        """The hash of the weights as they are; `load_model` sets it to the one that it computed."""
+        return hash_parameters(parameters_of(self.model))
 
     @property
     def spec(self):
@@ -157,10 +162,8 @@ class Encoder(FeatureEncoder):
 
     def describe_matching(self) -> dict[str, Any]:
         """All that decides the logits of a pair: as `describe`, by the parameters themselves."""
-        if "matching" not in self._tower_hashes:
-            self._tower_hashes["matching"] = hash_parameters(parameters_of(self.model))
         about = {key: value for key, value in self.describe().items() if key != "name"}
-        return {**about, "weights": self._tower_hashes["matching"]}
+        return {**about, "weights": self.weights_sha256}
 
     @property
     def logit_scale(self) -> float:

@@ -4,7 +4,6 @@ from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.openai import activation_by_name
-from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.models import EfficientNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
@@ -34,7 +33,7 @@ def inspect_model(encoder: Any) -> dict[str, Any]:
         "name": encoder.name,
         "provenance": encoder.provenance,
         # Computed from the loaded weights, not copied from the files.
-        "weights_sha256": hash_parameters(parameters_of(encoder.model)),
+        "weights_sha256": encoder.weights_sha256,
         "embedding_dimensions": spec.dim,
         "parameters": {**counts, "total": sum(counts.values())},
         "flops": flops,
@@ -53,7 +52,7 @@ def warnings_of(encoder: Any) -> list[str]:
     if encoder.spec.text is not None:
         found += _text_warnings(encoder)
     stored = encoder.provenance.get("weights_sha256")
-    if stored is not None and stored != hash_parameters(parameters_of(encoder.model)):
+    if stored is not None and stored != encoder.weights_sha256:
         found.append("weights: their hash is not the one that was written down; they were changed since")
     return found
 

@@ -34,6 +34,7 @@ from rococo_jax.checkpoints.parameters import (
     check_parameters,
     check_tokenizer,
     hash_parameters,
+    on_this_process,
     parameter_shapes,
     parameters_of,
     with_image_size,
@@ -119,7 +120,7 @@ def load_model(
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
-        source_format, pooling, activation, tokenizer: for checkpoints of other projects; see `sources.convert`.
+        source_format, pooling, activation, tokenizer: of checkpoints of other projects, as for `formats.convert`.
 
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
@@ -147,7 +148,14 @@ def load_model(
         dtype=dtype,
         image_size=image_size,
     )
-    return Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh)
+    return _hashed(Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh))
+
+
+def _hashed(encoder: Encoder) -> Encoder:
+    """The encoder with the hash of its weights, which was computed, or compared, while they were read."""
+    if recorded := encoder.provenance.get("weights_sha256"):
+        encoder.weights_sha256 = recorded
+    return encoder
 
 
 def _described(
@@ -171,7 +179,7 @@ def _described(
     spec, preprocessing = with_image_size(spec, preprocessing, image_size)
     encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
-    return encoder
+    return _hashed(encoder)
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:
@@ -233,8 +241,8 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
                 whole = jnp.concatenate([whole[: len(whole) - len(trained[name])], trained[name]])
             parameters[name] = jax.device_put(whole, place(name))
     provenance["trained"] = {**provenance["trained"], "step": int(folder.name)}
-    if not mesh.is_multi_process:
-        provenance["weights_sha256"] = hash_parameters(parameters)
+    # Not the hash of the starting model, which stands in the description.
+    provenance["weights_sha256"] = hash_parameters(parameters) if on_this_process(parameters) else None
     return origin, provenance, parameters
 
 

@@ -7,10 +7,11 @@ import jax
 import pytest
 import tokenizers
 
+from rococo_jax.checkpoints import parameters, save_model
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.cli import inspect
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import Encoder
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.inspection import inspect_model, warnings_of
 from rococo_jax.models import HeadSpec
 from rococo_jax.runtime import make_mesh
@@ -122,6 +123,22 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
     facts = json.loads(run_inspect(capsys, folder, "--tokenizer", "none", "--json"))
     assert facts["spec"]["vision"]["stage_layers"] == [2, 1, 3, 1]
     assert facts["provenance"]["weights_sha256"] == facts["weights_sha256"]
+
+
+@pytest.mark.parametrize("form", ["directory", "open_clip"])
+def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, tmp_path, monkeypatch):
+    if form == "directory":
+        folder = tmp_path / "tiny"
+        save_model(folder, encoder_of(tiny_spec()))
+    else:
+        folder = open_clip_folder(golden("resnet_quick_gelu"), tmp_path / "rn.openai")
+    times, hashed = [], parameters.hash_bytes
+    monkeypatch.setattr(parameters, "hash_bytes", lambda *parts: times.append(1) or hashed(*parts))
+    encoder = load_model(folder, mesh=MESH, **({} if form == "directory" else {"tokenizer": "none"}))
+    facts, matching = encoder.facts(), encoder.describe_matching()
+    assert not any("hash" in warning for warning in facts["warnings"])
+    assert len(times) == 1
+    assert facts["weights_sha256"] == matching["weights"] == hash_parameters(parameters_of(encoder.model))
 
 
 def test_a_tower_alone_is_inspected_too():
