@@ -14,14 +14,18 @@ from jaxtyping import Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.processes import coordination
+from rococo_jax.storage import refuse_url
 
 AXES = ("data", "fsdp")
 
 
 def cache_folder() -> Path:
-    """Folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder."""
-    named = os.environ.get("ROCOCO_CACHE")
-    if named:
+    """Folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder.
+
+    Raises InputError: `ROCOCO_CACHE` is a URL.
+    """
+    if named := os.environ.get("ROCOCO_CACHE"):
+        refuse_url(named, "ROCOCO_CACHE")
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rococo_jax"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rococo_jax.errors import DiskFull, InputError, first_line
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+_URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def is_url(path: str | os.PathLike) -> bool:
@@ -31,15 +31,22 @@ def is_url(path: str | os.PathLike) -> bool:
 
 
 def refuse_url(path: str | os.PathLike, field: str) -> None:
-    """Raises InputError for a URL: what is written here needs locks and renames, which buckets do not have."""
-    if is_url(path):
+    """Raises InputError for a URL: what is written here needs locks and renames, which buckets do not have.
+
+    Also for one that went through `Path`, which leaves a single slash.
+    """
+    if _WRITTEN_URL.match(str(path)):
         wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
         raise InputError(path, field, "a URL", wanted)
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; renames it to `path` if the block succeeds, removes it otherwise."""
+    """Yields a temporary path beside `path`; renames it to `path` if the block succeeds, removes it otherwise.
+
+    Raises InputError: `path` is a URL.
+    """
+    refuse_url(path, "output")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -53,7 +60,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `atomic_write` for a folder. Raises InputError where `path` exists and is not an empty folder."""
+    """Like `atomic_write` for a folder. Raises InputError as `refuse_existing_folder`."""
     path = Path(path)
     refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +85,8 @@ def remove_folder(path: Path) -> None:
 
 
 def refuse_existing_folder(path: str | os.PathLike) -> None:
-    """Raises InputError where `path` exists and is not an empty folder. Call it before long work."""
+    """Raises InputError where `path` is a URL, or exists and is not an empty folder. Call it before long work."""
+    refuse_url(path, "output")
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
@@ -97,8 +105,9 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
     there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
     Where the file system has no locks there is none. With `wait`, until another command that holds it ends.
 
-    Raises InputError: another command holds it, without `wait`, or this process does.
+    Raises InputError: it is a URL, another command holds it, without `wait`, or this process does.
     """
+    refuse_url(path, "output")
     path = Path(path).absolute()
     lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
     if lock in _held:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -27,7 +28,7 @@ class Options:
 
     files: Annotated[tuple[str, ...], Option("FILE", positional=True)]
     captions: Annotated[str | None, Option("FILE")] = None
-    out: Annotated[str | None, Option("F.json")] = None
+    out: Annotated[str | None, Option("F.json", check=output_file)] = None
 
 
 def run(options: Options) -> None:

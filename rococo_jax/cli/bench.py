@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from rococo_jax.cli.outputs import output_file
 from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
@@ -41,7 +42,7 @@ class Options:
     ranks: Annotated[tuple[int, int] | None, Option("NxM", least=1)] = None
     pairs: Annotated[int | None, Option("N", least=1)] = None
     batch: Annotated[int | None, Option("N", least=1)] = None
-    out: Annotated[str | None, Option("F.json")] = None
+    out: Annotated[str | None, Option("F.json", check=output_file)] = None
 
 
 def run(options: Options) -> None:
@@ -51,7 +52,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.encoders import load_model
     from rococo_jax.runtime import enable_compilation_cache
-    from rococo_jax.storage import atomic_write
+    from rococo_jax.storage import write_json
     from rococo_jax.studies.bench import Sizes, bench
     from rococo_jax.version import __version__
 
@@ -77,8 +78,6 @@ def run(options: Options) -> None:
         "rococo_jax": __version__,
         "measurements": {what: bench(encoder, what, sizes, options.seconds) for what in options.what},
     }
-    text = json.dumps(figures, indent=1)
     if options.out:
-        with atomic_write(options.out) as temporary:
-            temporary.write_text(text + "\n")
-    print(text)
+        write_json(options.out, figures)
+    print(json.dumps(figures, indent=2))

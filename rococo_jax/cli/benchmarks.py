@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -24,7 +25,7 @@ class Options:
 
     data: Annotated[str | None, Option("DIR")] = None
     items: Annotated[str | None, Option("NAME")] = None
-    out: Annotated[str | None, Option("FILE")] = None
+    out: Annotated[str | None, Option("FILE", check=output_file)] = None
 
 
 def run(options: Options) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from rococo_jax.cli.outputs import output_folder
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -25,7 +26,7 @@ class Options:
     """
 
     names: Annotated[tuple[str, ...], Option("NAME", positional=True)]
-    data: Annotated[str, Option("DIR")]
+    data: Annotated[str, Option("DIR", check=output_folder)]
     only: Literal["images", "annotations"] | None = None
     dry_run: bool = False
     quiet: bool = False

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.cli.outputs import output_folder
 from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
@@ -26,7 +27,7 @@ class Options:
     first: Annotated[str, Option("A", positional=True)]
     second: Annotated[str, Option("B", positional=True)]
     weight: Annotated[tuple[float, ...], Option("W[,W]")]
-    out: Annotated[str, Option("DIR")]
+    out: Annotated[str, Option("DIR", check=output_folder)]
 
 
 def run(options: Options) -> None:

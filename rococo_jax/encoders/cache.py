@@ -17,15 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.storage import atomic_write, hash_bytes
+from rococo_jax.storage import atomic_write, hash_bytes, refuse_url
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class EmbeddingCache:
-    """A folder of embedding parts. `folder=None` keeps nothing. `computed` and `read` count items of this process."""
+    """A folder of embedding parts. `folder=None` keeps nothing. `computed` and `read` count items of this process.
+
+    Raises InputError: the folder is a URL.
+    """
 
     def __init__(self, folder: str | os.PathLike | None):
+        refuse_url(folder or "", "cache")
         self.folder = None if folder is None else Path(folder)
         self.computed = self.read = 0
         self.writes = True

@@ -5,16 +5,18 @@ import os
 import re
 import tempfile
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from rococo_jax import storage
-from rococo_jax.cli.main import main
+from rococo_jax.cli.main import build_parser, main
 from rococo_jax.data import array_record
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
+from rococo_jax.runtime import cache_folder
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.faults import Table, World, no_file_above
 
@@ -94,6 +96,48 @@ def test_outputs(fault, world, capsys):
     fault.check(world, capsys)
     after = [path for path in sorted(world.root.rglob("*")) if path not in before]
     assert {path.name for path in after} <= {"file.html", "folder.html", "link.json"}
+
+
+COMMANDS = build_parser()._subparsers._group_actions[0].choices
+# What commands write, by its place among their options; `benchmarks --items` is the name of one.
+WRITTEN = [
+    (command, option.dest)
+    for command, parser in COMMANDS.items()
+    for option in parser._actions
+    if option.dest in ("out", "workdir", "per_query")
+    or (command, option.dest) in (("fetch", "data"), ("alter-captions", "items"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "written"), WRITTEN, ids=map(" ".join, WRITTEN))
+def test_no_command_writes_to_a_url(command, written, tmp_path, monkeypatch, refusal):
+    """Refused while the command line is read, and no folder `gs:` is made."""
+    monkeypatch.chdir(tmp_path)
+    words = [command]
+    for option in COMMANDS[command]._actions:
+        if option.required or option.dest == written:
+            value = "gs://bucket/new/o.html" if option.dest == written else (option.choices or "1")[0]
+            words += [*option.option_strings[:1], value]
+    assert refusal(*words).startswith("rococo: gs://bucket/new/o.html: output: found a URL; wanted a folder of this")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("write", [
+    lambda url: storage.write_json(url, 1), lambda url: storage.write_text(Path(url), "a"), cache.EmbeddingCache,
+    lambda url: storage.refuse_existing_folder(url), lambda url: storage.hold(url).__enter__(),
+])  # fmt: skip
+def test_nothing_is_written_to_a_url_from_python(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for url in ("gs://bucket/x", Path("gs://bucket/x")):
+        with pytest.raises(InputError, match="found a URL; wanted a folder of this machine"):
+            write(url)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_cache_folder_is_no_url(monkeypatch):
+    monkeypatch.setenv("ROCOCO_CACHE", "gs://bucket/cache")
+    with pytest.raises(InputError, match="gs://bucket/cache: ROCOCO_CACHE: found a URL"):
+        cache_folder()
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *FILES])
