@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -188,6 +189,23 @@ def test_an_interrupted_table_resumes_to_the_same_file(tmp_path, tiny):
     assert write_influence_table(tiny, IMAGES, tmp_path / "again.jsonl", captions_at_once=2) == 4
     assert (tmp_path / "again.jsonl").read_bytes() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
+
+
+DAMAGES = (b"\0" * 30, b'{"image": "2.jpg", "capt', b"[" * 10**5, b"[]", b'"\xff"', b'{"image": "2.jpg"}', b"1" * 5000)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "influence", "image"], ids=range(len(DAMAGES) + 2))
+def test_a_damaged_line_of_an_unfinished_table_is_computed_again(damage, tmp_path, tiny):
+    path, partial = tmp_path / "table.jsonl", tmp_path / ".table.jsonl.partial"
+    with pytest.raises(KeyboardInterrupt):
+        write_influence_table(tiny, IMAGES, path, captions_at_once=2, on_progress=Mock(side_effect=KeyboardInterrupt))
+    write_influence_table(tiny, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
+    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    if isinstance(damage, str):
+        damage = json.dumps({**json.loads(lines[2]), damage: "9"}).encode()
+    partial.write_bytes(b"".join([*lines[:2], damage + b"\n", *lines[3:]]))
+    assert write_influence_table(tiny, IMAGES, path, captions_at_once=2) == 2
+    assert path.read_bytes() == b"".join(lines)
 
 
 def test_an_unfinished_table_of_another_model_is_discarded(tmp_path, tiny):

@@ -139,15 +139,21 @@ def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.ndarray]]:
     """Yields caption and influence of its words, line by line; raises InputError as `read_influence_table`."""
     for number, entry in read_jsonl(path, "an influence table (rococo influence)"):
-        if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
-            raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
-        words = [word.text for word in split_words(str(entry["caption"]))]
-        values = entry["influence"]
-        are_numbers = isinstance(values, list) and all(value is None or _is_influence(value) for value in values)
-        if entry["words"] != words or not are_numbers or len(values) != len(words):
-            found = entry["words"] if are_numbers else f"the influence {values!r}"[:200]
-            raise InputError(path, f"words of line {number}", found, f"{words}, and a number or null for each")
-        yield str(entry["caption"]), np.array([math.nan if value is None else value for value in values], np.float32)
+        caption, values = _checked_entry(path, number, entry)
+        yield caption, np.array([math.nan if value is None else value for value in values], np.float32)
+
+
+def _checked_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[str, list[float | None]]:
+    """Caption and influences of a line. Raises InputError as `read_influence_table`."""
+    if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
+        raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
+    words = [word.text for word in split_words(str(entry["caption"]))]
+    values = entry["influence"]
+    are_numbers = isinstance(values, list) and all(value is None or _is_influence(value) for value in values)
+    if entry["words"] != words or not are_numbers or len(values) != len(words):
+        found = entry["words"] if are_numbers else f"the influence {values!r}"[:200]
+        raise InputError(path, f"words of line {number}", found, f"{words}, and a number or null for each")
+    return str(entry["caption"]), values
 
 
 def _is_influence(value: Any) -> bool:
@@ -176,14 +182,22 @@ def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
 
 
 def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Iterable[tuple[str, str]], at_once: int) -> int:
-    """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of the file is removed."""
+    """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of the file is removed.
+
+    A damaged line is rest, as is what comes after it.
+    """
     if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
         partial.unlink(missing_ok=True)
         return 0
     ends = [0]
     with partial.open("rb") as file:
-        for line, (_, caption) in zip(file, rows, strict=False):
-            if not line.endswith(b"\n") or json.loads(line)["caption"] != caption:
+        for number, (line, (image, caption)) in enumerate(zip(file, rows, strict=False), 1):
+            try:
+                entry = json.loads(line)
+                whole = line.endswith(b"\n") and _checked_entry(partial, number, entry)[0] == caption
+            except (ValueError, RecursionError, InputError):
+                break
+            if not whole or entry.get("image") != image:
                 break
             ends.append(ends[-1] + len(line))
     done = (len(ends) - 1) // at_once * at_once
