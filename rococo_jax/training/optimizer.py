@@ -8,7 +8,8 @@
                 square held at 1, and a first moment, as for large image towers (2106.04560, section 3.4)
 
 Layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and scalars (norms, biases, logit scale) do
-not decay. After the update the logarithm of the logit scale is held at ln 100 (CLIP, 2103.00020).
+not decay. The logit scale of a softmax loss stays at most 100 (CLIP, 2103.00020), or at most what it started from where
+that is more; the sigmoid loss, whose models have a logit bias, has no such bound (SigLIP, 2303.15343).
 
 The learning rate at a step t of T, after a warmup of w steps in which it rises from 0:
 
@@ -39,7 +40,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ModelSpec
@@ -71,6 +72,7 @@ def make_optimizer(
         *([pull_to_start(config.pull_to_start)] if config.pull_to_start else []),
         _scale_each(rates),
         optax.scale_by_learning_rate(make_schedule(config, steps)),
+        bound_logit_scale() if {"logit_scale", "logit_bias"} & {*parameters} == {"logit_scale"} else optax.identity(),
     )
 
     def update(updates, state, params=None):
@@ -165,16 +167,22 @@ def _scale_each(rates: Mapping[str, float | tuple[float, ...]]) -> optax.Gradien
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def clamp_logit_scale(parameters: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
-    """The same parameters with the logit scale at most 100."""
-    if "logit_scale" not in parameters:
-        return parameters
-    return {**parameters, "logit_scale": jnp.minimum(parameters["logit_scale"], HIGHEST_LOG_SCALE)}
+def bound_logit_scale() -> optax.GradientTransformation:
+    """Keeps the logarithm of the logit scale at most at ln 100, or at that of step 0, its state, where that is more."""
+
+    def start(params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        return {"logit_scale": jnp.maximum(params["logit_scale"], HIGHEST_LOG_SCALE)}
+
+    def update(updates, highest, params=None):
+        room = highest["logit_scale"] - params["logit_scale"]
+        return {**updates, "logit_scale": jnp.minimum(updates["logit_scale"], room)}, highest
+
+    return optax.GradientTransformation(start, update)
 
 
 def update_count(moments: tuple) -> Int[Array, ""]:
-    """The updates made so far, without those left out: the schedule of the rate, last in the chain, counts them."""
-    return moments[-1].count
+    """The updates made so far, without those left out, as the schedule of the rate, last but one, counts them."""
+    return moments[-2].count
 
 
 def moving_average(

@@ -41,7 +41,7 @@ from rococo_jax.training.freezing import (
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
-from rococo_jax.training.optimizer import clamp_logit_scale, make_optimizer, make_schedule, moving_average, update_count
+from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average, update_count
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches
 from rococo_jax.training.state import TrainState, sharding_of_tree
 
@@ -95,9 +95,9 @@ def make_step(
             kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
-        parameters = clamp_logit_scale(optax.apply_updates(state.parameters, updates))
+        parameters = optax.apply_updates(state.parameters, updates)
         average = state.average and moving_average(state.average, parameters, config.ema, update_count(moments))
-        norm = optax.global_norm(split_histories(gradients)[0])
+        norm = optax.tree.norm(split_histories(gradients)[0])
         if config.optimizer.skip_nonfinite:
             before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)
             finite = jnp.isfinite(value) & jnp.isfinite(norm)

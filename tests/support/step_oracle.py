@@ -75,7 +75,9 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
             if value.ndim - (".blocks." in path) >= 2:
                 change = change + settings["optimizer.weight_decay"] * value
             moved[path] = value - rate * _rate(path, value, settings, model) * trained[path] * change
-        moved["logit_scale"] = moved["logit_scale"].clamp(max=math.log(100))
+        if settings["losses.contrastive.kind"] == "softmax":  # SigLIP's is free
+            highest = max(math.log(100), float(parameters["logit_scale"]))
+            moved["logit_scale"] = moved["logit_scale"].clamp(max=highest)
         keep = settings["ema"]
         values = moved
         history.append(values)

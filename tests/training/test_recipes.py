@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import optax
 import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.training.config import check_config, default_config, flat
-from rococo_jax.training.optimizer import make_optimizer, make_schedule
+from rococo_jax.training.optimizer import make_optimizer, make_schedule, update_count
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_spec
 
@@ -100,6 +101,28 @@ def test_three_updates_of_each_optimizer(name, moments):
             assert (ours == expected).mean() > (0.9999 if moments == "float32" else 0.99)
         else:
             np.testing.assert_allclose(ours, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("start", "bias", "highest"),
+    # CLIP's 100 (arXiv 2103.00020), what it started from where that is more, and none under the sigmoid loss.
+    [(4.6, False, np.log(100)), (4.7215, False, 4.7215), (4.7215, True, 5.0215), (4.6, True, 4.9)],
+)
+def test_the_bound_of_the_logit_scale(start, bias, highest):
+    config = default_config().optimizer
+    config.schedule, config.learning_rate, config.warmup_fraction = "constant", 0.1, 0.0
+    config.b1 = config.b2 = 0.0  # steps of 0.1
+    names = ["logit_scale", "logit_bias"] if bias else ["logit_scale"]
+    parameters = {name: jnp.float32(start) for name in names}
+    optimizer = make_optimizer(config, STEPS, tiny_spec(), parameters)
+    state, scales = optimizer.init(parameters), []
+    for sign in (-1, -1, -1, 1, 1, 1, 1, 1, 1):  # up, then down below the bound
+        update, state = optimizer.update({name: jnp.float32(sign) for name in names}, state, parameters)
+        parameters = optax.apply_updates(parameters, update)
+        scales.append(float(parameters["logit_scale"]))
+    assert max(scales) == scales[2] == pytest.approx(highest, abs=1e-6) and scales[-1] < scales[2] - 0.1
+    assert not bias or parameters["logit_bias"] == parameters["logit_scale"]
+    assert int(update_count(state)) == 9
 
 
 @pytest.mark.parametrize(
