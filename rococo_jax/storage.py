@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import DiskFull, InputError, first_line
+from rococo_jax.texts import parse_json, read_text
 
 _URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"[a-z][a-z0-9+.-]+:/")
 
@@ -217,44 +218,12 @@ def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
         file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
-@contextlib.contextmanager
-def text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
-    """Raises InputError where the block reads a file that is missing, a folder, or not UTF-8."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
-    except IsADirectoryError:
-        raise InputError(path, "file", "a folder", wanted) from None
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
-
-
 def read_json(path: str | os.PathLike, wanted: str) -> Any:
     """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
 
-    Raises InputError where the file is missing, not UTF-8, not valid JSON (with line and column), or has an object with
-    one key twice.
+    Raises InputError as `texts.read_text` and `texts.parse_json`.
     """
-    path = Path(path)
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            twice = next(key for key in value if sum(key == other for other, _ in pairs) > 1)
-            raise InputError(path, "JSON", f"the key {twice!r} twice in one object", "every key once")
-        return value
-
-    try:
-        with text_file(path, wanted):
-            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except RecursionError:
-        raise InputError(path, "JSON", "values nested too deeply", wanted) from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise InputError(path, "JSON", f"{error.msg} at {place}", f"{wanted}, whole") from None
-    except ValueError as error:  # a number of more digits than Python converts
-        raise InputError(path, "JSON", f"a number that is too long ({error})"[:80], wanted) from None
+    return parse_json(read_text(path, wanted), path, wanted)
 
 
 def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:

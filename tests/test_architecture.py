@@ -40,7 +40,18 @@ BELOW = {
     "cli": ("demo", "sweep", "studies"),
 }
 # One file each, beside the rooms: they import no room, and every room may import them.
-FOUNDATION = ("cores", "errors", "options", "process_group", "processes", "progress", "runtime", "storage", "version")
+FOUNDATION = (
+    "cores",
+    "errors",
+    "options",
+    "process_group",
+    "processes",
+    "progress",
+    "runtime",
+    "storage",
+    "texts",
+    "version",
+)
 # What a room must not know, although the order would allow it.
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}
 

@@ -23,6 +23,7 @@ from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.texts import read_lines
 
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
 SYMMETRIC = "symmetric_relations.txt"
@@ -45,7 +46,7 @@ def items(record: Record) -> Iterator[Item]:
 @lru_cache(maxsize=4)
 def _symmetric(folder: Path) -> frozenset[str]:
     path = folder / SYMMETRIC
-    return frozenset(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else frozenset()
+    return frozenset(map(str.strip, read_lines(path, "relations, one a line"))) if path.is_file() else frozenset()
 
 
 INFO = choice_benchmark(

@@ -27,6 +27,7 @@ from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTas
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json, read_json
+from rococo_jax.texts import find_file, read_lines
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -233,10 +234,9 @@ def templates_of(name: str) -> tuple[str, ...]:
     path, wanted = Path(name), f"one of {', '.join(map(str, COUNTS))}, or a file with one template a line"
     if not path.is_file():
         raise InputError("templates", "name", name or "nothing", wanted)
-    try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(path, "text", error.reason, "UTF-8") from None
+    lines = read_lines(path, "templates, one a line")
+    if not lines:
+        raise InputError(path, "templates", "none", "at least one, a line each")
     for number, line in enumerate(lines, 1):
         if line.count("{}") != 1:
             raise InputError(path, f"line {number}", repr(line)[:80], "a template with {} once, for the class")
@@ -267,14 +267,14 @@ CLASSES = "classes.json"
 def read_own(folders: Mapping[str, Path]) -> LabelledImages:
     """The table of labels where there is one, else the class folders."""
     annotations = folders["annotations"]
-    table = next((path for name in FILES if (path := annotations / name).is_file()), None)
+    table = find_file(annotations, FILES)
     if table is None:
         return read_class_folders(folders)
     _, records = read_records(table)
     images = tuple(Labelled(record.image("image").file, record.word("label")) for record in records)
-    named = annotations / CLASSES
+    named = find_file(annotations, [CLASSES])
     labels = dict.fromkeys(sorted({each.label for each in images}))
-    classes = read_classes(named) if named.is_file() else {label: spoken(label) for label in labels}
+    classes = read_classes(named) if named else {label: spoken(label) for label in labels}
     return LabelledImages(images, classes, table)
 
 

@@ -7,9 +7,6 @@ Crisscrossed Captions (arXiv 2004.15020): are similarities ordered as people rat
 id, image, rating 0 to 5; `sis_test.csv[.gz]`: two images, rating.
 """
 
-import csv
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks.judged import CorrelationTask, JudgedTask
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
+from rococo_jax.texts import open_table
 
 NAME = "eccv_caption"
 FILES = ("eccv_image_to_caption.json", "eccv_caption_to_image.json")
@@ -90,21 +88,16 @@ _COLUMNS = {"image_text": ("caption", "image"), "image_image": ("image1", "image
 
 def _rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str, float]]:
     """Both sides and the rating of each line."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file, strict=True), 2):
-                try:
-                    one, other, rating = (row[name] for name in (*columns, "agg_score"))
-                    if not 0 <= float(rating) <= 5 or not (one and other):
-                        raise ValueError
-                    # A caption is named COCO_val2014:sentid:NUMBER.
-                    yield str(int(one.rpartition(":")[2])) if columns[0] == "caption" else one, other, float(rating)
-                except (KeyError, TypeError, ValueError):
-                    wanted = f"{', '.join(columns)}, and agg_score from 0 to 5"
-                    raise InputError(path, f"line {number}", str(dict(row))[:80], wanted) from None
-    except (csv.Error, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(path, "table", error, "a whole table in UTF-8") from None
+    for number, row in open_table(path, "a table of ratings").rows:
+        try:
+            one, other, rating = (row[name] for name in (*columns, "agg_score"))
+            if not 0 <= float(rating) <= 5 or not (one and other):
+                raise ValueError
+            # A caption is named COCO_val2014:sentid:NUMBER.
+            yield str(int(one.rpartition(":")[2])) if columns[0] == "caption" else one, other, float(rating)
+        except (KeyError, TypeError, ValueError):
+            wanted = f"{', '.join(columns)}, and agg_score from 0 to 5"
+            raise InputError(path, f"line {number + 1}", str(row)[:80], wanted) from None
 
 
 def _open_cxc(folders: Mapping[str, Path], settings: Settings) -> Benchmark:

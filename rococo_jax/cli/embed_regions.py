@@ -44,12 +44,12 @@ def run(options: Options) -> None:
 
     from rococo_jax.checkpoints.formats.vse_infinity import read_region_pooling, read_vse_text
     from rococo_jax.checkpoints.parameters import Choices, assemble_parts
-    from rococo_jax.data.captions import read_jsonl
     from rococo_jax.encoders.encoder import Encoder
     from rococo_jax.errors import InputError, is_list_of
     from rococo_jax.progress import progress
     from rococo_jax.runtime import enable_compilation_cache, make_mesh
     from rococo_jax.storage import atomic_write
+    from rococo_jax.texts import read_jsonl
 
     enable_compilation_cache()
     names, regions, counts = read_regions(options.regions)

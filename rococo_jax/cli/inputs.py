@@ -1,12 +1,13 @@
 """Options that name captioned images, the same for every command (`data.captioned_images` reads them)."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rococo_jax.options import Group, Option
 
 if TYPE_CHECKING:  # imports NumPy
     from rococo_jax.data.captioned_images import CaptionedImage, CaptionedImages
+    from rococo_jax.data.pair_source import PairSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,17 +18,19 @@ class CaptionOptions:
         captions: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside
             NAME.jpg, or hf:NAME?split=test
         columns: columns of a table: image=photo,caption=title (default: those of usual names)
+        split: splits of a file that tells them: test, train+restval, or all
     """
 
     captions: Annotated[str, Option("FILE")]
     columns: Annotated[str, Option("A=B,C=D")] = ""
+    split: Annotated[str, Option("A+B")] = ""
 
     def read(self) -> "list[CaptionedImage]":
         """The captions. Raises InputError as `read_captions`."""
         from rococo_jax.data.caption_tables import parse_columns
         from rococo_jax.data.captioned_images import read_captions
 
-        return read_captions(self.captions, parse_columns(self.columns))
+        return read_captions(self.captions, parse_columns(self.columns), self.split)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,22 +42,34 @@ class PairOptions:
         captions: several by commas, by default in what --images names: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a
             folder with metadata.* or with NAME.txt beside NAME.jpg, or hf:NAME?split=test
         columns: columns of a table: image=photo,caption=title (default: those of usual names)
+        split: splits of a file that tells them: test, train+restval, or all
         allow_missing_images: leave out images that have no file
     """
 
     images: Annotated[str, Option("DIR")]
     captions: Annotated[str, Option("FILE")] = ""
     columns: Annotated[str, Option("A=B,C=D")] = ""
+    split: Annotated[str, Option("A+B")] = ""
     allow_missing_images: bool = False
 
     def read(self) -> "CaptionedImages":
         """The captioned images. Raises InputError as `read_all_pairs`."""
-        from rococo_jax.data.caption_tables import parse_columns
         from rococo_jax.data.captioned_images import read_all_pairs
 
+        return read_all_pairs(self.images, self.captions, **self._choices())
+
+    def open(self) -> "PairSource":
+        """The pairs, by number. Raises InputError as `open_pairs`."""
+        from rococo_jax.data.captioned_images import open_pairs
+
+        return open_pairs(self.images, self.captions, **self._choices())
+
+    def _choices(self) -> dict[str, Any]:
+        from rococo_jax.data.caption_tables import parse_columns
+
         columns = parse_columns(self.columns)
-        return read_all_pairs(self.images, self.captions, allow_missing=self.allow_missing_images, columns=columns)
+        return {"allow_missing": self.allow_missing_images, "columns": columns, "split": self.split}
 
 
 # Of commands that need every image.
-ALL_IMAGES = Group(only=("images", "captions", "columns"))
+ALL_IMAGES = Group(only=("images", "captions", "columns", "split"))

@@ -36,16 +36,9 @@ class Options:
 
 def run(options: Options) -> None:
     from rococo_jax.data.array_record import pack_pairs
-    from rococo_jax.data.caption_tables import parse_columns
-    from rococo_jax.data.captioned_images import open_pairs
     from rococo_jax.progress import progress
 
-    source = open_pairs(
-        options.pairs.images,
-        options.pairs.captions,
-        allow_missing=options.pairs.allow_missing_images,
-        columns=parse_columns(options.pairs.columns),
-    )
+    source = options.pairs.open()
     with progress("packing", len(source), "images") as advance:
         packed = pack_pairs(
             source,

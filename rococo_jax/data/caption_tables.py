@@ -1,22 +1,26 @@
 """Captions as tables: a row for each caption, or for each image with a list of them.
 
 CSV, TSV and text with a header (`,`, tab, `;` or `|`), JSON lines, JSON lists of other keys than the Karpathy form's,
-Parquet. Columns are found by their usual names, whatever their case, or named by the user. An image may come back in a
-later row; its captions add up. A cell that is a list in JSON or Python holds several captions.
+Parquet, and Flickr's lines without one (`NAME.jpg#0`, tab, caption). Columns are found by their usual names, whatever
+their case, or named by the user; captions may lie in several (`caption_0`, `caption_1`, ...). An image may come back in
+a later row; its captions add up. A cell that is a list in JSON or Python holds several captions. A column `split` is
+counted, and rows of some splits alone are read where the user names them.
 """
 
 import ast
 import contextlib
-import csv
 import dataclasses
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.captions import JSON_LINES, CaptionedImage, check_image_name, check_text, kind_of, read_jsonl
+from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, kind_of
 from rococo_jax.errors import InputError, is_list_of
-from rococo_jax.storage import is_url, text_file
+from rococo_jax.storage import is_url
+from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -24,12 +28,13 @@ USUAL = {
     "caption": ("caption", "captions", "text", "texts", "title", "sentence", "sentences", "raw", "description",
                 "comment", "alt_text", "txt"),
     "name": ("file_name", "filename", "image_name"),
+    "split": ("split",),
 }  # fmt: skip
 _LINKS = ("url", "image_url", "img_url", "photo_url", "coco_url", "flickr_url")
-_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+_NUMBERED = re.compile(rf"({'|'.join(USUAL['caption'])})[ _-]?(\d+)")
 _WANTED = "a table of images and captions"
 
-# Roles (`image`, `caption`, and `name` of images inside the table) -> columns that the user names.
+# Roles (`image`, `caption`, `split`, and `name` of images inside the table) -> columns that the user names.
 Columns = Mapping[str, str]
 
 
@@ -68,9 +73,58 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
             raise InputError(source, f"column {links[0]!r}", "links", _DOWNLOAD)
         wanted = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
         raise InputError(source, f"{where} for the {role}", names or "none", wanted)
-    if header.count(fitting[0]) > 1:
-        raise InputError(source, f"column {fitting[0]!r}", f"{header.count(fitting[0])} of that name", "one")
+    if (count := [name.strip().lower() for name in header].count(fitting[0].strip().lower())) > 1:
+        raise InputError(source, f"column {fitting[0]!r}", f"{count} of that name", "one")
     return fitting[0]
+
+
+def caption_columns(header: Sequence[str], columns: Columns, source: object, where: str = "columns") -> tuple[str, ...]:
+    """The column of captions, or those that are numbered, by their numbers. Raises InputError as `choose_column`."""
+    plain = {name.strip().lower(): name for name in header}
+    numbered = {match: plain[match[0]] for match in map(_NUMBERED.fullmatch, plain) if match}
+    if "caption" in columns or not numbered:
+        return (choose_column("caption", header, columns, source, where),)
+    stems = {match[1] for match in numbered} | plain.keys() & {*USUAL["caption"]}
+    if len(stems) > 1 or len({int(match[2]) for match in numbered}) < len(numbered):
+        found = f"{', '.join(map(repr, [*numbered.values()][:3]))} and more, any of which may be the captions"
+        raise InputError(
+            source, where, found, f"one row of numbers, or one column, named: columns caption={min(stems)}"
+        )
+    return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
+
+
+class Splits:
+    """Counts rows by their split, and says which are read.
+
+    Args:
+        chosen: names of splits with `+` or commas between them; "all", or nothing where the user names none.
+    """
+
+    def __init__(self, chosen: str):
+        self.chosen = [name.strip() for name in re.split("[+,]", chosen) if name.strip()]
+        self.counts: Counter[str] = Counter()
+
+    def takes(self, split: Any) -> bool:
+        """Whether a row of this split is read; counts it."""
+        self.counts[str(split)] += 1
+        return self.chosen in ([], ["all"]) or str(split) in self.chosen
+
+    def refuse(self, source: object, found: str) -> InputError:
+        """The error to raise for a choice of splits."""
+        return InputError(source, "split", found, f"{self.counted()}, one or several (train+val), or all")
+
+    def counted(self) -> str:
+        """The splits, each with its number of rows."""
+        return ", ".join(f"{name} ({count:,})" for name, count in self.counts.items()) or "a column or key split"
+
+    def said(self, source: object) -> str:
+        """For people: what there is, and what is read. Raises InputError where a chosen split is not there."""
+        if missing := [name for name in self.chosen if name not in self.counts and (name != "all" or not self.counts)]:
+            raise self.refuse(source, repr(missing[0]))
+        if not self.counts:
+            return ""
+        read = f"read: {'+'.join(self.chosen)}" if self.chosen else "all read; `split` chooses"
+        return f", splits {self.counted()}: {read}"
 
 
 _DOWNLOAD = "files of images: download them first (img2dataset makes tars that are read as they are)"
@@ -85,6 +139,8 @@ class CaptionsFile:
         columns: that were read, where the form has columns.
         folder: where its images lie, where the form says so.
         places: of images inside the table, by name: whatever has `read_bytes()`.
+        skipped: images that are left out because they have no caption.
+        also: what else is to be said: splits, or how captions are told apart.
     """
 
     source: str
@@ -92,6 +148,8 @@ class CaptionsFile:
     columns: tuple[str, ...] = ()
     folder: Path | None = None
     places: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    skipped: int = 0
+    also: str = ""
 
     def summary(self) -> str:
         """One line for people: what was understood."""
@@ -99,40 +157,65 @@ class CaptionsFile:
         repeated = len(captions) - sum(len(set(item.captions)) for item in self.items)
         said = f"{Path(self.source).name}: {len(self.items):,} images, {len(captions):,} captions"
         said += f", {repeated:,} of them twice for one image" if repeated else ""
-        return f"{said}, columns {' and '.join(self.columns)}" if self.columns else said
+        said += f", {self.skipped:,} images without a caption left out" if self.skipped else ""
+        return f"{said}, columns {' and '.join(self.columns)}{self.also}" if self.columns else said + self.also
 
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 def table_rows(path: str, columns: Columns) -> Rows:
-    """The rows of JSON lines, or of a table with a header: where each is, and its values by column.
+    """The rows of JSON lines, of Flickr's lines, or of a table with a header: where each is, and its values by column.
 
     Raises InputError: it names the file, and the line.
     """
-    return _json_rows(path) if path.endswith(JSON_LINES) else _delimited_rows(path, columns)
+    if form_of(path) in JSON_LINES:
+        return _json_rows(path)
+    is_flickr = _FLICKR.fullmatch(next(iterate_lines(path, _WANTED), "").rstrip("\r\n"))
+    return _flickr_rows(path) if is_flickr else _delimited_rows(path, columns)
 
 
-def collect_rows(source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
+def collect_rows(
+    source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = (), split: str = ""
+) -> CaptionsFile:
     """The images of rows, with their captions; `rows` are where each is, and its values by column.
 
-    An absolute path below one of `roots`, folders of images, is taken as a name inside it.
+    An absolute path below one of `roots`, folders of images, is taken as a name inside it. `split` as `Splits` has it.
 
     Raises InputError: it names the file, and the column or the line with its field.
     """
     captions: list[tuple[str, list[str]]] = []
     used: dict[str, None] = {}
-    chosen: dict[tuple[str, ...], tuple[str, str]] = {}
+    chosen: dict[tuple[str, ...], tuple[str, tuple[str, ...], str | None]] = {}
+    splits = Splits(split)
     for where, row in rows:
         header = tuple(row)
         if header not in chosen:
             at = "columns" if where.startswith("row") else where
-            chosen[header] = tuple(choose_column(role, header, columns, source, at) for role in ("image", "caption"))
-            used |= dict.fromkeys(chosen[header])
-        image, caption = chosen[header]
-        name = _name_below(row[image], roots, f"{image} of {where}", source)
-        captions.append((name, texts_of(row[caption], caption, f"{where} ({name!r})", source)))
-    return CaptionsFile(source, by_image(captions, source), tuple(used))
+            image, texts = (
+                choose_column("image", header, columns, source, at),
+                caption_columns(header, columns, source, at),
+            )
+            chosen[header] = image, texts, split_column(header, columns, source)
+            used |= dict.fromkeys([image, *texts])
+        image, texts, of_split = chosen[header]
+        if of_split is None or splits.takes(row[of_split]):
+            name = _name_below(row[image], roots, f"{image} of {where}", source)
+            captions.append((name, texts_in(row, texts, f"{where} ({name!r})", source)))
+    also = splits.said(source)
+    return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
+
+
+def split_column(header: Sequence[str], columns: Columns, source: object) -> str | None:
+    """The column of splits; None where there is none."""
+    has_one = "split" in columns or any(name.strip().lower() in USUAL["split"] for name in header)
+    return choose_column("split", header, columns, source) if has_one else None
+
+
+def texts_in(row: Mapping[str, Any], columns: Sequence[str], where: str, source: object) -> list[str]:
+    """The captions of a row in one column or several, of which some may be blank. Raises InputError as `texts_of`."""
+    filled = [name for name in columns if isinstance(row[name], list) or str(row[name] or "").strip()]
+    return [text for name in filled or columns[:1] for text in texts_of(row[name], name, where, source)]
 
 
 def by_image(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> tuple[CaptionedImage, ...]:
@@ -190,39 +273,30 @@ def _json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    number = 0
-    # `newline=""` leaves line breaks inside quotes to the reader.
-    with text_file(path, _WANTED), Path(path).open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
-        delimiter = _delimiter_of(path, first, columns)
-        file.seek(0)
-        # Spaces after delimiters belong to no cell where the header has them, too.
-        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=f"{delimiter} " in first)
-        try:
-            header = [name.strip() for name in next(reader)]
-            for role in ("image", "caption"):
-                choose_column(role, header, columns, path)
-            for number, cells in enumerate(reader, 1):
-                if len(cells) == len(header):
-                    yield f"row {number}", dict(zip(header, cells, strict=True))
-                elif any(cell.strip() for cell in cells):
-                    wanted = f"{len(header)} between {_DELIMITERS[delimiter]}, as in the header"
-                    raise InputError(path, f"row {number} (to line {reader.line_num})", f"{len(cells)} cells", wanted)
-        except csv.Error as error:
-            wanted = "cells whose quotes are closed, and doubled inside"
-            raise InputError(path, f"row {number + 1}", str(error), wanted) from None
+    def fits(names: set[str]) -> bool:
+        with contextlib.suppress(InputError):
+            choose_column("image", header := sorted(names), columns, path)
+            return bool(caption_columns(header, columns, path))
+        return False
+
+    header, rows = open_table(path, _WANTED, fits)
+    choose_column("image", header, columns, path)
+    caption_columns(header, columns, path)
+    for number, cells in rows:
+        yield f"row {number}", cells
 
 
-def _delimiter_of(path: str, line: str, columns: Columns) -> str:
-    """What stands between the names of the header: the usual one of the suffix, or else one that finds the columns."""
-    if not line.strip():
-        raise InputError(
-            path, "header", "an empty line" if line else "an empty file", f"{_WANTED}, named in the first row"
-        )
-    headers = {}
-    for delimiter in dict.fromkeys(["\t" if path.endswith((".tsv", ".tab")) else ",", *_DELIMITERS]):
-        names = {name.strip().strip('"').lower() for name in line.split(delimiter)}
-        headers[delimiter] = names
-        if all(columns.get(role, "").lower() in names or names & {*USUAL[role]} for role in ("image", "caption")):
-            return delimiter
-    return max(headers, key=lambda each: len(headers[each]))
+# Flickr8k.token.txt and results_20130124.token (NAME.jpg#0, tab, caption); results.csv of Flickr30k (NAME.jpg| 0|
+# caption, of which one line lacks the second bar). No quotes: those of a line are the caption's.
+_FLICKR = re.compile(r"([^\t|]+\.\w+)(?:#\d+\t|\| *\d+(?:\|| {2}))\s*(.*)|image_name\| *comment_number\| *comment")
+
+
+def _flickr_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in enumerate(iterate_lines(path, _WANTED), 1):
+        match = _FLICKR.fullmatch(text := line.rstrip("\r\n"))
+        if match is None and text.strip():
+            raise InputError(
+                path, f"line {number}", repr(text)[:80], "NAME.jpg#0, a tab and a caption, or as results.csv"
+            )
+        if match and match[1]:
+            yield f"line {number}", {"image": match[1], "caption": match[2]}

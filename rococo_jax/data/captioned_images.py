@@ -1,9 +1,10 @@
 """Images with captions in every form that people have them: the one reader of all commands and of training.
 
-captions.json                 Karpathy form; JSON lists with other keys; COCO's own form (`images`, `annotations`)
-captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); Flickr's captions.txt as well
+captions.json                 Karpathy form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
+captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); Flickr's captions.txt, NAME.token.txt
+                              and results.csv as well
 captions.parquet              the same; images may be inside (`table_images`)
-mine.csv?image=a&caption=b    columns of other than the usual names
+mine.csv?image=a&caption=b    columns of other than the usual names; dataset_coco.json?split=test, train+restval or all
 a folder                      with metadata.csv, .jsonl or .parquet; with Parquet files; or NAME.txt beside NAME.jpg
 hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`table_images`)
 
@@ -17,24 +18,27 @@ open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, wit
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, parse_columns, table_rows
-from rococo_jax.data.captions import CaptionedImage, captions_from_json, check_no_image_twice, kind_of
+from rococo_jax.data.caption_json import open_json
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, Splits, collect_rows, parse_columns, table_rows
+from rococo_jax.data.captions import CaptionedImage, caption_lines, check_no_image_twice
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
-from rococo_jax.errors import InputError, is_list_of
+from rococo_jax.errors import InputError
 from rococo_jax.progress import say
-from rococo_jax.storage import read_json, refuse_url, text_file
+from rococo_jax.storage import refuse_url
+from rococo_jax.texts import JSON_LINES, TABLES, find_file, form_of, read_text
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
-_TABLES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".ndjson")
+_TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
 _FOLDER = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
 
 
@@ -65,107 +69,93 @@ class CaptionedImages:
         return np.repeat(np.arange(len(self.items)), [len(item.captions) for item in self.items])
 
 
-def read_captions(source: str | os.PathLike, columns: Columns | None = None) -> list[CaptionedImage]:
+def read_captions(source: str | os.PathLike, columns: Columns | None = None, split: str = "") -> list[CaptionedImage]:
     """The captioned images of one source in any form, whether or not the images are there; says what was understood.
 
     Raises InputError: it names the source, and the item, column or line with its field.
     """
-    file = open_captions(str(source), columns or {})
+    file = open_captions(str(source), columns or {}, split=split)
     say(file.summary())
     return list(file.items)
 
 
-def open_captions(source: str, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
+def open_captions(source: str, columns: Columns, roots: Iterable[Path] = (), split: str = "") -> CaptionsFile:
     """Reads and checks one source of captions, in the form that its name or its contents tell.
 
-    `columns` are those that the user names, `roots` folders of images, to which absolute names may belong.
+    `columns` are those that the user names, `roots` folders of images, to which absolute names may belong, and `split`
+    those of a file's splits that are read, as `caption_tables.Splits` has them.
     """
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset
 
-        return open_dataset(source, columns)
+        return open_dataset(source, columns, split)
     if "?" in source and not Path(source).exists():
         source, _, query = source.partition("?")
-        columns = {**columns, **parse_columns(query.replace("&", ","))}
+        named = dict(part.partition("=")[::2] for part in query.replace("&", ",").split(","))
+        split = named.pop("split", split)
+        columns = {**columns, **parse_columns(",".join(map("=".join, named.items())))}
     path = Path(source)
     if path.is_dir():
-        return _open_folder(path, columns, roots)
-    if path.suffix == ".parquet":
-        return _open_parquet(source, [path], columns, roots)
-    if path.suffix in _TABLES:
-        return collect_rows(source, table_rows(source, columns), columns, roots)
-    value = read_json(source, "a captions file")
-    rows = _rows_of_json(value, columns, source)
-    if rows is None:
-        return CaptionsFile(source, tuple(captions_from_json(value, source)))
-    return collect_rows(source, ((f"item {number}", row) for number, row in enumerate(rows)), columns, roots)
+        return _open_folder(path, columns, roots, split)
+    if form_of(path) == ".parquet":
+        return _open_parquet(source, [path], columns, roots, split)
+    if form_of(path) in _TABLES:
+        return collect_rows(source, table_rows(source, columns), columns, roots, split)
+    return open_json(source, columns, roots, split)
 
 
-def _rows_of_json(value: Any, columns: Columns, source: str) -> list[dict[str, Any]] | None:
-    """Rows of a JSON value that is in another form than Karpathy's."""
-    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
-        names = {number: image.get("file_name") for number, image in _coco_entries(value, "images", "id", source)}
-        annotations = _coco_entries(value, "annotations", "image_id", source)
-        return [{"image": names.get(number), "caption": each.get("caption")} for number, each in annotations]
-    if not value or not is_list_of(dict, value):
-        return None
-    return value if columns or not {"image", "caption"} & value[0].keys() else None
-
-
-def _coco_entries(value: dict, key: str, field: str, source: str) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """The entries of one list of COCO's form, each with the id of its image."""
-    if not isinstance(value[key], list):
-        raise InputError(source, key, kind_of(value[key]), "a list of objects")
-    for place, entry in enumerate(value[key]):
-        if not isinstance(entry, dict):
-            raise InputError(source, f"{key} {place}", kind_of(entry), f'an object with "{field}"')
-        if not isinstance(entry.get(field), int | str):
-            raise InputError(source, f"{field} of {key} {place}", kind_of(entry.get(field)), "a number or a string")
-        yield entry[field], entry
-
-
-def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path]) -> CaptionsFile:
+def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
     from rococo_jax.data.table_images import is_saved_dataset, open_dataset
 
     if is_saved_dataset(folder):
-        return open_dataset(str(folder), columns)
-    metadata = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+        return open_dataset(str(folder), columns, split)
+    metadata = find_file(folder, _METADATA)
     if metadata is not None:
-        return dataclasses.replace(open_captions(str(metadata), columns, [folder]), folder=folder)
-    if tables := sorted(folder.glob("*.parquet")):
-        return _open_parquet(str(folder), tables, columns, roots)
+        return dataclasses.replace(open_captions(str(metadata), columns, [folder], split), folder=folder)
+    if tables := sorted(path for path in folder.iterdir() if form_of(path) == ".parquet"):
+        return _open_parquet(str(folder), tables, columns, roots, split)
     names = list_images(folder)
-    texts = {name: (folder / name).with_suffix(".txt") for name in names}
-    missing = [name for name, path in texts.items() if not path.is_file()]
+    texts = {name: _text_beside(folder / name) for name in names}
+    missing = [name for name, path in texts.items() if path is None]
     if missing:
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
-    items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items())
-    return CaptionsFile(str(folder), items, folder=folder)
+    Splits(split).said(folder)
+    items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items() if path)
+    return CaptionsFile(str(folder), items, folder=folder, also=", a caption a line of NAME.txt")
+
+
+def _text_beside(image: Path) -> Path | None:
+    return next((path for suffix in (".txt", ".TXT") if (path := image.with_suffix(suffix)).is_file()), None)
 
 
 def _lines_of(path: Path) -> tuple[str, ...]:
-    with text_file(path, "captions"):
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    captions = tuple(line for line in lines if line.strip())
+    captions = caption_lines(read_text(path, "captions"))
     if not captions:
         raise InputError(path, "captions", "none", "at least one, a line each")
     return captions
 
 
-def _open_parquet(source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path]) -> CaptionsFile:
+def _open_parquet(
+    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: str
+) -> CaptionsFile:
     from rococo_jax.data.table_images import ParquetTable, read_image_tables
 
-    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots)
+    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots, split)
 
 
 def read_captioned_images(
-    images: str, captions: str = "", allow_missing: bool = False, columns: Columns | None = None
+    images: str | Sequence[str],
+    captions: str = "",
+    allow_missing: bool = False,
+    columns: Columns | None = None,
+    split: str = "",
 ) -> CaptionedImages:
     """Reads sources of captions and finds their images.
 
-    Captions of an image that several sources name are merged, each text once. What was understood is said.
+    Captions of an image that several sources name are merged, each text once. Images of one name in several folders are
+    called by those folders, too. What was understood is said.
 
     Args:
         images: folders, separated by commas. A source's images may be in any of them; where there are as many folders
@@ -174,13 +164,14 @@ def read_captioned_images(
             The folder of a file with rows is searched last.
         allow_missing: leave out images that no folder holds, as long as there is one.
         columns: of tables, by role.
+        split: splits that are read of files that tell them, as `caption_tables.Splits` has them.
 
     Raises:
-        InputError: a file or folder is missing or unusable, nothing is named, or a folder holds none of the images or,
-            unless that is allowed, not all of them.
+        InputError: a file or folder is missing or unusable, nothing is named, a folder holds none of the images or,
+            unless that is allowed, not all of them, or two images cannot be told apart by name.
     """
-    folders = [part.strip() for part in images.split(",") if part.strip()]
-    sources = [part.strip() for part in captions.split(",") if part.strip()]
+    folders = split_names(images) if isinstance(images, str) else list(images)
+    sources = split_names(captions)
     if not sources:
         folders, sources = [part for part in folders if Path(part).is_dir()], folders
     if not sources:
@@ -189,21 +180,41 @@ def read_captioned_images(
     missing: list[str] = []
     for number, source in enumerate(sources):
         own = [folders[number]] if len(folders) == len(sources) else []
-        file = open_captions(source, columns or {}, [Path(folder) for folder in folders])
+        file = open_captions(source, columns or {}, [Path(folder) for folder in folders], split)
         say(file.summary())
         beside = [str(file.folder or Path(source).parent)] if file.columns or file.folder else []
         searched = list(dict.fromkeys([*own, *folders, *beside]))
         places = file.places or _find_in_folders(file.items, searched, source, allow_missing)
+        absent = [item.image for item in file.items if item.image not in places]
+        if absent:
+            say(f"{Path(source).name}: {len(absent):,} images without a file left out; the first is {absent[0]!r}")
+        missing += absent
         for item in file.items:
             if item.image not in places:
-                missing.append(item.image)
                 continue
             place = places[item.image]
             texts = item.captions
             if place in merged:
                 texts = tuple(dict.fromkeys(merged[place].captions + texts))
             merged[place] = CaptionedImage(item.image, texts)
-    return CaptionedImages(tuple(merged.values()), tuple(merged), tuple(missing))
+    return CaptionedImages(_named_apart(merged), tuple(merged), tuple(missing))
+
+
+def _named_apart(images: Mapping[Any, CaptionedImage]) -> tuple[CaptionedImage, ...]:
+    """The images by place, of which those that share a name are called by their folders as well."""
+    count = Counter(item.image for item in images.values())
+    shared = [place for place, item in images.items() if count[item.image] > 1]
+    paths = [place.absolute() for place in shared if isinstance(place, Path)]
+    base = Path(os.path.commonpath(paths)) if paths else Path()
+    names = {place: place.absolute().relative_to(base).as_posix() for place in shared if isinstance(place, Path)}
+    items = [CaptionedImage(names.get(place, item.image), item.captions) for place, item in images.items()]
+    first: dict[str, Any] = {}
+    for place, item in zip(images, items, strict=True):
+        if first.setdefault(item.image, place) is not place:
+            raise InputError(
+                place, f"image {item.image!r}", f"the name of {first[item.image]}, too", "one name an image"
+            )
+    return tuple(items)
 
 
 def _find_in_folders(
@@ -236,7 +247,7 @@ register_source("tfds:", open_tfds)
 
 
 def open_pairs(
-    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None
+    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None, split: str = ""
 ) -> PairSource:
     """Opens the pairs that two settings name, each one entry or several separated by commas.
 
@@ -249,6 +260,7 @@ def open_pairs(
         allow_missing: leave out images that no folder holds, and samples of tars without an image or a caption, as
             long as there are others.
         columns: of tables, by role.
+        split: of captions files that tell splits.
 
     Raises:
         InputError: a file or folder is missing or unusable, no folder holds an image, or nothing is named.
@@ -268,10 +280,12 @@ def open_pairs(
         else:
             refuse_url(part, "images")
             folders.append(part)
-    for part in captions.split(","):
-        refuse_url(part.strip(), "captions")
+    for part in split_names(captions):
+        refuse_url(part, "captions")
+    if sources and split:
+        raise InputError("pairs", "split", repr(split), f"none with {images}: a captions file or a table has splits")
     if folders or captions.strip():
-        read = read_captioned_images(",".join(folders), captions, allow_missing, columns)
+        read = read_captioned_images(folders, captions, allow_missing, columns, split)
         sources.insert(0, FolderPairs(read.items, read.paths))
     if not sources:
         wanted = ", ".join(("folders of images", "shards", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
@@ -280,13 +294,13 @@ def open_pairs(
 
 
 def read_all_pairs(
-    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None
+    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None, split: str = ""
 ) -> CaptionedImages:
     """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image."""
     parts = split_names(images)
     if not any(is_tars(part) or _holds_shards(Path(part)) or part.startswith(tuple(_REGISTERED)) for part in parts):
-        return read_captioned_images(images, captions, allow_missing, columns)
-    source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns)
+        return read_captioned_images(images, captions, allow_missing, columns, split)
+    source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns, split=split)
     samples = (source[number] for number in range(len(source)))
     # Names of tars begin with where the tars are.
     items = tuple(CaptionedImage("/".join(PurePosixPath(each.name).parts[-2:]), each.captions) for each in samples)

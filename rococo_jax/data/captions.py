@@ -6,16 +6,12 @@
 """
 
 import dataclasses
-import json
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PureWindowsPath
+from collections.abc import Sequence
+from pathlib import PureWindowsPath
 from typing import Any
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import text_file
-
-JSON_LINES = (".jsonl", ".ndjson")
+from rococo_jax.texts import split_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +20,11 @@ class CaptionedImage:
 
     image: str
     captions: tuple[str, ...]
+
+
+def caption_lines(text: str) -> tuple[str, ...]:
+    """The captions of a text beside an image: one a line, as it is written; blank lines are none."""
+    return tuple(line for line in split_lines(text) if line.strip())
 
 
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
@@ -47,21 +48,6 @@ def _read_item(item: Any, number: int, source: object) -> CaptionedImage:
     if not captions:
         raise InputError(source, f"captions of item {number} ({image!r})", "an empty list", "at least one caption")
     return CaptionedImage(image, captions)
-
-
-def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]]:
-    """Yields (line number from 1, value) of every line that is not blank. `wanted`: what the file should hold.
-
-    Raises InputError where the file is missing or not UTF-8, or a line is no JSON.
-    """
-    with text_file(path, wanted), Path(path).open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                if line.strip():
-                    yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                found = f"{error.msg} at column {error.colno}"
-                raise InputError(path, f"line {number}", found, f"{wanted}, whole") from None
 
 
 def kind_of(value: Any) -> str:

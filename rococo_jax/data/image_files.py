@@ -1,15 +1,20 @@
 """Image files by the names that captions have for them: found where users keep them, COCO's under any of its names."""
 
 import hashlib
+import itertools
 import os
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
 from PIL import Image
 
 from rococo_jax.errors import InputError
+
+# Folder -> the names of its files by their composed spelling.
+Listings = dict[Path, dict[str, list[str]]]
 
 
 @runtime_checkable
@@ -47,15 +52,13 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     folder, names = Path(folder), list(names)
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
-    listings: dict[Path, set[str]] = {}
+    listings: Listings = {}
     present = _find_under(names, folder, listings) or _find_under(names, folder, listings, inside=folder.resolve().name)
     present |= _find_coco([name for name in names if name not in present], folder, listings)
     return present, [name for name in names if name not in present]
 
 
-def _find_under(
-    names: Iterable[str], folder: Path, listings: dict[Path, set[str]], inside: str | None = None
-) -> dict[str, Path]:
+def _find_under(names: Iterable[str], folder: Path, listings: Listings, inside: str | None = None) -> dict[str, Path]:
     """Files by name; with `inside` only names that start with that folder, which is `folder` itself."""
     present = {}
     for name in names:
@@ -64,10 +67,29 @@ def _find_under(
             if len(parts) < 2 or parts[0] != inside:
                 continue
             parts = parts[1:]
-        path = folder.joinpath(*parts)
-        if path.name in _list_files(path.parent, listings):
+        if path := _locate(folder, parts, listings):
             present[name] = path
     return present
+
+
+def _locate(folder: Path, parts: Sequence[str], listings: Listings) -> Path | None:
+    """The file of a name, whichever of Unicode's spellings (NFC, NFD) it and its folders are stored in.
+
+    Raises InputError: there is a file of each spelling.
+    """
+    for part in parts[:-1]:
+        if not part.isascii() and folder.is_dir() and not (folder / part).is_dir():
+            part = next((each.name for each in folder.iterdir() if _composed(each.name) == _composed(part)), part)
+        folder /= part
+    stored = _list_files(folder, listings).get(_composed(parts[-1]), [])
+    if len(stored) > 1:
+        found = f"two files of this name, {' and '.join(map(ascii, stored))}, in spellings that Unicode calls the same"
+        raise InputError(folder, f"image {parts[-1]!r}", found, "one of them, or another name")
+    return folder / stored[0] if stored else None
+
+
+def _composed(name: str) -> str:
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 # An image has one number in all of COCO's releases: `COCO_val2014_000000391895.jpg` is `000000391895.jpg` since 2017.
@@ -84,26 +106,27 @@ def coco_number(name: str) -> str | None:
     return match[1] if match else None
 
 
-def _find_coco(names: Iterable[str], folder: Path, listings: dict[Path, set[str]]) -> dict[str, Path]:
+def _find_coco(names: Iterable[str], folder: Path, listings: Listings) -> dict[str, Path]:
     """Files of COCO's images under any of their names, in `folder` and its direct subfolders."""
     wanted = {name: match[1] for name in names if (match := _COCO_NAME.fullmatch(PurePosixPath(name).name))}
     if not wanted:
         return {}
     files: dict[str, Path] = {}
     for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]:
-        for file in sorted(_list_files(place, listings)):
+        for file in sorted(itertools.chain.from_iterable(_list_files(place, listings).values())):
             if match := _COCO_NAME.fullmatch(file):
                 files.setdefault(match[1], place / file)
     return {name: files[number] for name, number in wanted.items() if number in files}
 
 
-def _list_files(folder: Path, listings: dict[Path, set[str]]) -> set[str]:
-    """The names of the files in a folder, listed at most once."""
+def _list_files(folder: Path, listings: Listings) -> dict[str, list[str]]:
+    """The names of the files in a folder by their composed spelling, listed at most once."""
     if folder not in listings:
-        listings[folder] = set()
+        listings[folder] = {}
         if folder.is_dir():
             with os.scandir(folder) as entries:
-                listings[folder] = {entry.name for entry in entries if entry.is_file()}
+                for name in sorted(entry.name for entry in entries if entry.is_file()):
+                    listings[folder].setdefault(_composed(name), []).append(name)
     return listings[folder]
 
 

@@ -23,7 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from rococo_jax.data.caption_tables import USUAL, CaptionsFile, Columns, by_image, choose_column, collect_rows, texts_of
+from rococo_jax.data.caption_tables import (
+    USUAL,
+    CaptionsFile,
+    Columns,
+    Splits,
+    by_image,
+    caption_columns,
+    choose_column,
+    collect_rows,
+    split_column,
+    texts_in,
+)
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import whole_file
@@ -157,7 +168,7 @@ def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
 
 
 def read_image_tables(
-    source: str, tables: Sequence[ImageTable], columns: Columns, roots: Iterable[Path] = ()
+    source: str, tables: Sequence[ImageTable], columns: Columns, roots: Iterable[Path] = (), split: str = ""
 ) -> CaptionsFile:
     """The captioned images of tables of one schema; images are named in a column, or inside.
 
@@ -170,29 +181,31 @@ def read_image_tables(
     inside = list(image_columns(schema))
     only = inside if len(inside) == 1 and "image" not in columns else schema.names
     image = only[0] if only is inside else choose_column("image", schema.names, columns, source)
-    caption = choose_column("caption", schema.names, columns, source)
-    read = [table.read([image, caption]) for table in tables]
+    texts, of_split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
+    read = [table.read([image, *texts, *([of_split] if of_split else [])]) for table in tables]
+    rows = itertools.chain.from_iterable(table.to_pylist() for table in read)
     if image not in inside:
-        rows = itertools.chain.from_iterable(table.to_pylist() for table in read)
-        return collect_rows(
-            source,
-            ((f"row {number}", row) for number, row in enumerate(rows, 1)),
-            {"image": image, "caption": caption},
-            roots,
-        )
-    texts = [
-        texts_of(value, caption, f"row {number}", source)
-        for number, value in enumerate((value for table in read for value in table[caption].to_pylist()), 1)
-    ]
+        chosen = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
+        chosen |= {"split": of_split} if of_split else {}
+        return collect_rows(source, ((f"row {n}", row) for n, row in enumerate(rows, 1)), chosen, roots, split)
+    splits, captions, taken = Splits(split), [], []
+    for number, row in enumerate(rows, 1):
+        taken.append(of_split is None or splits.takes(row[of_split]))
+        if taken[-1]:
+            captions.append(texts_in(row, texts, f"row {number}", source))
+    also = splits.said(source)
     places = [
         TableImage(table, row, image) for table, part in zip(tables, read, strict=True) for row in range(len(part))
     ]
+    places = list(itertools.compress(places, taken))
     names = _names_in(image, columns, source, tables, read)
+    names = names if names is None else list(itertools.compress(names, taken))
     if names is None or not _are_unique(names, places):
         names = [_content_key(place) for place in places]
-    items = by_image(zip(names, texts, strict=True), source)
+    items = by_image(zip(names, captions, strict=True), source)
     first = dict(zip(reversed(names), reversed(places), strict=True))
-    return CaptionsFile(source, items, (image, caption), None, {item.image: first[item.image] for item in items})
+    places_by_name = {item.image: first[item.image] for item in items}
+    return CaptionsFile(source, items, (image, *texts), None, places_by_name, also=also)
 
 
 def _names_in(
@@ -235,24 +248,26 @@ def is_saved_dataset(path: Path) -> bool:
     return any((path / name).is_file() for name in _SAVED)
 
 
-def open_dataset(name: str, columns: Columns) -> CaptionsFile:
-    """The captioned images of a data set; see the module's text.
+def open_dataset(name: str, columns: Columns, split: str = "") -> CaptionsFile:
+    """The captioned images of a data set; see the module's text. `split`: one of its, or of those a column of it tells.
 
     Raises InputError: `datasets` is not installed or finds no such data set or split, an option is unknown, or a column
     or a row cannot be used.
     """
     path, _, query = name.removeprefix("hf:").partition("?")
-    options = dict(urllib.parse.parse_qsl(query))
+    options = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
     if unknown := set(options) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
-    split = options.pop("split", None)
-    dataset = _load(name, path, split)
+    named = options.pop("split", None)
+    dataset = _load(name, path, named)
     if isinstance(dataset, dict):
-        chosen = split or ("test" if "test" in dataset else next(iter(dataset)) if len(dataset) == 1 else None)
+        if named is None and split in dataset:
+            named, split = split, ""
+        chosen = named or ("test" if "test" in dataset else next(iter(dataset)) if len(dataset) == 1 else None)
         if chosen not in dataset:
-            raise InputError(name, "split", repr(split) if split else "none named", f"one of {', '.join(dataset)}")
+            raise InputError(name, "split", repr(named) if named else "none named", f"one of {', '.join(dataset)}")
         dataset = dataset[chosen]
-    return read_image_tables(name, [DatasetTable(dataset, name)], {**columns, **options})
+    return read_image_tables(name, [DatasetTable(dataset, name)], {**columns, **options}, split=split)
 
 
 def _load(name: str, path: str, split: str | None) -> Any:

@@ -4,11 +4,11 @@ Members whose names are the same up to the first dot of the file name, one after
 DataComp and CC12M write them:
 
     000000012.jpg     the image: the first of jpg, png, jpeg, webp, gif, bmp that there is
-    000000012.txt     the caption; without it "caption" or "captions" of
+    000000012.txt     the captions, one a line; without it "caption" or "captions" of
     000000012.json
 
-Captions are kept as they are written, blanks and line breaks at their ends included, as other forms keep them. Samples
-without an image or without a caption that is not blank are left out, counted, and the first is named. The
+Captions are kept as they are written, blanks included, as other forms keep them. Samples without an image or without
+a caption that is not blank, or with a text that is none, are left out, counted, and the first is named. The
 index is an Arrow file beside the tars, `rococo-index-HASH.arrow`, or in the cache folder where nothing can be written
 there. It has a record batch a tar with the columns name, offset, size (of the image in the tar) and captions; about
 150 bytes a sample. Every tar is read once: a part is kept for each until all are there, so that an interrupted run
@@ -30,11 +30,13 @@ from typing import Any
 import pyarrow as pa
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.data.captions import caption_lines
 from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_json, is_url
+from rococo_jax.texts import decode_text
 
-FORMAT = "rococo_jax.tar_index 2"
+FORMAT = "rococo_jax.tar_index 3"
 IMAGES = ("jpg", "png", "jpeg", "webp", "gif", "bmp")
 _SCHEMA = pa.schema(
     [("name", pa.string()), ("offset", pa.uint64()), ("size", pa.uint32()), ("captions", pa.list_(pa.string()))]
@@ -123,8 +125,8 @@ def _write(path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
 
 
 def about_tars(index: pa.ipc.RecordBatchFileReader) -> list[dict[str, Any]]:
-    """Of each tar its name, bytes, samples, hash, how many samples were left out (`no_image`, `no_caption`), and the
-    first of them.
+    """Of each tar its name, bytes, samples, captions, hash, how many samples were left out (`no_image`, `no_caption`),
+    and the first of them.
     """
     return json.loads(index.schema.metadata[b"tars"])
 
@@ -170,7 +172,7 @@ def read_tar(path: str) -> pa.RecordBatch:
             offsets.append(members[suffix][0])
             sizes.append(members[suffix][1])
             captions.append(texts)
-    about = {"hash": hash_json([names, captions]), **left_out}
+    about = {"hash": hash_json([names, captions]), "captions": sum(map(len, captions)), **left_out}
     columns = zip((names, offsets, sizes, captions), _SCHEMA.types, strict=True)
     columns = [pa.array(column, of_type) for column, of_type in columns]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA.with_metadata({"tar": json.dumps(about)}))
@@ -231,8 +233,10 @@ def _not_a_tar(file: Any, error: Exception) -> str:
 
 
 def _captions(members: _Members) -> list[str]:
+    texts: Sequence[Any] = ()
     if "txt" in members:
-        texts = [members["txt"][2].decode(errors="replace")]
+        with contextlib.suppress(InputError):
+            texts = caption_lines(decode_text(members["txt"][2], "", ""))
     else:
         value = {}
         with contextlib.suppress(ValueError, RecursionError):

@@ -26,7 +26,7 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.remote import file_system, matching_urls
 from rococo_jax.data.tar_index import about_tars, open_index
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.progress import progress
+from rococo_jax.progress import progress, say
 from rococo_jax.storage import hash_json, is_url
 
 _BRACES, _RANGE = re.compile(r"\{([^{}]*)\}"), re.compile(r"(\d+)\.\.(\d+)")
@@ -36,6 +36,7 @@ _READ_AHEAD = 256 * 1024
 _BLOCK = 8 * 2**20
 _OPEN_FILES, _BLOCKS = 256, 8
 _MOST_TARS = 10**6
+_MOST_COMMAS = 16  # that are looked for in a path
 
 
 def is_tars(name: str) -> bool:
@@ -44,18 +45,34 @@ def is_tars(name: str) -> bool:
 
 
 def split_names(names: str) -> list[str]:
-    """Names between commas that stand in no braces.
+    """Names between commas, but for those in braces and in the names of files and folders that are there.
 
     >>> split_names("a-{00..11}.tar, b-{x,y}.tar")
     ['a-{00..11}.tar', 'b-{x,y}.tar']
     """
-    return [part.strip() for part in re.split(r",(?![^{}]*\})", names) if part.strip()]
+    pieces, parts = names.split(","), []
+    while pieces:
+        joined = list(itertools.accumulate(pieces, "{},{}".format))
+        there = [part for part in joined[:_MOST_COMMAS] if _is_there(part.strip())]
+        closed = [part for part in joined if part.count("{") == part.count("}")]
+        part = (there[-1:] or closed[:1] or joined[-1:])[0]
+        parts.append(part.strip())
+        pieces = pieces[joined.index(part) + 1 :]
+    return [part for part in parts if part]
+
+
+def _is_there(name: str) -> bool:
+    """Whether a file or folder has this name, or that before its options."""
+    place, _, options = name.partition("?")
+    return os.path.lexists(name) or ("," not in options and os.path.lexists(place))
 
 
 def expand_tars(name: str) -> list[str]:
     """The tars that a name stands for, in order. Raises InputError where it stands for none, or for too many."""
     if not name.endswith(".tar"):
         return sorted(str(path) for path in Path(name).glob("*.tar"))
+    if not is_url(name) and Path(name).is_file():
+        return [name]
     heads, rest = [""], name
     while "{" in rest:
         start, parts, end = _braces(rest)
@@ -212,8 +229,13 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
     count = sum(left_out.values())
     if not len(pairs):
         raise InputError(name, "samples", f"none with an image and a caption, of {count}", "at least one")
-    if count and not allow_missing:
+    if count:
         first = next(f"{tar['tar']}/{tar['first']}" for tar in pairs.about if tar["first"])
         found = f"{left_out['no_image']} without an image and {left_out['no_caption']} without a caption"
-        raise InputError(name, "samples", f"{found}; the first is {first}", "all whole, or allow_missing_images")
+        found = f"{found}; the first is {first}"
+        if not allow_missing:
+            raise InputError(name, "samples", found, "all whole, or allow_missing_images")
+        say(f"{name}: {count:,} samples left out: {found}")
+    captions = sum(tar["captions"] for tar in pairs.about)
+    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one a line of NAME.txt")
     return pairs

@@ -14,13 +14,14 @@ ours=runs/sc-vc/model            the name in tables and of the results' folder
 import dataclasses
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.checkpoints.hub import PREFIX
 from rococo_jax.encoders.adapters import is_adapted, name_of
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
+from rococo_jax.texts import read_lines
 
 # What `rococo train` leaves in its working folder; the model's name in tables is the folder's.
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
@@ -51,7 +52,8 @@ def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None)
     """
     entries = [("MODEL", argument) for argument in arguments]
     if file is not None:
-        entries += [(f"{file}, line {number}", line) for number, line in _lines(Path(file))]
+        lines = enumerate(map(_entry_of, read_lines(file, "a list of models, one a line")), 1)
+        entries += [(f"{file}, line {number}", entry) for number, entry in lines if entry]
     by_source: dict[str, tuple[str, NamedModel]] = {}
     for where, entry in entries:
         for model in _models_of(where, entry):
@@ -88,18 +90,11 @@ def shard_of(models: Sequence[NamedModel], shard: str) -> list[NamedModel]:
     return list(models[int(number) - 1 :: int(count)])
 
 
-def _lines(path: Path) -> Iterable[tuple[int, str]]:
-    wanted = "a list of models, one a line"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError):
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", wanted) from None
-    except UnicodeDecodeError as error:
-        raise InputError(path, "encoding", f"bytes that are not UTF-8 at offset {error.start}", wanted) from None
-    for number, line in enumerate(text.splitlines(), 1):
-        entry = "" if line.lstrip().startswith("#") else line.split(" #")[0].strip()
-        if entry:
-            yield number, entry
+def _entry_of(line: str) -> str:
+    """A line without its comment."""
+    if line.lstrip().startswith("#"):
+        return ""
+    return line.strip() if _exists(line.strip()) else line.split(" #")[0].strip()
 
 
 def _models_of(where: str, entry: str) -> list[NamedModel]:

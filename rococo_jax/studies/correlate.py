@@ -1,10 +1,11 @@
 """The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page.
 
-Of results, of the published checkpoints, or of a table of scores that others published: a CSV with a heading and a row
-for each model, whose columns of numbers are metrics; the words of the other columns together are a model's name.
+Of results, of the published checkpoints, or of a table of scores that others published: CSV or TSV with a heading and
+a row for each model, whose columns of numbers are metrics; the cells of the other columns together are a model's name.
 """
 
-import csv
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics.published_field import published_field
+from rococo_jax.progress import say
 from rococo_jax.report.blocks import Part, render_page
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
@@ -31,6 +33,7 @@ from rococo_jax.report.correlations import (
 )
 from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
+from rococo_jax.texts import TABLES, form_of, open_table
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -79,7 +82,7 @@ def write_correlations(
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None, by_make: bool) -> Study:
     if not sources:
         return correlate_published()
-    if sources[0].endswith(".csv"):
+    if form_of(sources[0]) in TABLES:
         if len(sources) > 1 or by_make:
             raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone, without --factors")
         return correlate_table(Path(sources[0]), names, given)
@@ -94,41 +97,56 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
     """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
 
-    Raises InputError: a file that is no such table, fewer than five models, one named twice, a column that is unknown
-    or lacks a number, fewer than two columns.
+    A column is a metric where a cell of it is a number, but for one that its heading says to name models. Percent signs
+    are read where a whole column has them. What was understood is said.
+
+    Raises InputError: a file that is no such table, a cell of a metric that is neither a number nor blank, fewer than
+    five models, one named twice, a column that is unknown or lacks a number, fewer than two columns.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            heads, *rows = csv.reader(file, strict=True)
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise InputError(path, "table", error, "a CSV file with a heading and a row for each model") from None
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(heads):
-            raise InputError(path, f"row {number}, cells", len(row), len(heads))
+    header, lines = open_table(path, "a table with a heading and a row for each model")
+    rows = [row for _, row in lines]
     if len(rows) < LEAST_MODELS:
         raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
-    columns = {head: [_number(row[place]) for row in rows] for place, head in enumerate(heads)}
-    words = [place for place, head in enumerate(heads) if not np.isfinite(columns[head]).any()]
-    models = [" ".join(row[place] for place in words) for row in rows]
+    cells = {head: [row[head].strip() for row in rows] for head in header}
+    known = [head for head in header if head.lower() not in _NAMES and any(map(_LIKE_A_NUMBER.fullmatch, cells[head]))]
+    words = [head for head in header if head not in known]
+    models = [" ".join(row[head] for head in words) for row in rows]
+    if not words:
+        raise InputError(path, "columns", "numbers alone", f"one that names the models: {', '.join(_NAMES[1:])}")
     if twice := next((model for place, model in enumerate(models) if model in models[:place]), None):
         raise InputError(path, "model", f"{twice!r} twice", "each of them once")
-    known = [head for place, head in enumerate(heads) if place not in words]
     for option, name in [("--metrics", name) for name in names or ()] + [("--given", given)] * (given is not None):
         if name not in known:
             raise unknown_name(option, "column", name, known)
     wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
     held = Place(given) if given else None
-    kept, left_out = comparable({Place(name): columns[name] for name in wanted})
+    kept, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in wanted})
     if len(kept) < 2 or (held and held not in kept):
         raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and --given")
+    percent = [name for name in wanted if any(cell.endswith("%") for cell in cells[name])]
+    said = f"{path.name}: {len(rows)} models, named by {' and '.join(map(repr, words))}; metrics "
+    said += ", ".join(place.label for place in kept)
+    said += f"; in percent: {', '.join(percent)}" if percent else ""
+    say("; left out: ".join([said, *left_out]))
     return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out, beside=False)
 
 
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
+# Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
+_NAMES = ("", "model", "name", "model_name", "model name", "models", "checkpoint")
+_LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*%?", re.IGNORECASE)
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
+_MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
+    """The numbers of a column, NaN for a cell without one. Raises InputError for any other cell."""
+    matches = [_NUMBER.fullmatch(cell) for cell in cells]
+    signs = {bool(match[2]) for match in matches if match}
+    for row, (cell, match) in enumerate(zip(cells, matches, strict=True), 1):
+        if (match is None and cell.lower() not in _MISSING) or (match and match[2] and len(signs) > 1):
+            wanted = "a number such as 45.3, with a percent sign in all rows or none, or nothing"
+            raise InputError(path, f"row {row}, column {name!r}", repr(cell), wanted)
+    return [float(match[1]) if match else math.nan for match in matches]
 
 
 def as_json(study: Study) -> dict:

@@ -87,6 +87,8 @@ def all_keys() -> dict[str, Any]:
         "data": {
             "images": "",
             "captions": "",
+            # Of captions that tell splits: train+restval of Karpathy's files; "all".
+            "split": "",
             # Cross-fitting: 0 or 1 leaves out the images of that fold, a half by hash; -1 none.
             "left_out_fold": Key(-1, FOLD),
             # "shuffled": each image anywhere in an epoch; "shards": shards in another order every epoch, each

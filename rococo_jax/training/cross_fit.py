@@ -63,7 +63,7 @@ def refuse_seen_fold(data: ConfigDict, known: TrainingImages | None) -> None:
     """Raises InputError where the starting model, trained on `known`, has seen images of the fold that is left out."""
     if data.left_out_fold < 0 or known is None:
         return
-    source = _files_of(open_pairs(data.images, data.captions, allow_missing=True))
+    source = _files_of(open_pairs(data.images, data.captions, allow_missing=True, split=data.split))
     hashes = _hashes(source)
     rows = np.flatnonzero(fold_of(source.names, hashes) == data.left_out_fold).tolist()
     left_out = source.take(rows)

@@ -69,7 +69,7 @@ def test_missing_images_shrink_both_sides(tmp_path):
         ({"clean": [*CLEAN, CLEAN[0]]}, "filepath: found a.jpg twice"),
         ({"clean": ["data/a.jpg,a dog"]}, "captions: found 'a dog'; wanted a list of texts"),
         ({"clean": ["data/a.jpg,[]"]}, "at least one"),
-        ({"clean": ["data/a.jpg"]}, "fewer columns"),
+        ({"clean": ["data/a.jpg"]}, "1 cells; wanted 2 between commas"),
         ({"clean": ["..,['a dog']"]}, "inside the image folder"),
         ({"clean": []}, "at least one"),
     ],

@@ -189,6 +189,7 @@ def test_tars_that_cannot_be_used_are_refused_in_one_line(world, tmp_path, damag
     else:
         (tmp_path / "c.tar").write_bytes(damage((tmp_path / "c.tar").read_bytes()))
     refused(message, open_pairs, f"{world.tars[0]},{tmp_path}/c.tar", allow_missing=True)
+    capsys.readouterr()
     assert main(["pack", "--images", f"{tmp_path}/c.tar", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "out").exists()
 

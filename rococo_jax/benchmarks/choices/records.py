@@ -1,22 +1,21 @@
 """Records of published annotation files, with checked access to their fields: every reader's bad input ends here.
 
-JSON (a list, or an object of records by id), JSON lines, CSV, TSV and Parquet. An error names file, record and field.
+JSON (a list, or an object of records by id), JSON lines, tables and Parquet. An error names file, record and field.
 """
 
 import ast
-import csv
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
-from rococo_jax.data.captions import JSON_LINES, kind_of, read_jsonl
+from rococo_jax.data.captions import kind_of
 from rococo_jax.data.table_images import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
-
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,10 +122,10 @@ class Record:
 
 def read_records(path: Path) -> tuple[str, Iterator[Record]]:
     """A file's hash and its records, in file order. Raises InputError: it cannot be read, or holds no record."""
-    if path.suffix == ".parquet":
+    if form_of(path) == ".parquet":
         rows = enumerate(ParquetTable(path).rows())
         return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)
-    if path.suffix == ".json":
+    if form_of(path) == ".json":
         value = read_json(path, "a file of items")
         if not isinstance(value, dict | list) or not value:
             raise InputError(path, "items", kind_of(value), "an object of items by id, at least one, or a list of them")
@@ -139,22 +138,13 @@ def read_records(path: Path) -> tuple[str, Iterator[Record]]:
 
 def _of_lines(path: Path) -> Iterator[Record]:
     count = 0
-    if path.suffix in JSON_LINES:
+    if form_of(path) in JSON_LINES:
         for number, entry in read_jsonl(path, "items as JSON lines"):
             yield _record(path, f"in line {number}", entry)
             count += 1
     else:
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                for number, row in enumerate(csv.DictReader(file, delimiter=_DELIMITERS[path.suffix], strict=True)):
-                    # None stands for what a short line lacks, and is the key of what a long one has too much.
-                    if None in row or None in row.values():
-                        found = "fewer" if None in row.values() else "more"
-                        raise InputError(path, f"item {number}", f"{found} columns than the head names", "as many")
-                    yield Record(path, str(number), row)
-                    count += 1
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InputError(path, "table", error, "a whole table in UTF-8") from None
+        for count, row in open_table(path, "a table of items").rows:
+            yield Record(path, str(count - 1), row)
     if not count:
         raise InputError(path, "items", "none", "at least one")
 
@@ -167,14 +157,15 @@ def _record(path: Path, key: object, entry: Any) -> Record:
 
 def holds_object(path: Path) -> bool:
     """Whether a JSON file holds an object, told by its first character."""
-    return _first_character(path) == b"{"
+    return _first_character(path) == "{"
 
 
 def holds_list(path: Path) -> bool:
     """Whether a JSON file holds a list, told by its first character."""
-    return _first_character(path) == b"["
+    return _first_character(path) == "["
 
 
-def _first_character(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(64).lstrip()[:1]
+def _first_character(path: Path) -> str:
+    with contextlib.suppress(InputError):
+        return next((line.lstrip()[0] for line in iterate_lines(path, "JSON") if line.strip()), "")
+    return ""

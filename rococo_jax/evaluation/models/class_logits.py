@@ -1,7 +1,8 @@
 """Scores logits of any model against labels: all that classify tasks report, without an encoder.
 
-Labels are a table (`image,label` in .csv, .tsv, .jsonl), one label a line in .txt, numbers of columns in .npy, or the
-folder of evaluated results, whose images and labels are taken: then both stand in one table of a report.
+Labels are a table (`image,label` in .csv, .tsv, .jsonl), one label a line in .txt, an array in .npy, or the folder of
+evaluated results, whose images and labels are taken: then both stand in one table of a report. A label that is a whole
+number, of .npy or .jsonl, is the place of its column, from 0; one that is a text is the name of a class.
 """
 
 import contextlib
@@ -22,16 +23,16 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_whole
 from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import Evaluated, evaluate_model
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.storage import hash_file, load_arrays, read_json, read_table
+from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
 
 UNCORRUPTED = "uncorrupted"
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Labels:
 
     Attributes:
         images: names.
-        labels: by image.
+        labels: by image: names of classes, or the places of their columns.
         textures: by image, where shape and texture are told apart.
         data: of the fingerprint, where evaluated results were given.
         versions: the same.
     """
 
     images: tuple[str, ...]
-    labels: tuple[str, ...]
+    labels: tuple[str | int, ...]
     textures: tuple[str, ...] | None = None
     data: Mapping[str, Any] | None = None
     versions: Mapping[str, Any] | None = None
@@ -140,6 +141,7 @@ def score_logits(
         clean = open_logits(logits, stack)
         truth = read_labels(Path(labels), task)
         columns = _columns(clean, classes)
+        by_place = _by_place(truth, clean, columns, labels, groups is not None)
         files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
         others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
         for file in (*files.values(), *others.values()):
@@ -151,7 +153,7 @@ def score_logits(
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
         class_names, gather = _grouped(columns, groups)
-        question = _task(task, class_names, truth, labels)
+        question = _task(task, class_names, by_place, labels)
         decides = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
         # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
         tasks = {benchmark: (question,) if place == 0 else () for place, benchmark in enumerate(decides)}
@@ -164,22 +166,21 @@ def read_labels(path: Path, task: str) -> Labels:
     """The labels of a file, or those of evaluated results. Raises InputError: there are none."""
     if path.is_dir():
         return _evaluated(path, task)
-    if path.suffix in _TABLES:
+    if form_of(path) in (*TABLES, *JSON_LINES):
         records = [*read_records(path)[1]]
         images = tuple(record.text("image") if "image" in record.value else str(n) for n, record in enumerate(records))
-        return Labels(images, tuple(record.word("label") for record in records))
+        values = [record.get("label", "a label") for record in records]
+        return Labels(images, tuple(value if is_whole(value) else record.word("label")
+                                    for record, value in zip(records, values, strict=True)))  # fmt: skip
     if not path.is_file():
         raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
-    if path.suffix == ".npy":
-        numbers = np.asarray(load_arrays(path, "whole numbers"))
-        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-            raise InputError(path, "labels", f"{numbers.dtype} of shape {numbers.shape}", "whole numbers in one row")
-        return Labels((), tuple(map(str, numbers.tolist())))
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(path, "text", error.reason, "UTF-8") from None
-    lines = lines[:-1] if lines[-1] == "" else lines
+    if form_of(path) == ".npy":
+        values = np.asarray(load_arrays(path, "whole numbers or names"))
+        if values.ndim != 1 or values.dtype.kind not in "iuU":
+            wanted = "places of columns (whole numbers), or names of classes (texts), in one row"
+            raise InputError(path, "labels", f"{values.dtype} of shape {values.shape}", wanted)
+        return Labels((), tuple(values.tolist()))
+    lines = read_lines(path, "labels, one a line")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise InputError(path, f"line {number}", "nothing", "a label")
@@ -202,12 +203,29 @@ def _evaluated(folder: Path, task: str) -> Labels:
 
 def _columns(file: LogitsFile, classes: str | None) -> list[str]:
     named = list(read_classes(Path(classes)).values()) if classes is not None else file.classes
-    named = [str(place) for place in range(file.shape[1])] if named is None else list(named)
+    named = list(map(str, range(file.shape[1]) if named is None else named))
     if len(named) != file.shape[1] or len(set(named)) != len(named):
         raise InputError(
             classes or file.source, "classes", f"{len(set(named))} names", f"{file.shape[1]} different ones"
         )
     return named
+
+
+def _by_place(truth: Labels, file: LogitsFile, columns: Sequence[str], source: str, grouped: bool) -> Labels:
+    """The labels as names; those that are places are named by their columns.
+
+    Raises InputError: a place that no column has, or that could be taken for another column's name or for a group.
+    """
+    places = [label for label in truth.labels if isinstance(label, int)]
+    numbered = any(isinstance(name, int) for name in file.classes or ())
+    if places and (grouped or (numbered and file.classes != tuple(range(len(columns))))):
+        among = "coarse classes" if grouped else "classes that are whole numbers in another order"
+        raise InputError(source, "labels", f"whole numbers, beside {among}", "names of classes, as texts")
+    for row, label in enumerate(truth.labels):
+        if isinstance(label, int) and not 0 <= label < len(columns):
+            raise InputError(source, f"label of row {row}", label, f"the place of a column, 0 to {len(columns) - 1}")
+    labels = (columns[label] if isinstance(label, int) else label for label in truth.labels)
+    return dataclasses.replace(truth, labels=tuple(labels))
 
 
 Gather = Callable[[LogitsFile, slice], np.ndarray]

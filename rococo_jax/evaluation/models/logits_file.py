@@ -32,7 +32,7 @@ class LogitsFile:
         offset: of the first number, in bytes.
         shape: images, classes.
         layout: F for a table that is stored column by column, as NumPy does where columns were reordered.
-        classes, names: of columns and rows, where the file says.
+        classes, names: of columns and rows, where the file says; classes may be whole numbers.
     """
 
     source: Path
@@ -41,7 +41,7 @@ class LogitsFile:
     dtype: np.dtype
     shape: tuple[int, int]
     layout: Literal["C", "F"]
-    classes: tuple[str, ...] | None = None
+    classes: tuple[str | int, ...] | None = None
     names: tuple[str, ...] | None = None
 
     def block(self, order: Int[np.ndarray, " columns"], run: slice) -> Float[np.ndarray, "images columns"]:
@@ -74,6 +74,7 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
             if "logits" not in members:
                 raise InputError(path, "arrays", ", ".join(members) or "none", _WANTED)
             labels = {name: _words(path, archive, name) for name in ("classes", "names") if name in members}
+            labels |= {"names": tuple(map(str, labels["names"]))} if "names" in labels else {}
             info = members["logits"]
             if info.compress_type == zipfile.ZIP_STORED:
                 return _table(path, path, _begin(path, info), **labels)
@@ -92,12 +93,12 @@ def _begin(path: Path, info: zipfile.ZipInfo) -> int:
     return info.header_offset + _HEADER + name + extra
 
 
-def _words(path: Path, archive: zipfile.ZipFile, name: str) -> tuple[str, ...]:
+def _words(path: Path, archive: zipfile.ZipFile, name: str) -> tuple[str | int, ...]:
     with archive.open(f"{name}.npy") as file:
         words = np.lib.format.read_array(file, allow_pickle=False)
     if words.ndim != 1:
         raise InputError(path, name, f"shape {words.shape}", "one dimension")
-    return tuple(map(str, words.tolist()))
+    return tuple(words.tolist() if words.dtype.kind in "iu" else map(str, words.tolist()))
 
 
 def _table(source: Path, path: Path, begin: int, **labels: Any) -> LogitsFile:

@@ -108,10 +108,12 @@ def _check_same_run(path: Path, found: dict[str, Any], manifest: dict[str, Any])
 
 
 def names_without_suffix(images: Sequence[str]) -> list[str]:
-    """Image names without suffix, except where two names would collide (`a.jpg` and `a.png` keep theirs)."""
+    """Image names without suffix, except where two would collide (`a.jpg`, `a.png` and `a.jpg.jpg` keep theirs)."""
     stems = [str(PurePosixPath(image).with_suffix("")) for image in images]
-    count = Counter(stems)
-    return [image if count[stem] > 1 else stem for image, stem in zip(images, stems, strict=True)]
+    while len(set(stems)) < len(set(images)):
+        count = Counter(stems)
+        stems = [image if count[stem] > 1 else stem for image, stem in zip(images, stems, strict=True)]
+    return stems
 
 
 def encode_image(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:

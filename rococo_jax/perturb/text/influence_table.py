@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.data.captions import CaptionedImage, read_jsonl
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import word_influence
@@ -42,6 +42,7 @@ from rococo_jax.perturb.text.words import split_words
 from rococo_jax.processes import gather, run_on_all_processes
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_write, hash_json, read_json, write_json
+from rococo_jax.texts import read_jsonl
 
 _DECIMALS = 7
 _LARGEST = float(np.finfo(np.float32).max)

@@ -42,7 +42,7 @@ def open_source(data: ConfigDict) -> PairSource:
     """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
     if not data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
-    source = open_pairs(data.images, data.captions, allow_missing=True)
+    source = open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
     return source if data.left_out_fold < 0 else without_fold(source, data.left_out_fold)
 
 

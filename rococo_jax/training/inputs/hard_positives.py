@@ -15,24 +15,23 @@ A caption that comes several times has several partners, of which training draws
 """
 
 import ast
-import csv
 import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import grain.python as grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from rococo_jax.data.captions import kind_of, read_jsonl
+from rococo_jax.data.captions import kind_of
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import read_json
+from rococo_jax.texts import JSON_LINES, TABLES, form_of, open_table, read_jsonl
 from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
@@ -58,7 +57,7 @@ def read_hard_positives(path: str | os.PathLike, positives: str | os.PathLike | 
 
     Raises InputError, with the line or item, where a file is missing or unusable, or the two are not aligned.
     """
-    if Path(path).suffix == ".tsv":
+    if form_of(path) in TABLES:
         triples = _read_table(path, positives)
     else:
         triples = _read_triples(path) if positives is None else _read_aligned(path, positives)
@@ -87,19 +86,11 @@ def _read_table(
     path: str | os.PathLike, positives: str | os.PathLike | None
 ) -> Iterator[tuple[str, str | None, str | None]]:
     """Every negative of each row of NegCLIP's table, with the hard positive of its line."""
-    try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file, delimiter="\t"))
-    except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", _WANTED) from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(path, "table", error, "a table in UTF-8, with tabs") from None
+    rows = [row for _, row in open_table(path, _WANTED).rows]
     own = [None] * len(rows) if positives is None else list(_read_strings(positives))
     if len(own) != len(rows):
         raise InputError(positives, "lines", len(own), f"{len(rows)}, one for each row of {path}")
     for number, (row, positive) in enumerate(zip(rows, own, strict=True)):
-        if None in row:
-            raise InputError(path, f"row {number}", "more fields than the head has", "title and neg_caption")
         caption = _text(row, "title", f"row {number}", path)
         literal = _text(row, "neg_caption", f"row {number}", path)
         try:
@@ -141,7 +132,7 @@ def _read_aligned(
 
 def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """("line 3" or "item 2", entry) of a file of JSON lines or a JSON list."""
-    if Path(path).suffix in (".jsonl", ".ndjson"):
+    if form_of(path) in JSON_LINES:
         entries: Iterable = ((f"line {number}", entry) for number, entry in read_jsonl(path, _WANTED))
     else:
         value = read_json(path, _WANTED)

@@ -1,0 +1,226 @@
+"""Open the texts and tables that people bring, all in one way: captions, labels, templates, lists, scores.
+
+A text is UTF-8, or UTF-16 or UTF-32 with its byte order mark; a mark is no part of it, and a file may be packed
+(`.gz`). Lines end at LF or CRLF, and at CR in a file that has no LF; other characters that Unicode calls line ends are
+part of a line. A zero byte is no text. The form of a file is its suffix, in large or small letters.
+"""
+
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rococo_jax.errors import InputError, first_line
+
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".tab")
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+
+
+def form_of(path: str | os.PathLike) -> str:
+    """The suffix in small letters, without that of packing.
+
+    >>> form_of("Labels.CSV"), form_of("ratings.csv.gz")
+    ('.csv', '.csv')
+    """
+    return Path(str(path).lower().removesuffix(".gz")).suffix
+
+
+def find_file(folder: Path, names: Collection[str]) -> Path | None:
+    """The first of `names` that a folder has, whatever the case of its suffix; None where it has none."""
+    spelt = {path.stem + path.suffix.lower(): path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    return next((spelt[name] for name in names if name in spelt and spelt[name].is_file()), None)
+
+
+@contextlib.contextmanager
+def _text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
+    """Raises InputError where the block reads a file that is missing, a folder, badly packed, or no text."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", wanted) from None
+    except IsADirectoryError:
+        raise InputError(path, "file", "a folder", wanted) from None
+    except UnicodeError:
+        with _open(path) as file:  # the error counts from the last block
+            raise _no_text(path, file.read(), wanted) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(path, "file", f"badly packed ({first_line(error)})", f"{wanted}, whole") from None
+
+
+def _open(path: str | os.PathLike) -> Any:
+    return gzip.open(path) if str(path).lower().endswith(".gz") else Path(path).open("rb")
+
+
+def _encoding_of(start: bytes) -> str:
+    return next((encoding for mark, encoding in _MARKS.items() if start.startswith(mark)), "utf-8")
+
+
+def _no_text(source: object, data: bytes, wanted: str) -> InputError:
+    encoding = _encoding_of(data)
+    try:
+        zero = data.decode(encoding).find("\0")
+        return InputError(source, "encoding", f"a zero byte at character {zero}", f"{wanted}, in UTF-8")
+    except UnicodeDecodeError as error:
+        name = encoding.removesuffix("-sig").upper()
+        return InputError(source, "encoding", f"bytes that are not {name} at offset {error.start}", wanted)
+
+
+def decode_text(data: bytes, source: object, wanted: str) -> str:
+    """A text from its bytes. Raises InputError where they are none."""
+    with contextlib.suppress(UnicodeError):
+        if "\0" not in (text := data.decode(_encoding_of(data))):
+            return text
+    raise _no_text(source, data, wanted)
+
+
+def read_text(path: str | os.PathLike, wanted: str) -> str:
+    """A whole text. Raises InputError where the file is missing or no text; `wanted` describes the content."""
+    with _text_file(path, wanted), _open(path) as file:
+        return decode_text(file.read(), path, wanted)
+
+
+def split_lines(text: str) -> list[str]:
+    r"""The lines of a text, without their ends.
+
+    >>> split_lines("a\r\nb\x85c\n"), split_lines("a\rb")
+    (['a', 'b\x85c'], ['a', 'b'])
+    """
+    lines = text.replace("\r\n", "\n").split("\n") if "\n" in text else text.split("\r")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_lines(path: str | os.PathLike, wanted: str) -> list[str]:
+    """The lines of a file, without their ends. Raises InputError as `read_text`."""
+    return split_lines(read_text(path, wanted))
+
+
+def iterate_lines(path: str | os.PathLike, wanted: str) -> Iterator[str]:
+    """The lines of a file with their ends, one in memory at a time. Raises InputError as `read_text`."""
+    with _text_file(path, wanted), _open(path) as packed, io.BufferedReader(packed, 2**16) as file:
+        start = file.peek()
+        encoding = _encoding_of(start)
+        begins = start.decode(encoding, errors="ignore")
+        newline = "\r" if "\r" in begins and "\n" not in begins else "\n"
+        with io.TextIOWrapper(file, encoding, newline=newline) as text:
+            for line in text:
+                if "\0" in line:
+                    raise UnicodeError
+                yield line
+
+
+def parse_json(text: str, source: object, wanted: str, field: str = "JSON") -> Any:
+    """The value of a JSON text; `field` is the line that it is of, where it is one of several.
+
+    Raises InputError where it is not valid JSON (with line and column), or has an object with one key twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            twice = next(key for key in value if sum(key == other for other, _ in pairs) > 1)
+            raise InputError(source, field, f"the key {twice!r} twice in one object", "every key once")
+        return value
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise InputError(source, field, "values nested too deeply", wanted) from None
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if field == "JSON" else ""
+        raise InputError(source, field, f"{error.msg} at {line}column {error.colno}", f"{wanted}, whole") from None
+    except ValueError as error:  # a number of more digits than Python converts
+        raise InputError(source, field, f"a number that is too long ({error})"[:80], wanted) from None
+
+
+def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]]:
+    """Yields (line number from 1, value) of every line that is not blank. `wanted`: what the file should hold.
+
+    Raises InputError as `read_text` and, with the line, as `parse_json`.
+    """
+    for number, line in enumerate(iterate_lines(path, wanted), 1):
+        if line.strip():
+            yield number, parse_json(line, path, wanted, f"line {number}")
+
+
+class Table(NamedTuple):
+    """A table with a heading: its names, trimmed, and the rows from the first, counted from 1."""
+
+    header: list[str]
+    rows: Iterator[tuple[int, dict[str, str]]]
+
+
+def open_table(
+    path: str | os.PathLike, wanted: str, fits: Callable[[set[str]], bool] = lambda names: len(names) > 1
+) -> Table:
+    """Opens a table of commas, tabs, semicolons or bars. Rows without a word are passed by.
+
+    Args:
+        fits: whether the names of a heading, in small letters, are those of such a table. The delimiter is the usual
+            one of the suffix where its names fit, else one of the others, else the one that makes most names.
+
+    Raises:
+        InputError: as `read_text`; there is no heading, or a name in it twice, a row has more or fewer cells, or quotes
+            are not closed.
+    """
+    lines = iterate_lines(path, wanted)
+    first = next(lines, "")
+    named = first[4:5] if first[:4].lower() == "sep=" and first[4:5] in _DELIMITERS else ""  # as Excel writes it
+    first = next(lines, "") if named else first
+    if not first.strip():
+        found = "an empty line" if first else "an empty file"
+        raise InputError(path, "header", found, f"{wanted}, named in the first row")
+    usual = "\t" if form_of(path) in (".tsv", ".tab") else ","
+    names = {each: _header(first, each) for each in ([named] if named else dict.fromkeys([usual, *_DELIMITERS]))}
+    fitting = (each for each in names if fits({name.lower() for name in names[each]}))
+    delimiter = next(fitting, None) or max(names, key=lambda each: len(names[each]))
+    # Spaces after delimiters belong to no cell where the header has them, too.
+    reader = csv.reader(
+        itertools.chain([first], lines), delimiter=delimiter, strict=True, skipinitialspace=f"{delimiter} " in first
+    )
+    cells = _cells(path, reader)
+    header = [name.strip() for name in next(cells)[1]]
+    while header and not header[-1]:
+        header.pop()
+    if twice := next((name for name in header if name and header.count(name) > 1), None):
+        raise InputError(path, f"column {twice!r}", f"{header.count(twice)} of that name", "one")
+    return Table(header, _rows(path, header, cells, reader, _DELIMITERS[delimiter]))
+
+
+def _header(line: str, delimiter: str) -> list[str]:
+    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+
+
+def _cells(path: str | os.PathLike, reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """The rows that have a word, counted from 0, the heading."""
+    number = 0
+    try:
+        for cells in reader:
+            if any(map(str.strip, cells)):
+                yield number, cells
+                number += 1
+    except csv.Error as error:
+        where = f"row {number}" if number else "header"
+        raise InputError(path, where, str(error), "cells whose quotes are closed, and doubled inside") from None
+
+
+def _rows(
+    path: str | os.PathLike, header: list[str], rows: Iterable[tuple[int, list[str]]], reader: Any, between: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, cells in rows:
+        if len(cells) < len(header) or any(map(str.strip, cells[len(header) :])):
+            wanted = f"{len(header)} between {between}, as in the header"
+            raise InputError(path, f"row {number} (to line {reader.line_num})", f"{len(cells)} cells", wanted)
+        yield number, dict(zip(header, cells, strict=False))

@@ -1,0 +1,152 @@
+"""Texts and tables are opened in one way by every reader: marks, line ends, delimiters and suffixes change nothing."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks.aro import _symmetric
+from rococo_jax.benchmarks.baselines import read_text_pairs
+from rococo_jax.benchmarks.choices.records import holds_object, read_records
+from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
+from rococo_jax.benchmarks.judged_captions import _rows
+from rococo_jax.data.captioned_images import open_captions
+from rococo_jax.evaluation.model_list import read_models
+from rococo_jax.evaluation.models.class_logits import read_labels
+from rococo_jax.perturb.text.influence_table import read_influence_table
+from rococo_jax.perturb.text.lexicon import read_lexicon
+from rococo_jax.studies.correlate import correlate_table
+from rococo_jax.texts import iterate_lines, open_table, read_lines
+from rococo_jax.training.inputs.hard_positives import read_hard_positives
+from tests.support.refusals import refused
+
+GROUP = {"concept": "animal", "kind": "thing", "nouns": ["dog", "bär"]}
+LEXICON = {"format": "rococo_jax.lexicon", "version": 1, "groups": [GROUP]}
+SCORES = "model,acc,fr1\n" + "".join(f"m\u2028{n},{n * n},{90 - n}\n" for n in range(6))
+# Reader -> a file's name, its text, and what reads it. U+2028 and U+0085 end no line.
+READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "captions in JSON": ("c.json", json.dumps([{"image": "ä.jpg", "caption": ["a\u2028dög"]}]), lambda p: opened(p)),
+    "captions in JSON lines": ("c.jsonl", '{"image": "a.jpg", "caption": "a\u2028dög"}\n', lambda p: opened(p)),
+    "captions in commas": ("c.csv", 'image,caption\nä.jpg,"a\u0085dög"\nb.jpg,c\n', lambda p: opened(p)),
+    "captions in tabs": ("c.tsv", "image\tcaption\nä.jpg\ta\u0085dög\n", lambda p: opened(p)),
+    "Flickr's lines": ("c.txt", "1_a.jpg#0\ta\u2028dög\n1_a.jpg#1\ttwo\n", lambda p: opened(p)),
+    "labels": ("l.csv", "image,label\nä.jpg,cat\nb.jpg,dög\n", lambda p: read_labels(p, "classes")),
+    "labels in tabs": ("l.tsv", "image\tlabel\nä.jpg\tcat\nb.jpg\tdög\n", lambda p: read_labels(p, "classes")),
+    "labels in JSON lines": ("l.jsonl", '{"image": "ä.jpg", "label": "dög"}\n', lambda p: read_labels(p, "classes")),
+    "labels one a line": ("l.txt", "cat\ndög\u2028\n", lambda p: read_labels(p, "classes")),
+    "own classes": ("labels.csv", "image,label\na.jpg,cat\nb.jpg,dög\n", lambda p: list(own_classes(p))),
+    "names of classes": ("classes.json", '["cat", "dög"]', read_classes),
+    "templates": ("t.txt", "a photo of a {}.\nein\u2028Bild: {}\n", lambda p: templates_of(str(p))),
+    "models": ("models.txt", "# ä\nours=runs/sc-vc\na\x0bb=other  # why\n", lambda p: read_models([], p)),
+    "items": ("i.csv", "image,caption\na.jpg,dög\n", lambda p: [record.value for record in read_records(p)[1]]),
+    "a first character": ("i.json", ' {"0": 1}', holds_object),
+    "ratings": ("r.csv", "image1,image2,agg_score\na.jpg,b.jpg,4.5\n", lambda p: list(_rows(p, ("image1", "image2")))),
+    "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: _symmetric(p.parent)),
+    "text pairs": ("p.json", json.dumps([{"caption": "a", "negative_caption": "dög"}]), lambda p: pairs(p)),
+    "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),
+    "hard positives": ("h.tsv", "title\tneg_caption\na dög\t['a cat']\n", read_hard_positives),
+    "influence": ("i.jsonl", json.dumps({"caption": "a dög", "words": ["a", "dög"], "influence": [0.5, 1]}) + "\n",
+                  lambda p: {key: value.tolist() for key, value in read_influence_table(p).items()}),
+    "scores": ("s.csv", SCORES, lambda p: (correlate_table(p).models, [str(x) for x in correlate_table(p).places])),
+}  # fmt: skip
+SPELLINGS = {
+    "a mark": lambda text: text.encode("utf-8-sig"),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16, the other way": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "CRLF": lambda text: text.replace("\n", "\r\n").encode(),
+    "a mark and CRLF": lambda text: text.replace("\n", "\r\n").encode("utf-8-sig"),
+    "CR": lambda text: text.replace("\n", "\r").encode(),
+    "no last line end": lambda text: text.rstrip("\n").encode(),
+}
+
+
+def opened(path: Path) -> object:
+    return open_captions(str(path), {}).items
+
+
+def own_classes(path: Path) -> object:
+    return read_own({"annotations": path.parent, "images": path.parent / "images"}).images
+
+
+def pairs(path: Path) -> object:
+    return read_text_pairs(path).texts
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_marks_and_line_ends_change_nothing(reader, tmp_path):
+    name, text, read = READERS[reader]
+
+    def read_as(folder: str, data: bytes, name: str = name) -> object:
+        path = tmp_path / folder / name
+        path.parent.mkdir()
+        path.write_bytes(data)
+        return read(path)
+
+    expected = read_as("plain", text.encode())
+    for spelling, encode in SPELLINGS.items():
+        assert read_as(spelling, encode(text)) == expected, spelling
+    # Relations have one name, and not a form.
+    if reader != "relations":
+        stem, _, suffix = name.partition(".")
+        assert read_as("LARGE", text.encode(), f"{stem}.{suffix.upper()}") == expected
+    if name.endswith(("csv", "tsv")):
+        for delimiter in ",;\t|":
+            usual = "\t" if name.endswith(".tsv") else ","
+            assert read_as(f"by {ord(delimiter)}", text.replace(usual, delimiter).encode()) == expected, delimiter
+    for damage in (text.encode("utf-16-le"), text.encode() + b"\xff\n"):
+        if reader != "a first character":
+            refused("encoding: found", read_as, f"damaged {damage[-2]}", damage)
+
+
+def test_lines_end_at_line_feeds(tmp_path):
+    text = "a\x0b\x0c\x1c\u2028\u2029\x85b\r\n\r\nc\rd\n"
+    (tmp_path / "t").write_bytes(text.encode())
+    assert read_lines(tmp_path / "t", "") == text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+    assert [*iterate_lines(tmp_path / "t", "")] == [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
+    (tmp_path / "long").write_bytes(b"x" * 70_000 + b"\n" + b"y" * 70_000 + b"\xff")
+    refused("not UTF-8 at offset 140001", lambda: list(iterate_lines(tmp_path / "long", "")))
+
+
+TABLES = {
+    "quoted breaks": (b'a,b\n"one\ntwo","x ""y"""\n', [{"a": "one\ntwo", "b": 'x "y"'}]),
+    "trimmed headings": (b" a , b\n1, 2\n", [{"a": "1", "b": "2"}]),
+    "blank rows": (b"a,b\n\n1,2\n,\n  \n3,4\n\n", [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]),
+    "Excel's first line": (b"sep=;\r\na;b\r\n1,5;2\r\n", [{"a": "1,5", "b": "2"}]),
+    "columns without a name at the end": (b"a,b,,\n1,2,,\n", [{"a": "1", "b": "2"}]),
+    "one column": (b"a\n1\n", [{"a": "1"}]),
+    "a packed one": (gzip.compress(b"a,b\n1,2\n"), [{"a": "1", "b": "2"}]),
+    "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 of that name"),
+    "a short row": (b"a,b\n1,2\n3\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
+    "a long row": (b"a,b\n1,2,3\n", r"row 1 \(to line 2\): found 3 cells"),
+    "an open quote": (b'a,b\n"1,2\n', "row 1: found unexpected end of data"),
+    "zero bytes": (b"a,b\n1,\x002\n", "encoding: found a zero byte at character 6"),
+    "nothing": (b"", "header: found an empty file"),
+}
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_tables(form, tmp_path):
+    content, expected = TABLES[form]
+    path = tmp_path / ("t.csv.gz" if form == "a packed one" else "t.csv")
+    path.write_bytes(content)
+    if isinstance(expected, str):
+        refused(expected, lambda: list(open_table(path, "a table").rows))
+    else:
+        assert [row for _, row in open_table(path, "a table").rows] == expected
+
+
+def test_a_text_that_is_not_there(tmp_path):
+    for read in (lambda path: read_lines(path, "a list"), lambda path: list(iterate_lines(path, "a list"))):
+        refused("none: file: found nothing there; wanted a list", read, tmp_path / "none")
+        refused("file: found a folder; wanted a list", read, tmp_path)
+
+
+def test_labels_of_a_table_keep_their_names(tmp_path):
+    """A mark before the first heading is no part of it: images keep their names."""
+    (tmp_path / "l.csv").write_bytes(b"\xef\xbb\xbfimage,label\r\nx.jpg,cat\r\n")
+    assert read_labels(tmp_path / "l.csv", "classes").images == ("x.jpg",)
+    np.save(tmp_path / "y.npy", np.array(["cat", "dog"]))
+    assert read_labels(tmp_path / "y.npy", "classes").labels == ("cat", "dog")
