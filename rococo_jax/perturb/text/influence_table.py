@@ -144,7 +144,7 @@ def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.n
         yield caption, np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def _checked_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[str, list[float | None]]:
+def _checked_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[str, list[float | int | None]]:
     """Caption and influences of a line. Raises InputError as `read_influence_table`."""
     if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
         raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
