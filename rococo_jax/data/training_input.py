@@ -8,9 +8,9 @@
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory (`slots.py`), which holds twice `prefetch` batches of a process (in the workers'
-queues and in the buffers they are read into) and three chunks a worker, or less where it has no room. A thread joins
-the chunks of the next batch while a batch is used.
+They hand chunks over in shared memory (`training_samples.Slots`), which holds twice `prefetch` batches of a process
+(in the workers' queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
+A thread joins the chunks of the next batch while a batch is used.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Runs pairs of images and texts through the matching head, in groups of one image and a fixed number of texts.
 
 The head's keys and values of an image are most of the work of a pair, and a group shares them. The texts of a group
-have one padded length. As in `inputs`, every step has a static shape, so a pair's logits depend on no other pair.
+have one padded length. Every step has a static shape, so a pair's logits depend on no other pair.
 """
 
 import dataclasses

@@ -135,7 +135,7 @@ def embed_trees(
     """Unit vectors of the texts that end at `ends`, float32. See `Tree`; `graph` and `state` are a `DualEncoder`'s."""
     model: DualEncoder = nnx.merge(graph, state)
     tower = model.text
-    # Not `tower.embed`: a tree is longer than the context, its positions never are.
+    # Not `TextTower.embed`: a tree is longer than the context, its positions never are.
     x = (tower.words[...][ids] + tower.positions[...][positions]).astype(tower.dtype)
     mask = _mask(stops, paths)
     blocks, parameters = nnx.split(tower.blocks.block)
