@@ -38,7 +38,7 @@ class InputError(Exception):
 
     Args:
         source: the file, folder, option or model that is wrong, as the user named it.
-        field: the part of it ("caption list of 'val2014/x.jpg'", "--ratio", "tensor 'visual.proj'").
+        field: the part of it ("caption list of 'val2014/x.jpg'", "ratio", "tensor 'visual.proj'").
         found: what was there.
         wanted: what would have been accepted.
     """

@@ -11,6 +11,7 @@
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,33 @@ def test_a_circle_would_be_found():
 def test_no_file_is_too_long():
     long = {name: lines for name, path in modules().items() if (lines := len(path.read_text().splitlines())) > 400}
     assert not long
+
+
+# Flags in texts that are not messages: XLA's, CSS variables, overrides of a config, and commands in full.
+NO_MESSAGE = re.compile(r"--xla_|var\(--|--config\.|`?rococo [a-z-]+ .*")
+# Words of commands: of those that a sweep starts, and of one with a name in the middle.
+COMMAND_WORDS = {
+    f"{PACKAGE}.sweep.plan": {"--config", "--workdir"},
+    f"{PACKAGE}.benchmarks.own": {"_choices --out OUT`"},
+}
+
+
+def test_messages_below_the_commands_name_arguments_and_no_flags():
+    """The Python interface has none: errors, results and notes name the argument."""
+    named = {
+        f"{name}:{node.lineno}: {node.value[:60]!r}"
+        for name, path in modules().items()
+        if room(name) not in ("cli", "options") and not name.endswith((".openai", ".inspection"))
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+        for node in set(ast.walk(tree)) - docstrings(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        and re.search(r"(?<![-\w])--[a-z]", NO_MESSAGE.sub("", node.value))
+        and node.value not in COMMAND_WORDS.get(name, ())
+    }  # fmt: skip
+    assert named == set()
+
+
+def docstrings(tree: ast.AST) -> set[ast.AST]:
+    """The constants that are a module's, class's or function's docstring."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    return {body[0].value for body in bodies if body and isinstance(body[0], ast.Expr)}

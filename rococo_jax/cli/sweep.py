@@ -178,9 +178,8 @@ def _write(plan, workdir, failed, evaluated: bool) -> None:
             page = write_figures(plan, rows, laws, workdir, failed)
         print("\n".join(markdown_lines(plan, rows, laws, {})))
         print(f"\ntable: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
-    waiting = waiting_line(states, failed)
-    if waiting:
-        print(waiting, file=sys.stderr)
+    if waiting := waiting_line(states, failed):
+        print(f"{waiting}: --collect tabulates what is there, the same command goes on", file=sys.stderr)
     for name, error in failed.items():
         print(f"rococo: {name} failed: {' '.join(error.split())}", file=sys.stderr)
 

@@ -50,7 +50,7 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
                 for line, content in _write_set(out, images, advance):
                     if lines.setdefault(line["image"], (line, content))[1] != content:
                         found = f"two images of one name in {benchmark.name} and before"
-                        raise InputError(line["image"], "image", found, "one --benchmarks at a time, in folders apart")
+                        raise InputError(line["image"], "image", found, "one benchmark at a time, in folders apart")
     # Last: a list tells that what it names is there.
     write_json_lines(out / CAPTIONS_LIST, captions)
     write_json_lines(out / IMAGES_LIST, [line for line, _ in lines.values()])

@@ -133,5 +133,5 @@ def _without_collisions(chosen: Sequence[BenchmarkInfo], are_named: bool) -> lis
         elif are_named:
             raise InputError("benchmarks", info.name, f"tasks of the same names as {other}", "one of them at a time")
         else:
-            say(f"{info.name} left out: {other} has tasks of the same names; --benchmarks {info.name} evaluates it")
+            say(f"{info.name} left out: {other} has tasks of the same names; name it in benchmarks to evaluate it")
     return different

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.errors import InputError
 from rococo_jax.options import Group, Option
 
 # Of commands that have no model to rerank with, and none that could tell its training images.
@@ -83,18 +82,16 @@ class EmbeddingOptions:
     """
 
     precision: Literal["float32", "high", "bfloat16"] | None = None
-    images_at_once: Annotated[int | None, Option("N", flag="batch-size")] = None
+    images_at_once: Annotated[int | None, Option("N", flag="batch-size", least=1)] = None
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
     cache: Annotated[str | None, Option("DIR")] = None
     no_cache: bool = False
 
     def compute(self) -> "Compute":
-        """How towers compute. Starts the devices. Raises InputError for no image at once."""
+        """How towers compute. Starts the devices."""
         from rococo_jax.encoders.programs import Compute, precision_of_evaluations
 
-        if self.images_at_once == 0:
-            raise InputError("--batch-size", "number", 0, "a whole number, 1 or more")
         return Compute(self.precision or precision_of_evaluations(), self.images_at_once)
 
     def open_cache(self) -> "EmbeddingCache":

@@ -175,4 +175,4 @@ def _results_in(
     if different == ["versions", "comparable"] or not different:
         return None
     what = f"results of {results['model']!r} that differ in {', '.join(k for k in different if k != 'comparable')}"
-    raise InputError(path, "fingerprint", what, f"results of {name!r} as asked for, or another --out")
+    raise InputError(path, "fingerprint", what, f"results of {name!r} as asked for, or another output folder")

@@ -56,7 +56,7 @@ class Field:
         known = {each.lower(): place for place, each in enumerate(self.names)}
         requested = " ".join(name.replace("/", " ").lower().split())
         if requested not in known:
-            raise unknown_name("--against", "checkpoint", name, self.names)
+            raise unknown_name("against", "checkpoint", name, self.names)
         return {column: float(values[known[requested]]) for column, values in self.figures.items()}
 
 

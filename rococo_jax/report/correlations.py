@@ -116,9 +116,9 @@ def correlate_runs(
         for variant, figures in variants.items()
         for place in (Place(task, variant, name) for name in figures)
     }
-    wanted = _default_places(runs) if names is None else [_place(name, known, "--metrics") for name in names]
+    wanted = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
     usual = known.get(Place("image_to_text", CLEAN, "r1").path)
-    held = usual if given is None else _place(given, known, "--given")
+    held = usual if given is None else _place(given, known, "given")
     places = list(dict.fromkeys([*([held] if held else []), *wanted]))
     rows, left_out = comparable({place: [run.figure(*place).value for run in runs] for place in places})
     if len(rows) < 2:

@@ -47,7 +47,7 @@ def study_effects(study: Study, factors: Sequence[str]) -> FactorEffects:
     for name, parts in zip(study.models, levels, strict=True):
         if len(parts) != len(factors):
             wanted = f"{len(factors)} joined by '+': {', '.join(factors)}"
-            raise InputError("--factors", f"levels of {name!r}", len(parts), wanted)
+            raise InputError("factors", f"levels of {name!r}", len(parts), wanted)
     at = study.places.index(study.given) if study.given else None
     order = ([at] if at is not None else []) + [row for row in range(len(study.places)) if row != at]
     values = study.values[order]

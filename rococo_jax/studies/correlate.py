@@ -84,7 +84,7 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
         return correlate_published()
     if form_of(sources[0]) in TABLES:
         if len(sources) > 1 or by_make:
-            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone, without --factors")
+            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone, without factors")
         return correlate_table(Path(sources[0]), names, given)
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
@@ -115,14 +115,14 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
         raise InputError(path, "columns", "numbers alone", f"one that names the models: {', '.join(_NAMES[1:])}")
     if twice := next((model for place, model in enumerate(models) if model in models[:place]), None):
         raise InputError(path, "model", f"{twice!r} twice", "each of them once")
-    for option, name in [("--metrics", name) for name in names or ()] + [("--given", given)] * (given is not None):
+    for option, name in [("metrics", name) for name in names or ()] + [("given", given)] * (given is not None):
         if name not in known:
             raise unknown_name(option, "column", name, known)
     wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
     held = Place(given) if given else None
     kept, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in wanted})
     if len(kept) < 2 or (held and held not in kept):
-        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and --given")
+        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and given")
     percent = [name for name in wanted if any(cell.endswith("%") for cell in cells[name])]
     said = f"{path.name}: {len(rows)} models, named by {' and '.join(map(repr, words))}; metrics "
     said += ", ".join(place.label for place in kept)

@@ -120,7 +120,7 @@ def _right(run: Run, task: str) -> dict[str, bool]:
     import pyarrow.compute
 
     path = run.path.parent / PER_QUERY
-    rows = read_table(path, "the rows that `rococo evaluate` or `score --per-query` writes")
+    rows = read_table(path, "the rows that `rococo evaluate` or `rococo score` writes")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
     if "chosen" not in rows.column_names or not rows.num_rows:
         raise InputError(path, "rows", f"none of {task}", "a row an image with `chosen`")

@@ -65,7 +65,7 @@ def select(
     answers = [_answers(path, each["model"], task) for path, each in zip(results, told, strict=True)]
     conditions = sorted(set.intersection(*(set(each.changed) for each in answers)))
     if not conditions:
-        raise InputError("select", task, "no corruption that all results have", "results of --corruptions")
+        raise InputError("select", task, "no corruption that all results have", "results with corruptions")
     keys = sorted(set.intersection(*(set(each.base) for each in answers)))
     images = sorted({key[0] for key in keys})
     row = {image: place for place, image in enumerate(images)}
@@ -122,7 +122,7 @@ def _answers(path: Path, model: str, task: str) -> Answers:
         part, _, images = variant.rpartition("/")
         found.setdefault(images, {})[(*key, part)] = said
     if _BASE not in found:
-        raise InputError(file, task, "no uncorrupted images", "results of --corruptions")
+        raise InputError(file, task, "no uncorrupted images", "results with corruptions")
     return Answers(model, found[_BASE], {name: found[name] for name in found if _is_corruption(name)})
 
 

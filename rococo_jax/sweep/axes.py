@@ -42,7 +42,7 @@ class Arm:
     overrides: Mapping[str, str]
 
 
-def parse_axis(text: str, source: str = "--over") -> Axis:
+def parse_axis(text: str, source: str = "over") -> Axis:
     """`key=value,value` or `key+key=value,value`. Raises InputError for no key, and no, empty or repeated values."""
     name, separator, values = text.partition("=")
     keys = tuple(key.strip().lstrip("-").removeprefix("config.") for key in name.split("+"))
@@ -57,7 +57,7 @@ def parse_axis(text: str, source: str = "--over") -> Axis:
     return Axis(keys, texts)
 
 
-def parse_axes(texts: Sequence[str], source: str = "--over") -> tuple[Axis, ...]:
+def parse_axes(texts: Sequence[str], source: str = "over") -> tuple[Axis, ...]:
     """Several axes, whose grid is swept. Raises InputError as `parse_axis`, for no axis, and a key on two."""
     if not texts:
         raise InputError(source, "what is swept", "nothing", "KEY=VALUE,VALUE, or a config file with get_sweep()")
@@ -66,7 +66,7 @@ def parse_axes(texts: Sequence[str], source: str = "--over") -> tuple[Axis, ...]
     return axes
 
 
-def parse_arm(name: str, text: str, source: str = "--arm") -> Arm:
+def parse_arm(name: str, text: str, source: str = "arms") -> Arm:
     """An arm from its name, which names a folder, and its overrides, `key=value key=value`; else InputError."""
     if not _ARM_NAME.fullmatch(name):
         raise InputError(source, "name of an arm", repr(name), "letters, digits and . _ + -")
@@ -93,9 +93,9 @@ def choose_arms(asked: Sequence[str], known: Sequence[str]) -> tuple[Arm, ...]:
         name, separator, overrides = (part.strip() for part in text.partition(":"))
         if not separator and name not in of_file:
             named = f"one of {', '.join(of_file)}, or " if of_file else ""
-            raise InputError("--arm", "name of an arm", repr(name), f"{named}'NAME: key=value key=value'")
+            raise InputError("arms", "name of an arm", repr(name), f"{named}'NAME: key=value key=value'")
         arms.append(parse_arm(name, overrides if separator else of_file[name]))
-    refuse_twice("--arm", "name of an arm", [arm.name for arm in arms])
+    refuse_twice("arms", "name of an arm", [arm.name for arm in arms])
     return tuple(arms)
 
 

@@ -132,9 +132,9 @@ def make_plan(
     axes = parse_axes(over) if over else parse_axes(_strings(asked.get("over", ())), f"{path}: get_sweep")
     chosen = choose_arms(arms, _strings(asked.get("arms", ())))
     seeds = tuple(seeds) or read_numbers(tuple[int, ...], str(asked.get("seeds", base.seed)), f"{path}: get_sweep")
-    refuse_twice("--seeds", "seeds", seeds)
-    keep = _one_of("--keep", keep or asked.get("keep", KEEP[0]), KEEP)
-    lr_scaling = _one_of("--lr-scaling", lr_scaling or asked.get("lr_scaling", LR_SCALING[0]), LR_SCALING)
+    refuse_twice("seeds", "seeds", seeds)
+    keep = _one_of("keep", keep or asked.get("keep", KEEP[0]), KEEP)
+    lr_scaling = _one_of("lr_scaling", lr_scaling or asked.get("lr_scaling", LR_SCALING[0]), LR_SCALING)
     _refuse_overridden(overrides, axes, chosen)
     values = [_values(path, overrides, axis) for axis in axes]
     bases = {arm.name: read_config(path, [*overrides, *_words(arm.overrides)]) for arm in chosen}
@@ -172,8 +172,8 @@ def derived(
         samples = base.steps * base.batch_size
         if samples % batch_size:
             seen = f"{samples:,} samples ({base.steps} steps of {base.batch_size})"
-            wanted = f"a divisor of the {seen} that every point sees; or --keep steps"
-            raise InputError("--over", "batch_size", batch_size, wanted)
+            wanted = f"a divisor of the {seen} that every point sees; or keep=steps"
+            raise InputError("over", "batch_size", batch_size, wanted)
         keys["steps"] = samples // batch_size
         if base.optimizer.warmup_steps:
             keys["optimizer.warmup_steps"] = max(1, round(base.optimizer.warmup_steps / share))
@@ -188,13 +188,13 @@ def derived(
         keys["optimizer.learning_rate"] = _readable(base.optimizer.learning_rate * factor)
     if lr_scaling == "adam":
         if base.optimizer.name != "adamw":
-            raise InputError("--lr-scaling", "rule", f"adam for {base.optimizer.name}", "optimizer.name=adamw")
+            raise InputError("lr_scaling", "rule", f"adam for {base.optimizer.name}", "optimizer.name=adamw")
         for beta in ("b1", "b2"):
             value = round(1 - share * (1 - base.optimizer[beta]), 15)
             if value <= 0 and f"optimizer.{beta}" not in taken:
                 found = f"{batch_size}: {beta} would be {value:g}"
-                wanted = f"less than {base.batch_size / (1 - base.optimizer[beta]):g} with --lr-scaling adam"
-                raise InputError("--over", "batch_size", found, wanted)
+                wanted = f"less than {base.batch_size / (1 - base.optimizer[beta]):g} with lr_scaling=adam"
+                raise InputError("over", "batch_size", found, wanted)
             keys[f"optimizer.{beta}"] = _readable(value)
         keys["optimizer.eps"] = _readable(base.optimizer.eps / math.sqrt(share))
     return {key: value for key, value in keys.items() if key not in taken}
@@ -230,9 +230,9 @@ def _one_of(source: str, found: str, known: Sequence[str]) -> str:
 def _refuse_overridden(overrides: Sequence[str], axes: Sequence[Axis], arms: Sequence[Arm]) -> None:
     """A key that two of the command line's options set. `batch_size` is where the rules start from."""
     if any("seed" in axis.keys for axis in axes):
-        raise InputError("--over", "what is swept", "'seed'", "--seeds N,N, over which the table has means")
+        raise InputError("over", "what is swept", "'seed'", "seeds, over which the table has means")
     swept = {key for axis in axes for key in axis.keys} - {"batch_size"}
-    taken = {"seed": "--seeds", **dict.fromkeys(swept, "--over")}
+    taken = {"seed": "seeds", **dict.fromkeys(swept, "over")}
     taken |= {key: f"arm {arm.name!r}" for arm in arms for key in arm.overrides}
     for override in overrides:
         key = override.lstrip("-").removeprefix("config.").partition("=")[0]
@@ -248,10 +248,10 @@ def _values(path: Path, overrides: Sequence[str], axis: Axis) -> list[Any]:
         try:
             read = flat(read_config(path, [*overrides, *words]))
         except InputError as error:
-            source = "--over" if error.source in words else error.source
+            source = "over" if error.source in words else error.source
             raise InputError(source, error.field, error.found, error.wanted) from None
         if read[axis.keys[0]] in values:
-            raise InputError("--over", axis.name, f"{text} twice", "each value once")
+            raise InputError("over", axis.name, f"{text} twice", "each value once")
         values.append(read[axis.keys[0]])
     return values
 
@@ -283,4 +283,4 @@ def _refuse_same_names(points: Sequence[Point]) -> None:
     for point in points:
         other = places.setdefault(point.name, point)
         if other is not point:
-            raise InputError("--over", "value", f"{point.values} and {other.values}", "values that name two folders")
+            raise InputError("over", "value", f"{point.values} and {other.values}", "values that name two folders")

@@ -102,7 +102,7 @@ def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) 
             found = read_results(path)["fingerprint"]
             if (found.get("data"), found.get("protocol")) != (wanted, evaluation.settings.protocol):
                 raise InputError(path, "fingerprint", "results on other data, or of other settings",
-                                 "what is asked for now; another --workdir, or no such folder")  # fmt: skip
+                                 "what is asked for now; another workdir, or no such folder")  # fmt: skip
 
 
 def refuse_what_cannot_train(plan: Plan) -> None:
@@ -134,9 +134,9 @@ def launch_words(template: str, plan: Plan, workdir: Path, point: Point) -> list
     try:
         words = shlex.split(template)
     except ValueError as error:
-        raise InputError("--launch", "template", f"{template!r} ({error})", "a command, as a shell takes it") from None
+        raise InputError("launch", "template", f"{template!r} ({error})", "a command, as a shell takes it") from None
     if not words or shutil.which(words[0]) is None:
-        raise InputError("--launch", "program", repr(words[0] if words else ""), "a program on the PATH")
+        raise InputError("launch", "program", repr(words[0] if words else ""), "a program on the PATH")
     command = plan.command(workdir, point)
     whole = shlex.join(["rococo", *command])
     filled = [word.replace("{command}", whole).replace("{name}", point.run) for word in words]
@@ -294,7 +294,7 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
     how = f"one command a run: {launch}" if launch else f"one run after another {several}"
     yield f"{counted}; {how}"
     if evaluation is None:
-        yield "no evaluation: neither --images and --annotations nor the config's eval.data or eval.images is given"
+        yield "no evaluation: neither images and annotations nor the config's eval.data or eval.images is given"
     else:
         data = "; ".join(benchmark.summary() for benchmark in evaluation.benchmarks)
         yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"
@@ -313,9 +313,8 @@ def point_lines(plan: Plan, workdir: Path, evaluated: bool) -> Iterator[str]:
 
 
 def waiting_line(states: Mapping[str, str], failed: Mapping[str, str]) -> str | None:
-    """What is still to come; None where nothing is."""
+    """How many runs are still to come; None where none is."""
     left = [name for name, state in states.items() if state != DONE and name not in failed]
     if not left:
         return None
-    told = f"{len(left)} of {len(states)} runs are not done yet"
-    return f"{told}: --collect tabulates what is there, the same command goes on"
+    return f"{len(left)} of {len(states)} runs are not done yet"

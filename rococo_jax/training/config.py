@@ -232,7 +232,7 @@ def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
         if kept.get(key) != ours.get(key) and not key.startswith(MAY_CHANGE):
             begun = f"{kept.get(key)!r}, with which this folder was begun"
             if key != "steps":
-                raise InputError(path.parent, f"config.{key}", repr(ours.get(key)), f"{begun}, or another --workdir")
+                raise InputError(path.parent, f"config.{key}", repr(ours.get(key)), f"{begun}, or another workdir")
             if ours[key] < kept[key]:
-                raise InputError(path.parent, "config.steps", ours[key], f"{begun}, or more, or another --workdir")
+                raise InputError(path.parent, "config.steps", ours[key], f"{begun}, or more, or another workdir")
     return kept

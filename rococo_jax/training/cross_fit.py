@@ -113,4 +113,4 @@ def cross_fit(config: ConfigDict, workdir: Path, train_fold: Callable[[ConfigDic
 def refuse_cross_fitted(workdir: Path) -> None:
     """Raises InputError where the folder holds cross-fitted runs."""
     if (workdir / CROSS_FIT).exists() or any((workdir / name).exists() for name in FOLDS):
-        raise InputError(workdir, "working folder", "cross-fitted runs", "another folder, or --cross-fit")
+        raise InputError(workdir, "working folder", "cross-fitted runs", "another folder, or cross-fitting")

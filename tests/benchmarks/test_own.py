@@ -79,7 +79,8 @@ def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
     data = photos.parent / "DATA"
     assert [each.name for each in open_benchmarks(SETTINGS, data=data)] == ["mine", "mine_choices", "other_choices"]
     assert (
-        "other left out: mine has tasks of the same names; --benchmarks other evaluates it" in capsys.readouterr().err
+        "other left out: mine has tasks of the same names; name it in benchmarks to evaluate it"
+        in capsys.readouterr().err
     )
     assert [each.name for each in open_benchmarks(SETTINGS, data=data, names=["other"])] == ["other"]
     with pytest.raises(InputError, match="benchmarks: other: found tasks of the same names as mine"):

@@ -103,7 +103,7 @@ def test_the_chance_level_is_that_of_a_random_order(data):
     [
         (["--device", "abacus"], "--device: kind: found 'abacus'; wanted one of cpu, gpu"),
         (["--limit", "-1"], "--limit: number: found -1"),
-        (["--model-arg", "seed"], "--model-arg: argument: found 'seed'; wanted key=value"),
+        (["--model-arg", "seed"], "rococo: model_arg: argument: found 'seed'; wanted key=value"),
         (["--model-arg", "colour=red"], "unexpected keyword argument 'colour'"),
     ],
 )

@@ -181,7 +181,7 @@ def test_finished_results_are_kept_and_other_results_never_overwritten(model, be
     assert evaluate(model, benchmark, evaluated, "--no-report") == 0
     assert (evaluated / "results.json").stat().st_mtime_ns == before
     assert evaluate(model, benchmark, evaluated, "--protocol", "strict") == 2
-    assert "another --out" in capsys.readouterr().err
+    assert "another output folder" in capsys.readouterr().err
     assert (evaluated / "results.json").stat().st_mtime_ns == before
 
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, 
         (few, "models: found 4; wanted results of 5 models or more"),
         ([str(population), str(other)], "found 2 kinds that differ in protocol"),
         ([str(population), "--metrics", "image_to_text/danger/fr2"], "did you mean image_to_text/danger/fr1?"),
-        ([str(population), "--given", "clean"], "--given: metric"),
+        ([str(population), "--given", "clean"], "rococo: given: metric"),
         ([str(population), "--metrics", "image_to_text/clean/r5"], "found 1 that every model has and that differ"),
     )
     for words, said in cases:
@@ -176,7 +176,7 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal)
     assert main(["correlate", str(table), "--metrics", "R@1,other", "--out", str(out)]) == 0
     assert "2 metrics" in capsys.readouterr().out
     cases = (
-        (rows, ["--metrics", "two,one"], "--metrics: column: found 'two'"),
+        (rows, ["--metrics", "two,one"], "rococo: metrics: column: found 'two'"),
         (rows, ["--given", "part"], "part: 8 of 9 models lack it"),
         (rows, ["--factors", "size"], "one table of scores alone"),
         (rows[:4], [], "models: found 4; wanted 5 or more"),

@@ -182,7 +182,7 @@ def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
 @pytest.mark.parametrize(
     ("words", "over", "message"),
     [
-        ([], "batch_size=16,160", "batch_size: found 160: b1 would be 0; wanted less than 160 with --lr-scaling adam"),
+        ([], "batch_size=16,160", "batch_size: found 160: b1 would be 0; wanted less than 160 with lr_scaling=adam"),
         (["--config.optimizer.name=lion"], "batch_size=8,16", "rule: found adam for lion; wanted optimizer.name=adamw"),
     ],
 )
@@ -433,7 +433,7 @@ def test_points_of_one_config_are_one_run(tmp_path):
 
 def test_what_failed_is_not_waited_for():
     states = {"a": DONE, "b": NEW, "c": BEGUN}
-    line = "are not done yet: --collect tabulates what is there, the same command goes on"
+    line = "are not done yet"
     assert waiting_line(states, {}) == f"2 of 3 runs {line}"
     assert waiting_line(states, {"c": "broken"}) == f"1 of 3 runs {line}"
     assert waiting_line(states, {"b": "broken", "c": "broken"}) is None
@@ -503,11 +503,11 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
         (["--over", "losses.sc.scope=local,all"], "'local' or 'global'"),
         (["--over", "batch_size=8,12"], "a multiple of 8"),
         (["--over", "batch_size=8,40"], "the 96 samples (6 steps of 16)"),
-        (["--over", "seed=0,1"], "--seeds"),
-        (["--over", "batch_size=8", "--over", "seed=0,1"], "what is swept: found 'seed'; wanted --seeds"),
+        (["--over", "seed=0,1"], "wanted seeds, over which"),
+        (["--over", "batch_size=8", "--over", "seed=0,1"], "what is swept: found 'seed'; wanted seeds"),
         (["--seeds", "0,0"], "0 twice"),
         (["--seeds", "one"], "whole numbers"),
-        (["--config.seed=3"], "--seeds does"),
+        (["--config.seed=3"], "(seeds does)"),
         (["--arm", "plain"], "'plain'"),
         (["--arm", "a/b: losses.sc.weight=0"], "'a/b'"),
         (["--arm", "a: losses.sc.weight"], "KEY=VALUE"),

@@ -73,7 +73,7 @@ def parse_arguments(given: Sequence[str]) -> dict[str, Any]:
     for entry in given:
         key, equals, text = entry.partition("=")
         if not equals or not key.isidentifier() or key in found:
-            raise InputError("--model-arg", "argument", repr(entry), "key=value, each key once")
+            raise InputError("model_arg", "argument", repr(entry), "key=value, each key once")
         words = {"true": True, "false": False, "none": None}
         try:
             found[key] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)

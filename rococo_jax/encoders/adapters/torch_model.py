@@ -84,7 +84,7 @@ def load_open_clip(
     if not hub and pretrained is None:
         model, slash, pretrained = model.partition("/")
         if not slash:
-            wanted = "ARCHITECTURE/TAG, or --model-arg pretrained=TAG (a checkpoint's path; random)"
+            wanted = "ARCHITECTURE/TAG, or the argument pretrained=TAG (a checkpoint's path; random)"
             raise InputError(f"open_clip:{model}", "weights", "no tag", wanted)
     find_dtype(dtype)
     weights = None if hub or pretrained == "random" else pretrained

@@ -151,7 +151,7 @@ def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str
     """The entries of an item of a balanced annotation: originals, and beside them altered captions and rewordings."""
     columns = [item.get(key) if isinstance(item, dict) else None for key in ("originals", "positives", "altered")]
     if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        wanted = "originals, positives and altered of one length, as of alter-captions --balance"
+        wanted = "originals, positives and altered of one length, as `rococo alter-captions` balances them"
         raise InputError(path, f"item {number}", repr(item)[:60], wanted)
     keys = ("caption", "hard_positive", "hard_negative")
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
