@@ -57,16 +57,16 @@ class Tensors:
         return sorted(self._about)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Its shape, without reading it. Raises InputError where it is not there."""
+        """The shape of a tensor, without reading it. Raises InputError where it is not there."""
         self.require([name], "the tensors that tell the sizes of the model")
         return self._about[name][0]
 
     def kind(self, name: str) -> str:
-        """Its type as safetensors or NumPy spells it: F32, BF16, int64..."""
+        """The type of a tensor as safetensors or NumPy spells it: F32, BF16, int64..."""
         return self._about[name][1]
 
     def read(self, name: str) -> np.ndarray:
-        """Its values as float32."""
+        """The values of a tensor as float32."""
         return self._read(name).astype(np.float32)
 
     def require(self, names: Iterable[str], wanted: str) -> None:
@@ -224,25 +224,25 @@ class NameTable:
 
 
 def linear_rows(ours: str, *theirs: str, bias: bool = True) -> list[Row]:
-    """Of a linear layer of torch, or of several that lie side by side in ours."""
+    """Rows of a linear layer of torch, or of several that lie side by side in ours."""
     rows = [Row(f"{ours}.kernel", tuple(f"{name}.weight" for name in theirs), KERNEL)]
     return rows + ([Row(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))] if bias else [])
 
 
 def convolution_rows(ours: str, theirs: str, transform: Transform = CONVOLUTION, first_layer: int = 0) -> list[Row]:
-    """Of a convolution of torch with a bias."""
+    """Rows of a convolution of torch with a bias."""
     kernel = Row(f"{ours}.kernel", f"{theirs}.weight", transform, first_layer)
     return [kernel, Row(f"{ours}.bias", f"{theirs}.bias", first_layer=first_layer)]
 
 
 def norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
-    """Of a layer norm of torch."""
+    """Rows of a layer norm of torch."""
     names = {"scale": "weight", "bias": "bias"}
     return [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in names.items()]
 
 
 def batch_norm_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
-    """Of a batch norm of torch with its statistics."""
+    """Rows of a batch norm of torch with its statistics."""
     statistics = {"mean": "running_mean", "variance": "running_var"}
     rows = [Row(f"{ours}.{our}", f"{theirs}.{their}", first_layer=first_layer) for our, their in statistics.items()]
     return norm_rows(ours, theirs, first_layer) + rows
@@ -258,7 +258,7 @@ def block_rows(
     mlp: Sequence[str],
     qkv_bias: bool = True,
 ) -> list[Row]:
-    """Of the blocks of a transformer, by the names of their layers below `theirs`.
+    """Rows of the blocks of a transformer, by the names of their layers below `theirs`.
 
     Args:
         norms: that stand with the attention and with the MLP.

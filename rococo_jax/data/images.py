@@ -192,7 +192,7 @@ class MadeOfFiles(abc.ABC):
         return next(self.read([row]))
 
     def note(self, row: int) -> str:
-        """Nothing."""
+        """No note: a file is shown as it is."""
         del row
         return ""
 
@@ -217,7 +217,7 @@ class FileImages(MadeOfFiles):
 
     @property
     def originals(self) -> "FileImages":
-        """Itself; of the sets that are made of files, the files."""
+        """The files that the set is made of: itself."""
         return self
 
     @cached_property

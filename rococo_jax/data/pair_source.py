@@ -87,7 +87,7 @@ class PairSource(abc.ABC):
 
     @property
     def image_files(self) -> "FolderPairs | None":
-        """Itself where every image is a file or lies inside a table; None for others."""
+        """The source itself where every image is a file or lies inside a table; None for others."""
         return None
 
     def captioned(self, index: int) -> CaptionedImage:
@@ -138,11 +138,11 @@ class FolderPairs(PairSource):
 
     @property
     def image_files(self) -> "FolderPairs":
-        """Itself."""
+        """The source itself."""
         return self
 
     def captioned(self, index: int) -> CaptionedImage:
-        """From memory."""
+        """Name and captions of an image, from memory."""
         return CaptionedImage(self.names[index], self.captions[index])
 
     def place(self, index: int) -> Any:
@@ -177,7 +177,7 @@ class JoinedPairs(PairSource):
         return part[own]
 
     def captioned(self, index: int) -> CaptionedImage:
-        """As the part has it."""
+        """Name and captions of an image, from its part."""
         part, own = self._locate(index)
         return part.captioned(own)
 

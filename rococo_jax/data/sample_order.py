@@ -222,7 +222,7 @@ class ShardLine:
 
 @functools.lru_cache(maxsize=8)
 def _line(shards: tuple[int, ...], seed: int) -> tuple[Int[np.ndarray, " shards"], ...]:
-    """Of each shard in a shuffled order: its first image, and where it ends and starts in the line."""
+    """First image of each shard in a shuffled order, and where the shard ends and starts in the line."""
     sizes = np.array(shards, np.int64)
     shuffled = np.random.Generator(np.random.Philox(seed)).permutation(len(sizes))
     ends = np.cumsum(sizes[shuffled])

@@ -125,7 +125,7 @@ def _write(path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
 
 
 def about_tars(index: pa.ipc.RecordBatchFileReader) -> list[dict[str, Any]]:
-    """Of each tar its name, bytes, samples, captions, hash, how many samples were left out (`no_image`, `no_caption`),
+    """Name, bytes, samples, captions and hash of each tar, how many samples were left out (`no_image`, `no_caption`),
     and the first of them.
     """
     return json.loads(index.schema.metadata[b"tars"])

@@ -142,7 +142,7 @@ class TarPairs(PairSource):
         return PairSample(self._read(tar, name, offset, size), f"{self.tars[tar]}/{name}", tuple(captions))
 
     def captioned(self, index: int) -> CaptionedImage:
-        """From the index alone."""
+        """Name and captions of an image, from the index alone."""
         tar, row = self._row(index)
         name, _, _, captions = (column[row].as_py() for column in self._columns(tar))
         return CaptionedImage(f"{self.tars[tar]}/{name}", tuple(captions))

@@ -42,7 +42,7 @@ class TrainingImages:
 
 
 def training_images(names: Iterable[str], paths: Iterable[Place]) -> TrainingImages:
-    """Of image files; reads them."""
+    """Read image files and hash them."""
     keys = [key for name, path in zip(names, paths, strict=True) for key in _keys(name, hash_image(path))]
     return TrainingImages(frozenset(keys))
 
@@ -87,7 +87,7 @@ def write_training_images(folder: str | os.PathLike, images: TrainingImages | No
 
 
 def read_training_images(folder: str | os.PathLike) -> TrainingImages | None:
-    """Those of a model directory; None where it does not tell. Raises InputError: the file is something else."""
+    """Training images of a model directory; None where it does not tell. Raises InputError: another kind of file."""
     path = Path(folder) / FILE
     if not path.is_file():
         return None

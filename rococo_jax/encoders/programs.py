@@ -60,7 +60,7 @@ _USABLE = 0.9
 
 @dataclass(frozen=True)
 class Compute:
-    """One of `PRECISIONS`, and the images that a device encodes at once (None for what fits), for an evaluation.
+    """How an evaluation computes: one of `PRECISIONS`, and the images a device encodes at once (None: what fits).
 
     Raises InputError for a value out of its range.
     """
@@ -76,7 +76,7 @@ class Compute:
 
     @property
     def dtype(self) -> type:
-        """Of the towers."""
+        """The dtype of the towers."""
         return PRECISIONS[self.precision][0]
 
     def products_on(self, device: Any) -> Products:

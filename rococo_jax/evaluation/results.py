@@ -110,7 +110,7 @@ def make_results(
 
 
 def _chance_notes(task: str, variant: str, chance: Mapping[str, float], tasks: Mapping, bounds: Mapping) -> list[str]:
-    """That an unaltered variant is no better than chance, where its interval reaches down to it."""
+    """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
     notes = []
     for name, level in chance.items() if variant == CLEAN else ():
         interval, value = bounds[task][variant].get(name), tasks[task][variant].get(name)
@@ -197,7 +197,7 @@ def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(results: Mapping[str, Any]) -> str:
-    """Of the values as they are read back from the file."""
+    """Hash of the values as they are read back from the file."""
     rest = {key: value for key, value in results.items() if key != "sha256"}
     return hash_json(json.loads(json.dumps(rest)))
 

@@ -114,7 +114,7 @@ def _literal(cell: str) -> Any:
 
 
 def _width(console: "Console", table: "Table") -> int:
-    """Of the table with nothing cut."""
+    """Width of the table with nothing cut."""
     from rich.measure import Measurement
 
     return Measurement.get(console, console.options.update(width=_WHOLE), table).maximum

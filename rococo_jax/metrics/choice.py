@@ -35,7 +35,7 @@ Asks = Literal["texts", "images", "both", "alike"]
 
 
 def _mean_over_kinds(shares: Shares) -> Float[np.ndarray, "*draws"]:
-    """Of kinds that a draw has none of, nothing is known, and they are left out of its mean."""
+    """Mean over the kinds that a draw has; a kind without an item in it is left out."""
     right = np.stack([shares[name] for name in shares if name.startswith(_KIND_RIGHT)])
     items = np.stack([shares[name] for name in shares if name.startswith(_KIND_ITEMS)])
     drawn = items > 0

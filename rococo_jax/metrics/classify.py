@@ -91,7 +91,7 @@ class BinnedCounted(Counted):
         return {name: float(value) for name, value in self.metrics_of(totals).items()}
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
-        """As in `Counted`."""
+        """Sums over the items of each image, as in `Counted`."""
         place = np.searchsorted(images, self.group)
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
         for size, of_item, value in self.bins.values():
@@ -117,7 +117,7 @@ def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray,
 
 
 def reliability(statistics: ClassStatistics) -> dict[str, list[list[float | int]]]:
-    """Of each bin of equal width `[images, mean confidence, top-1]` from 0 to 1, as it is and scaled."""
+    """`[images, mean confidence, top-1]` of each bin of equal width from 0 to 1, as it is and scaled."""
     curves = {}
     for name, confidence in (("as it is", statistics.confidence), ("scaled", statistics.scaled_confidence)):
         place = equal_width_bins(confidence)
@@ -205,6 +205,6 @@ def count_shapes(
 def shape_shares(
     statistics: ClassStatistics, texture: Int[np.ndarray, " images"], classes: tuple[str, ...]
 ) -> dict[str, list[int]]:
-    """Of each class of shape, how many images were answered by shape and by texture."""
+    """How many images of each class of shape were answered by shape and by texture."""
     counts = [np.bincount(statistics.label[each], minlength=len(classes)) for each in seen(statistics, texture)]
     return {name: [int(shape), int(texture)] for name, shape, texture in zip(classes, *counts, strict=True)}

@@ -175,7 +175,7 @@ def is_ampere_or_later(device: Any) -> bool:
 
 
 def compute_capability(device: Any) -> float:
-    """That of one of NVIDIA's GPUs, an H100's where it does not say; 0 of anything else."""
+    """Compute capability of an NVIDIA GPU, an H100's where it does not say; 0 of anything else."""
     # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
     capability = str(getattr(device, "compute_capability", _DESCRIBED))
     return float(capability) if device.platform in GPUS and capability[:1].isdigit() else 0.0

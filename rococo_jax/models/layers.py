@@ -111,8 +111,8 @@ class LayerNorm(nnx.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Float[Array, "... width"]:
-    """Its backward pass keeps `x` in its dtype, and of a narrower dtype than float32 the mean and the factor of each
-    row; what JAX derives keeps three arrays of the size of `x` in float32.
+    """Layer norm whose backward pass keeps `x` in its dtype, and of a narrower one than float32 the mean and the factor
+    of each row; what JAX derives keeps three arrays of the size of `x` in float32.
     """
     return _layer_norm_forward(x, scale, bias, eps)[0]
 

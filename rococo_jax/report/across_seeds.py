@@ -33,7 +33,7 @@ Question = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class ImageHits:
-    """Of one task and variant, by image in the order of names: hits of each metric, and how many queries."""
+    """Hits of each metric and queries of one task and variant, by image in the order of names."""
 
     images: tuple[str, ...]
     hits: Mapping[str, Num[np.ndarray, " images"]]

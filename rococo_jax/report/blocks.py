@@ -139,7 +139,7 @@ class Tiles(Block):
 
     @classmethod
     def of(cls, tiles: Sequence[Tile | None]) -> "Tiles | None":
-        """Those that are there; None where none is."""
+        """The tiles that are there; None where none is."""
         there = [each for each in tiles if each is not None]
         return cls(there) if there else None
 

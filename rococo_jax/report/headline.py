@@ -13,7 +13,7 @@ from rococo_jax.report.vocabulary import ALTERED, CLEAN, CONTROL, QUERIES, perce
 
 
 def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Part) -> Part | None:
-    """Of the first task in which altered items can come first; None where there is none.
+    """The headline: the first task in which altered items can come first; None where there is none.
 
     The facts stand below; beside the chart where there is no example.
     """

@@ -270,7 +270,7 @@ class QueriesOnDevices:
         return self.shard(padded.shape, padded.__getitem__)
 
     def replicate(self, tree: Any) -> Any:
-        """The same on all devices."""
+        """Copy arrays whole to all devices."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
     def place(self) -> Int[np.ndarray, "queries"]:

@@ -153,7 +153,7 @@ def launch_point(template: str, plan: Plan, workdir: Path, point: Point) -> bool
 
 
 def _words_hash(point: Point) -> str:
-    """Of what decides the influence of the captions' words."""
+    """Hash of what decides the influence of the captions' words."""
     leaves = flat(point.config)
     chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
     chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "losses.sc.lexicon")}

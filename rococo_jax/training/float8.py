@@ -62,7 +62,7 @@ def keep_histories(kernels: Sequence[str]) -> optax.GradientTransformation:
 
 
 def histories_of(moments: tuple) -> dict[str, jax.Array]:
-    """Those of an optimizer whose first transformation keeps them."""
+    """Amax histories of an optimizer whose first transformation keeps them."""
     return moments[0]
 
 

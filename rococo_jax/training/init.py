@@ -146,7 +146,7 @@ class Origin:
 
     @classmethod
     def of(cls, encoder: Encoder) -> "Origin":
-        """That of an encoder."""
+        """Everything of an encoder but its parameters."""
         rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
         return cls(encoder.spec, *rest, encoder.model.dtype)
 

@@ -155,7 +155,7 @@ def choose_regularisation(
 def _scores_of_fold(
     kept: tuple, held: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
 ) -> Iterator[float]:
-    """Of each choice the mean R@1 on the held-out pairs; choices of the same ridges stand together."""
+    """Mean R@1 of each choice on the held-out pairs; choices of the same ridges stand together."""
     moments = _Moments(*kept)
     x = (held[0] - moments.image_mean) @ moments.image_basis
     y = (held[1] - moments.text_mean) @ moments.text_basis

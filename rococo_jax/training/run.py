@@ -304,7 +304,7 @@ def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encod
 
 
 def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
-    """Those of the run and of the model that it started from; None for sources without files."""
+    """Training images of the run and of the model that it started from; None for sources without files."""
     files = source.image_files
     return None if files is None else training_images(files.names, map(files.place, range(len(files)))) | before
 

@@ -36,11 +36,11 @@ class RunCache:
         self._most = {"features": features}
 
     def source(self, data: ConfigDict) -> PairSource:
-        """As `open_source`."""
+        """Open the source of pairs once, as `open_source`."""
         return self._get("source", (data.images, data.captions, data.left_out_fold), lambda: open_source(data))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
-        """As `starting_encoder`."""
+        """Load the starting encoder once, as `starting_encoder`."""
         # Random parameters, of a whole model or of residual heads, come from the run's seed.
         keys = {key: value for key, value in flat(config).items() if key.startswith(("init", "dtype", "seed"))}
         keys |= {"kind": config.losses.contrastive.kind, "fold": config.data.left_out_fold}

@@ -109,3 +109,11 @@ def test_commands_and_their_options_are_there():
             used = re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", rest)
             missing += [f"{name}: rococo {command} {flag}" for flag in used if flag not in flags.get(command, used)]
     assert missing == []
+
+
+def test_first_lines_of_docstrings_say_what_a_thing_is():
+    """Not whose it is, or that it is like another."""
+    empty = r'"""(?:Of |That |Those |Its |Itself|Nothing|As `[^`]+`\."""|The same on |From memory|From the index).*'
+    code = {name: (CHECKOUT / name).read_text(encoding="utf-8") for name in files() if name.endswith(".py")}
+    lines = {name: re.findall(empty, text) for name, text in code.items() if name.startswith(f"{PACKAGE}/")}
+    assert {name: each for name, each in lines.items() if each} == {}

@@ -23,7 +23,7 @@ _ITEMS_AT_ONCE = 2**17
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closest(Columns):
-    """Of each item, the comparison with the smallest lead of the right answer; places within the item, -1 for none.
+    """Comparison with the smallest lead of the right answer in each item; places within the item, -1 for none.
 
     Attributes:
         image, text: the right pair.

@@ -111,7 +111,7 @@ def class_vectors(
 def cosines(
     table: np.ndarray, rows: np.ndarray, vectors: np.ndarray, source: str, run: slice
 ) -> Float[np.ndarray, "images classes"]:
-    """Of a run of images with every class; float64 sums rounded to float32, which blocks do not change."""
+    """Cosines of a run of images with every class; float64 sums rounded to float32, which blocks do not change."""
     products = np.asarray(table[rows[run]], np.float64) @ vectors.T
     if not np.isfinite(products).all():
         raise InputError(source, "embeddings", "NaN or infinite values", "unit vectors")

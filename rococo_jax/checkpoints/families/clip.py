@@ -134,7 +134,7 @@ def _vision(section: Section) -> VisionSpec:
 
 
 def vision_rows(prefix: str) -> list[Row]:
-    """Of what the image towers of CLIP and SigLIP share."""
+    """Rows of the layers that the image towers of CLIP and SigLIP share."""
     return [
         Row("vision.patch.kernel", f"{prefix}embeddings.patch_embedding.weight", PATCH),
         Row("vision.positions", f"{prefix}embeddings.position_embedding.weight"),
@@ -144,7 +144,7 @@ def vision_rows(prefix: str) -> list[Row]:
 
 
 def text_rows(prefix: str) -> list[Row]:
-    """Of a text tower of CLIP or SigLIP."""
+    """Rows of a text tower of CLIP or SigLIP."""
     return [
         Row("text.words", f"{prefix}embeddings.token_embedding.weight"),
         Row("text.positions", f"{prefix}embeddings.position_embedding.weight"),

@@ -98,7 +98,7 @@ def _vit_rows(spec: VisionSpec, head: HeadSpec, probes: int) -> list[Row]:
 
 
 def _cross_rows(probes: int) -> list[Row]:
-    """Of the pooling of a CoCa: the norm of the tokens belongs to it, the last norm comes after it."""
+    """Rows of the pooling of a CoCa: the norm of the tokens belongs to it, the last norm comes after it."""
     ours, theirs = "vision.pooling", "visual.attn_pool"
     first = Transform(
         to_ours=lambda theirs: theirs[0][0],
@@ -149,7 +149,7 @@ def _bottleneck_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
 
 
 def stage_rows(stage_layers: Sequence[int], theirs: str) -> list[Row]:
-    """Of the stages of a ResNet of bottleneck blocks, which lie below `theirs` as torchvision names them."""
+    """Rows of the stages of a ResNet of bottleneck blocks, which lie below `theirs` as torchvision names them."""
     rows = []
     for number, layers in enumerate(stage_layers, start=1):
         ours, stage = f"vision.stage{number}", f"{theirs}.layer{number}"

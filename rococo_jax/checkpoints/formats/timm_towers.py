@@ -203,7 +203,7 @@ class _Fusion:
     scaled: bool
 
     def _factors(self, theirs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Of each branch the sign and scale, float64, and with them the batch norm's factor; and the other tensors."""
+        """Sign and scale of each branch, float64, and with them the batch norm's factor; and the other tensors."""
         wide = [array.astype(np.float64) for array in theirs]
         count = 2 * len(self.branches)
         scale = wide[count].reshape(-1) if self.scaled else np.ones(len(wide[0]))

@@ -186,7 +186,7 @@ def _text_rows(spec: ModelSpec) -> list[Row]:
 
 
 def pooling_rows(ours: str, theirs: str, mapped_by: str) -> list[Row]:
-    """Of GPO and the map before it."""
+    """Rows of GPO and of the map before it."""
     rows = [
         *linear_rows(f"{ours}.map", f"{theirs}.{mapped_by}"),
         Row(f"{ours}.score.kernel", f"{theirs}.gpool.linear.weight", KERNEL),

@@ -49,7 +49,7 @@ class CrossFitted(Model):
         return {"folds": [{**each.describe(), "name": ""} for each in self.folds]}
 
     def facts(self) -> dict[str, Any]:
-        """Those of the first fold."""
+        """Provenance, size and warnings of the first fold."""
         return self.folds[0].facts()
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:

@@ -41,7 +41,7 @@ class EncoderModel(Model):
         return {key: value for key, value in self.encoder.describe().items() if key != "name"}
 
     def facts(self) -> dict[str, Any]:
-        """Those of the encoder."""
+        """Provenance, size, cost and warnings of the encoder."""
         return self.encoder.facts()
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:

@@ -64,7 +64,7 @@ class ResumableFolder:
         self.done = kept.get("files_sha256", {}) if found.name == MANIFEST else _hashes_written(self.out / _WRITTEN)
 
     def missing(self, names: Iterable[str]) -> set[str]:
-        """Those files that are not there, or are not as they were written."""
+        """Files that are not there, or are not as they were written."""
         paths = {name: self.out / name for name in names}
         return {name for name, path in paths.items() if not path.is_file() or hash_file(path) != self.done.get(name)}
 

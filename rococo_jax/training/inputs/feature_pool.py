@@ -189,7 +189,7 @@ class ChosenPairs(PairSource):
         return self.source[int(self.chosen[index])]
 
     def captioned(self, index: int) -> CaptionedImage:
-        """As the source has it."""
+        """Name and captions of an image, from the source."""
         return self.source.captioned(int(self.chosen[index]))
 
     def hash(self) -> str:
@@ -284,4 +284,4 @@ class FeatureInput:
         self.next_step = int(state["next_step"])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -150,7 +150,7 @@ def active_inputs(losses: ConfigDict) -> tuple[LossInput, ...]:
 
 
 def items_per_pair(config: ConfigDict) -> dict[Field, tuple[int, ...]]:
-    """Of each field that active terms read: () for one item a pair, (k,) for k."""
+    """Items a pair of each field that active terms read: () for one, (k,) for k."""
     items = {name: shape for each in active_inputs(config.losses) for name, shape in each.items(config).items()}
     return {field: items[field.name] for field in active_fields(config.losses)}
 
