@@ -194,7 +194,7 @@ def test_folds_have_the_pairs_of_their_images(tables, make):
     other = Embeddings({name: np.roll(table, 1, axis=0) for name, table in tables.tables.items()})
     folds, fold = [task.score(tables), task.score(other)], np.arange(IMAGES) % 2
     found = folds[0].chosen_from(folds, fold)
-    pairs = task.pairs(0) if make is None else task.pairs
+    pairs = task.pairs
     of_entry = fold[pairs.group[found.differences.pair]]
     expected = np.where(of_entry == 1, folds[1].differences.below, folds[0].differences.below)
     np.testing.assert_array_equal(found.differences.below, expected)
@@ -231,7 +231,7 @@ def test_a_choice_of_too_many_items_and_images_has_a_note_in_place_of_figures(ta
     why = "no preference, blind and grounding, because 4 items by 9 images are too many to compare"
     assert results["notes"] == [f"sugarcrepe, {variant}: {why}" for variant in ("swap", "mean")]
     # A share is asked as the whole is, and baselines without images still have their pairs.
-    assert all(each.pairs(IMAGES) is None for each in task.split(4))
+    assert all(each.pairs is None for each in task.split(4))
     right, _, group = task.compared_texts()
     assert sorted(right.index.tolist()) == [0, 1, 1, 2, 3, 3] and group.tolist() == [0, 1, 1, 2, 3, 3]
     monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images))

@@ -161,6 +161,39 @@ def test_items_of_several_sizes_are_padded(tmp_path):
     assert np.isnan(outcome.scores.scores).sum() == 3
 
 
+def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_from(tmp_path):
+    """A row is of one set: row 1 of the crops is no row 1 of the images, whatever the shapes of the two."""
+    files, boxes = [f"{number}.png" for number in range(4)], ([0, 0, 8, 8], [2, 2, 9, 9])
+    asked = {
+        "whole": [(file, None) for file in files],
+        "once": [(file, boxes[0]) for file in files[:3]],  # rows 0, 1, 2 of the crops, of images 0, 1, 2
+        "twice": [(file, box) for file in files[2:] for box in ([1, 1, 8, 8], boxes[1])],
+    }
+    form = dataclasses.replace(FORMS["choices"], images=tuple(files))
+    items = [
+        {"id": f"{file} {box}", "images": [{"file": file} | ({"box": box} if box else {})], "part": part,
+         "texts": [f"a {part} {file} {box}", "another"], "match": [[0, 0]]}
+        for part, pictures in asked.items()
+        for file, box in pictures
+    ]  # fmt: skip
+    write(form, tmp_path, lambda rows: rows.__setitem__(slice(None), items))
+    benchmark = open_form("choices", tmp_path)
+    of_parts = {part: outcome for part, (outcome, _) in of_random_vectors(benchmark).items()}
+    assert list(of_parts) == list(asked)
+    for part, outcome in of_parts.items():
+        names = [file for file, _ in asked[part]]
+        rows = outcome.pair_rows(benchmark)
+        assert rows["image"].tolist() == rows["query"].tolist() == names
+        # Asked are the parts of other images in the same part of the benchmark, or all other images as a whole.
+        assert rows["wrong_queries"].tolist() == [sum(other != name for other in names) for name in names]
+        shown = [each for each in (*outcome.errors(benchmark, 9), *outcome.won(benchmark)) if each.query.image]
+        assert shown and all(each.right.text.split()[2] == each.query.image for each in shown)
+        for each in shown:
+            table, row = each.query.picture
+            images = benchmark.image_sets[table]
+            assert images.originals.names[images.rows[row] if table == "crops" else row] == each.query.image
+
+
 def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
     def change(rows):
         rows += [{**rows[0], "mturk": {"caption": votes}} for votes in (2, 1, 0)]

@@ -253,6 +253,7 @@ def tasks_of(
         place = np.full(len(pictures) + 1, -1)  # the last for -1
         place[used_pictures] = np.arange(len(used_pictures))
         rows = Rows(()) if alone else _rows([picture_rows[pictures[one]] for one in used_pictures.tolist()])
+        are_whole = all(pictures[one].box is None for one in used_pictures.tolist())
         more: dict[str, Any] = {} if pooled is None else {"pooled": pooled.get(part_name)}
         tasks.append(
             ChoiceTask(
@@ -268,6 +269,7 @@ def tasks_of(
                 match=match[:, :1] if alone else match,
                 group=image_of[item_pictures[:, 0]],
                 leads=tuple(leads),
+                whole_images=len(name_row) if are_whole and not alone else 0,
                 bundles={how: each.share(is_kept) for how, each in part.bundles().items()},
                 **more,
             )

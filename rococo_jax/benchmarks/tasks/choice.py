@@ -41,6 +41,8 @@ class ChoiceTask(Task):
         leads: metrics to put first.
         pooled: all parts, into their macro mean.
         whole: of how many items this is a share; 0 for all.
+        whole_images: how many images the benchmark has, where each of `images` is one of them as a whole, in the same
+            row of its set: then pairs are asked about with all of them, elsewhere with this task's parts of images.
         bundles: items that are counted together, by the way of counting.
     """
 
@@ -54,6 +56,7 @@ class ChoiceTask(Task):
     leads: tuple[str, ...] = ()
     pooled: str | None = dataclasses.field(default=MEAN, kw_only=True)
     whole: int = 0
+    whole_images: int = 0
     bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
 
     @property
@@ -74,8 +77,9 @@ class ChoiceTask(Task):
         """Number of items, and of similarities they need."""
         return len(self.ids), self.match.size
 
-    def pairs(self, images: int) -> AlteredPairs | None:
-        """Every right text beside every wrong one of its item, asked of the benchmark's `images` or of all its crops.
+    @property
+    def pairs(self) -> AlteredPairs | None:
+        """Every right text beside every wrong one of its item, asked of the benchmark's images or of the task's parts.
 
         None where items are not one image and texts, or there are more than `MOST_DIFFERENCES`.
         """
@@ -84,8 +88,8 @@ class ChoiceTask(Task):
         item, right, wrong = self.compared_items()
         own = self.item_images[item, 0]
         sides = Rows.of(TEXTS, right), Rows.of(TEXTS, wrong)
-        if len(self.images.tables) == 1 and np.array_equal(self.images.index, self.image_names):
-            every = np.arange(images)
+        if self.whole_images:
+            every = np.arange(self.whole_images)
             return AlteredPairs(Rows.of(self.images.tables[0], every), every, *sides, self.image_names[own])
         return AlteredPairs(self.images, self.image_names, *sides, self.image_names[own], own_query=own)
 
@@ -143,8 +147,7 @@ class ChoiceTask(Task):
             parts = list(pool.map(score_run, runs))
         scores = np.concatenate([scores for scores, _ in parts] or [np.empty(self.match.shape)])
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
-        altered_pairs = self.pairs(max((len(embeddings.tables[name]) for name in self.images.tables), default=0))
-        differences = None if altered_pairs is None else altered_pairs.score(embeddings, mesh)
+        differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
         scale = embeddings.logit_scale or DEFAULT_SCALE
         return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None, scale), differences)
 

@@ -3,11 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
 from rococo_jax.metrics.change import count_changes, sureness_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
@@ -72,10 +72,6 @@ class ChoiceOutcome(Outcome):
             return None
         items, images = len(self.of.ids), len(self.of.images)
         return f"{items:,} items by {images:,} images are too many to compare"
-
-    def altered_pairs(self, images: int = 0) -> Any:
-        """Every right text beside every wrong one of its item."""
-        return self.of.pairs(images)
 
     def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
         """Changes by corruption, item by item, of choices among texts; see `metrics.change`."""
@@ -145,7 +141,7 @@ class ChoiceOutcome(Outcome):
         scores = ItemScores.chosen([each.scores for each in others], fold[self.of.group])
         if self.differences is None:
             return ChoiceOutcome(self.of, scores)
-        of_entry = fold[self.of.pairs(0).group[self.differences.pair]]
+        of_entry = fold[self.of.pairs.group[self.differences.pair]]
         differences = DifferenceStatistics.chosen([each.differences for each in others], of_entry)
         return ChoiceOutcome(self.of, scores, differences)
 
@@ -205,10 +201,7 @@ class ChoiceOutcome(Outcome):
         task, closest = self.of, self.closest
 
         def image(places: np.ndarray) -> Side:
-            place = int(task.item_images[item, places[item]])
-            row = task.images[place : place + 1]
-            name = tables.images[int(task.image_names[place])]
-            return Side(image=name, picture=(row.tables[0], int(row.index[0])))
+            return side_of(tables, task.images, task.image_names, int(task.item_images[item, places[item]]))
 
         def text(places: np.ndarray) -> Side:
             return Side(text=tables.texts[int(task.item_texts[item, places[item]])])

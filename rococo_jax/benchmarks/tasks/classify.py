@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.change import Sureness, count_changes
@@ -207,8 +208,7 @@ class ClassOutcome(Outcome):
         for row in np.argsort(-np.where(statistics.right, -1.0, statistics.confidence), kind="stable")[:count].tolist():
             if statistics.right[row]:
                 break
-            (table,), (index,) = task.images[row : row + 1].tables, task.images[row : row + 1].index.tolist()
-            image = Side(image=tables.images[int(task.image_names[row])], picture=(table, index))
+            image = side_of(tables, task.images, task.image_names, row)
             right, wrong = (
                 Side(text=task.classes[int(each[row])]) for each in (statistics.label, statistics.predicted)
             )

@@ -76,16 +76,12 @@ class AlteredPairs(Columns):
         is how much more the right one scores; `blind` and `grounding` are shares of the `wrong_queries`, from 0 to 1;
         `rank` is that of `difference` among those of all wrong queries, ties at one half.
         """
-        images, texts = np.array(tables.images, object), np.array(tables.texts, object)
-
-        def named(rows: Rows, which: np.ndarray) -> np.ndarray:
-            return (texts if rows.tables == (TEXTS,) else images)[rows.index[which]]
-
+        pair, query = statistics.pair, statistics.query
         return {
-            "image": images[self.group[statistics.pair]],
-            "query": named(self.queries, statistics.query),
-            "right": named(self.right, statistics.pair),
-            "wrong": named(self.wrong, statistics.pair),
+            "image": np.array(tables.images, object)[self.group[pair]],
+            "query": names_of(tables, self.queries[query], self.query_group[query]),
+            "right": names_of(tables, self.right[pair], self.group[pair]),
+            "wrong": names_of(tables, self.wrong[pair], self.group[pair]),
             "difference": statistics.difference.astype(np.float64),
             "preference": statistics.preference,
             "blind": statistics.blind,
@@ -135,15 +131,28 @@ class AlteredPairs(Columns):
             f"{agree:.0f} % of {others:,} other {what} prefer the original too; "
             f"by how much, this one ranks {rank:.10g} of {others + 1:,}"
         )
-        query = dataclasses.replace(side_of(tables, self.queries, int(statistics.query[entry])), note=note)
-        sides = (side_of(tables, rows, pair) for rows in (self.right, self.wrong))
+        query = dataclasses.replace(
+            side_of(tables, self.queries, self.query_group, int(statistics.query[entry])), note=note
+        )
+        sides = (side_of(tables, rows, self.group, pair) for rows in (self.right, self.wrong))
         return Example(*named, role, 0, "own", query, *sides, float(statistics.difference[entry]), 0.0)
 
 
-def side_of(tables: Tables, rows: Rows, place: int) -> Side:
-    """Side of an example for one of the rows."""
-    row = rows[place : place + 1]
-    (table,), (index,) = row.tables, row.index.tolist()
+def names_of(tables: Tables, rows: Rows, image: Int[np.ndarray, " rows"]) -> np.ndarray:
+    """The texts behind rows of texts; of rows of any image set the names of the images that they are, or are made of.
+
+    Args:
+        tables: the benchmark's names.
+        rows: of one side of a task.
+        image: for each of them, a row of the benchmark's `images`; an index in another set says nothing of names.
+    """
+    is_text = rows.tables == (TEXTS,)
+    return np.array(tables.texts if is_text else tables.images, object)[rows.index if is_text else image]
+
+
+def side_of(tables: Tables, rows: Rows, image: Int[np.ndarray, " rows"], place: int) -> Side:
+    """Side of an example for one of the rows; `image` as in `names_of`."""
+    (table, (index,)) = rows[place : place + 1].parts[0]
     if table == TEXTS:
-        return Side(text=tables.texts[index])
-    return Side(image=tables.images[index], picture=(table, index))
+        return Side(text=tables.texts[int(index)])
+    return Side(image=tables.images[int(image[place])], picture=(table, int(index)))

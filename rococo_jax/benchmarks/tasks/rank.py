@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, side_of
+from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, Task, suffixed
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
@@ -197,10 +197,6 @@ class RankOutcome(Outcome):
         """Recalls and who has the first place, query by query."""
         return count_retrieval(self.statistics, self.of.ties, self.of.query_group)
 
-    def altered_pairs(self, images: int = 0) -> AlteredPairs:
-        """The task's; their images are those of its queries."""
-        return self.of.pairs
-
     def change_from(self, baseline: "RankOutcome") -> Counted | None:
         """Changes by corruption, query by query; see `metrics.change`. None where they were not measured."""
         if self.sureness is None or baseline.sureness is None:
@@ -254,7 +250,7 @@ class RankOutcome(Outcome):
 
         images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
         count, kind = len(task.queries), top_kinds(self.statistics, task.ties)
-        top = task.gallery.index[self.statistics.best_indices[np.arange(count), kind]]
+        top = self.statistics.best_indices[np.arange(count), kind]
         own = self.statistics.best_indices[:, OWN]
         columns = {
             "task": [task.name] * count,
@@ -267,7 +263,7 @@ class RankOutcome(Outcome):
             "rank_optimistic": self.statistics.rank_optimistic,
             "rank_pessimistic": self.statistics.rank_pessimistic,
             "top1_kind": np.array(KINDS, object)[kind],
-            "top1_text": (texts if task.asks_for_texts else images)[top],
+            "top1_text": names_of(tables, task.gallery[top], task.gallery_group[top]),
             "top1_score": self.statistics.best_scores[np.arange(count), kind].astype(np.float64),
             "positive_score": self.statistics.positive_score.astype(np.float64),
         }
@@ -301,7 +297,8 @@ class RankOutcome(Outcome):
             int(task.gallery_origin[indices[kind]]) if task.asks_for_texts and task.gallery_origin is not None else -1
         )
         note = f"altered from: {tables.texts[task.gallery.index[origin]]}" if origin >= 0 else ""
-        query_side, right = side_of(tables, task.queries, query), side_of(tables, task.gallery, int(indices[OWN]))
-        wrong = dataclasses.replace(side_of(tables, task.gallery, int(indices[kind])), note=note)
+        query_side = side_of(tables, task.queries, task.query_group, query)
+        right, wrong = (side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN, kind))
+        wrong = dataclasses.replace(wrong, note=note)
         named = (task.name, task.variant, task.seed, "error", 0, KINDS[kind])
         return Example(*named, query_side, right, wrong, float(scores[OWN]), float(scores[kind]))

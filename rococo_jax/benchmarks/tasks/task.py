@@ -82,7 +82,7 @@ class Outcome:
         counted: counts for every query or item, with the metrics that are made of them; see `metrics.intervals`.
         sizes: how many queries, gallery items, images, ...
         result: what `Task.joined` needs of a share's outcome; it travels between processes.
-        differences: of pairs of an original and its altered copy; see `tasks.pairs`. None without pairs.
+        differences: of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
         left_out: why there is no grounding where items could have it.
         chance: exact expectations of metrics for a model that ranks at random.
     """
@@ -118,27 +118,23 @@ class Outcome:
         """Data of charts."""
         return None
 
-    def altered_pairs(self, images: int = 0) -> Any:
-        """The pairs that `differences` are of (`tasks.pairs.AlteredPairs`), in a benchmark of so many images."""
-        raise NotImplementedError
-
     @functools.cached_property
     def grounding(self) -> Counted | None:
         """Preference, blind and grounding, pair by pair; None without pairs or wrong partners."""
-        return None if self.differences is None else self.altered_pairs().counted(self.differences)
+        return None if self.differences is None else self.of.pairs.counted(self.differences)
 
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
         """Columns of `pairs.parquet`, with an entry for each pair and own query; None without pairs."""
         if self.differences is None:
             return None
-        return self.altered_pairs(len(tables.images)).rows(self.differences, tables)
+        return self.of.pairs.rows(self.differences, tables)
 
     def won(self, tables: Tables) -> list[Example]:
         """Pairs whose original won, blind or by looking."""
         if self.differences is None:
             return []
         named = (self.task, self.variant, self.seed)
-        return self.altered_pairs(len(tables.images)).won(named, self.differences, tables)
+        return self.of.pairs.won(named, self.differences, tables)
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"] | None:
         """The queries or items that have one of these rows of the benchmark's `images`; None where none can be told."""
