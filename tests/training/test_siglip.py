@@ -1,0 +1,105 @@
+"""The commands of `docs/siglip.md` on a tiny SigLIP of the released scale, step by step beside torch's own training."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+import tokenizers
+from PIL import Image
+
+from rococo_jax.cli.main import main
+from rococo_jax.training.config import read_config
+from tests.support.paths import CHECKOUT
+from tests.support.reference_models import saved, siglip, torch, torch_ids, transformers
+from tests.support.tiny_runs import metrics_of
+
+PAIRS, STEPS, LENGTH, PEAK = 8, 10, 64, 1e-3
+CONFIG = CHECKOUT / "configs" / "siglip_finetune.py"
+PAGE = CHECKOUT / "docs" / "siglip.md"
+SMALLER = f"steps={STEPS} batch_size={PAIRS} optimizer.learning_rate={PEAK} dtype=float32 remat=none data.workers=0"
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    """A SigLIP with the scale and bias of `siglip-base-patch16-224`, pictures and a table of captions."""
+    folder, random = tmp_path_factory.mktemp("siglip"), np.random.default_rng(0)
+    torch.manual_seed(0)
+    reference = siglip(text={"max_position_embeddings": LENGTH, "pad_token_id": 0, "eos_token_id": 1})
+    with torch.no_grad():
+        reference.logit_scale.fill_(4.7215)
+        reference.logit_bias.fill_(-16.5)
+    saved(reference, folder / "start")
+    vocabulary = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *"abcdefghijklmnop"])}
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="<unk>"))
+    rust.post_processor = tokenizers.processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    rust.save(str(folder / "start" / "tokenizer.json"))
+    (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "pad_token": "<pad>"}))
+    processor = transformers.SiglipImageProcessorPil(size={"height": 30, "width": 30})
+    processor.save_pretrained(folder / "start")
+    (folder / "photos").mkdir()
+    rows, pictures, ids = ["image,caption"], [], []
+    for number in range(PAIRS):
+        picture = Image.fromarray(random.integers(0, 256, (3, 3, 3), np.uint8)).resize((44, 37))
+        picture.save(folder / "photos" / f"{number}.png")
+        pictures.append(picture)
+        caption = "".join(random.choice(list("abcdefghijklmnop"), 3 + number))
+        rows.append(f"{number}.png,{caption}")
+        ids.append([*rust.encode(caption).ids, *[0] * (LENGTH - 4 - number)])
+    (folder / "captions.csv").write_text("\n".join(rows) + "\n")
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    return folder, reference, pixels, torch_ids(np.array(ids))
+
+
+def losses_of_torch(model, pixels, ids) -> list[float]:
+    """AdamW over matrices with decay and the rest without, a linear warmup and half a cosine, norms clipped at 1."""
+    vectors = [each for name, each in model.named_parameters() if each.ndim < 2 or name.endswith("probe")]
+    matrices = [each for name, each in model.named_parameters() if each.ndim >= 2 and not name.endswith("probe")]
+    groups = [{"params": matrices, "weight_decay": 1e-4}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95), eps=1e-8)
+    warmup = STEPS // 10
+
+    def share(step: int) -> float:
+        return step / warmup if step < warmup else (1 + np.cos(np.pi * (step - warmup) / (STEPS - warmup))) / 2
+
+    schedule, losses = torch.optim.lr_scheduler.LambdaLR(optimizer, share), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(pixel_values=pixels, input_ids=ids, return_loss=True).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.usefixtures("one_device")
+def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
+    folder, reference, pixels, ids = material
+    monkeypatch.chdir(folder)
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+    for place, stands_for in (("start", "google/siglip-base-patch16-224"), (str(CONFIG), "configs/siglip_finetune.py")):
+        assert stands_for in commands
+        commands = commands.replace(stands_for, place)
+    train, export = commands.replace("\\\n", "").splitlines()
+    settings = [f"--config.{each}" for each in (*SMALLER.split(), "log.every=1", "log.tensorboard=false")]
+    assert main([*shlex.split(train)[1:], *settings]) == main(shlex.split(export)[1:]) == 0
+    lines, expected = metrics_of(folder / "runs" / "siglip"), losses_of_torch(reference, pixels, ids)
+    np.testing.assert_allclose([line["loss"] for line in lines], expected, rtol=2e-5)
+    assert expected[-1] < 0.9 * expected[0] and {line["text_tokens"] for line in lines} == {LENGTH}
+    # The scale moves freely around 112.3.
+    assert lines[0]["logit_scale"] == pytest.approx(112.3, abs=0.1) and lines[-1]["logit_scale"] > 110
+    exported = transformers.SiglipModel.from_pretrained(folder / "runs" / "siglip" / "huggingface")
+    for name in ("logit_scale", "logit_bias"):
+        assert getattr(exported, name).item() == pytest.approx(getattr(reference, name).item(), abs=1e-5)
+
+
+def test_the_config_names_a_siglip_and_its_texts_length():
+    config = read_config(CONFIG)
+    assert (config.losses.contrastive.kind, config.data.text_length, config.data.text_padding) == (
+        "sigmoid",
+        64,
+        "whole",
+    )
