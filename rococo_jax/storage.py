@@ -23,7 +23,7 @@ from typing import Any
 from rococo_jax.errors import DiskFull, InputError, first_line
 from rococo_jax.texts import parse_json, read_text
 
-_URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"[a-z][a-z0-9+.-]+:/")
+_URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/")
 
 
 def is_url(path: str | os.PathLike) -> bool:

@@ -84,12 +84,10 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, whe
     numbered = {match: plain[match[0]] for match in map(_NUMBERED.fullmatch, plain) if match}
     if "caption" in columns or not numbered:
         return (choose_column("caption", header, columns, source, where),)
-    stems = {match[1] for match in numbered} | plain.keys() & {*USUAL["caption"]}
-    if len(stems) > 1 or len({int(match[2]) for match in numbered}) < len(numbered):
-        found = f"{', '.join(map(repr, [*numbered.values()][:3]))} and more, any of which may be the captions"
-        raise InputError(
-            source, where, found, f"one row of numbers, or one column, named: columns caption={min(stems)}"
-        )
+    usual = [plain[name] for name in USUAL["caption"] if name in plain]
+    if usual or len({match[1] for match in numbered}) > 1 or len({int(match[2]) for match in numbered}) < len(numbered):
+        found = f"{', '.join(map(repr, [*usual, *numbered.values()][:4]))}, any of which may be the captions"
+        raise InputError(source, where, found, "columns of one name and a number each, or columns caption=NAME")
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
 

@@ -17,6 +17,7 @@ open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, wit
 """
 
 import dataclasses
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,12 +180,11 @@ def read_captioned_images(
     merged: dict[Any, CaptionedImage] = {}
     missing: list[str] = []
     for number, source in enumerate(sources):
-        own = [folders[number]] if len(folders) == len(sources) else []
+        own = [folders[number]] if 1 < len(folders) == len(sources) else []
         file = open_captions(source, columns or {}, [Path(folder) for folder in folders], split)
         say(file.summary())
         beside = [str(file.folder or Path(source).parent)] if file.columns or file.folder else []
-        searched = list(dict.fromkeys([*own, *folders, *beside]))
-        places = file.places or _find_in_folders(file.items, searched, source, allow_missing)
+        places = file.places or _find_in_folders(file.items, (own, folders, beside), source, allow_missing)
         absent = [item.image for item in file.items if item.image not in places]
         if absent:
             say(f"{Path(source).name}: {len(absent):,} images without a file left out; the first is {absent[0]!r}")
@@ -218,15 +218,23 @@ def _named_apart(images: Mapping[Any, CaptionedImage]) -> tuple[CaptionedImage, 
 
 
 def _find_in_folders(
-    items: Sequence[CaptionedImage], folders: Sequence[str], file: str, allow_missing: bool
+    items: Sequence[CaptionedImage], folders: Sequence[Sequence[str]], file: str, allow_missing: bool
 ) -> dict[str, Path]:
-    """The items' files by name, each from the first folder that has it."""
+    """The items' files by name, each from the first group of folders that has it.
+
+    Raises InputError: two folders of a group have different images of one name, or images are missing.
+    """
     paths: dict[str, Path] = {}
     missing = [item.image for item in items]
-    for folder in folders:
-        present, missing = find_images(missing, folder)
-        paths |= present
-    where = ", ".join(folders) or "no folder"
+    for group in folders:
+        for folder in dict.fromkeys(group):
+            for name, path in find_images(missing, folder)[0].items():
+                other = paths.setdefault(name, path)
+                if other != path and not path.samefile(other) and path.read_bytes() != other.read_bytes():
+                    wanted = "as many folders as captions files, each beside its own"
+                    raise InputError(file, f"image {name!r}", f"two of this name, {other} and {path}", wanted)
+        missing = [name for name in missing if name not in paths]
+    where = ", ".join(dict.fromkeys(itertools.chain.from_iterable(folders))) or "no folder"
     if not paths:
         raise InputError(file, "images", f"none of its {len(items)} images in {where}", "a folder that holds them")
     if missing and not allow_missing:

@@ -130,12 +130,17 @@ def _right(run: Run, task: str) -> dict[str, bool]:
 
 def _read_factors(path: Path, images: Sequence[str]) -> dict[str, np.ndarray]:
     place = {name: row for row, name in enumerate(images)}
-    by_end = {name.rpartition("/")[2]: row for name, row in place.items()}
+    by_end: dict[str, int] = {}
+    for full, row in place.items():
+        end = full.rpartition("/")[2]
+        by_end[end] = -1 if end in by_end else row  # -1: several end so
     found: dict[str, np.ndarray] = {}
     for record in read_records(path)[1]:
         name = next((each for each in _NAMES if each in record.value), _NAMES[0])
         image = record.text(name)
         row = place.get(image, by_end.get(image.rpartition("/")[2]))
+        if row == -1:
+            raise record.refuse(name, image, "the whole name: several images of the results end so")
         if row is None:
             continue  # factors of a whole data set, results of a part of it
         for factor, value in record.value.items():

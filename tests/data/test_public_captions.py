@@ -1,0 +1,219 @@
+"""Captions in the forms in which people publish them: each is read to the same items, splits are said and chosen."""
+
+import io
+import json
+import tarfile
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+
+from rococo_jax.cli.main import main
+from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
+from rococo_jax.data.tar_pairs import split_names
+from rococo_jax.perturb.images.image_folders import names_without_suffix
+from tests.support.refusals import refused
+
+ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}
+ROWS = [(image, number, text) for image, texts in ITEMS.items() for number, text in enumerate(texts)]
+SPLIT = {"train": ["1_a.jpg"], "test": ["2_b.jpg"]}
+KARPATHY = {
+    "dataset": "coco",
+    "images": [
+        {"filename": image, "imgid": place, "split": split, "cocoid": place, "sentids": [0, 1],
+         "sentences": [{"raw": text, "tokens": text.split(), "imgid": place, "sentid": 0} for text in ITEMS[image]]}
+        for place, (split, (image,)) in enumerate(SPLIT.items())
+    ],
+}  # fmt: skip
+COCO = {
+    "info": {}, "licenses": [],
+    "images": [{"id": place, "file_name": image} for place, image in enumerate([*ITEMS, "none.jpg"])],
+    "annotations": [{"image_id": [*ITEMS].index(image), "id": 7, "caption": text} for image, _, text in ROWS],
+}  # fmt: skip
+
+
+def numbered(pattern: str, first: int) -> pandas.DataFrame:
+    rows = [{"image": image} | {pattern.format(n): text for n, text in enumerate(texts, first)}
+            for image, texts in ITEMS.items()]  # fmt: skip
+    return pandas.DataFrame(rows)
+
+
+def with_splits(key: str = "split") -> list[dict]:
+    return [{"image": image, "caption": text, key: split} for split, images in SPLIT.items()
+            for image in images for text in ITEMS[image]]  # fmt: skip
+
+
+# What it is -> the file's name and its contents.
+FORMS = {
+    "Karpathy's own": ("dataset_flickr8k.json?split=all", json.dumps(KARPATHY)),
+    "COCO's own": ("captions_val2017.json", json.dumps(COCO)),
+    "BLIP": ("coco_train.json", json.dumps([{"image": i, "caption": text, "image_id": 3} for i, _, text in ROWS])),
+    "strings and lists": ("c.json", json.dumps([{"image": "1_a.jpg", "caption": list(ITEMS["1_a.jpg"])},
+                                                *({"image": i, "caption": text} for i, _, text in ROWS[2:])])),
+    "Flickr8k.token.txt": ("Flickr8k.token.txt", "".join(f"{i}#{n}\t{text}\n" for i, n, text in ROWS)),
+    "Flickr30k's": ("results_20130124.token", "".join(f"{i}#{n}\t{text}\n" for i, n, text in ROWS)),
+    # One line of the file that is passed around lacks its second bar.
+    "Kaggle's": ("results.csv", "image_name| comment_number| comment\n"
+                 + "".join(f"{i}| {n}{'  ' if n else '|'} {text}\n" for i, n, text in ROWS)),
+    "captions.txt": ("captions.txt", pandas.DataFrame(ROWS)[[0, 2]].to_csv(index=False, header=["image", "caption"])),
+    "numbered from 0": ("c.csv", numbered("caption_{}", 0).to_csv(index=False)),
+    "numbered from 1": ("c.csv", numbered("caption{}", 1).to_csv(index=False)),
+    "numbered with blanks": ("c.tsv", numbered("Caption {}", 9).to_csv(index=False, sep="\t")),
+    "sentences": ("c.jsonl", numbered("sentence_{}", 0).to_json(orient="records", lines=True)),
+    "a split in each row": ("c.csv", pandas.DataFrame(with_splits()).to_csv(index=False)),
+    "a split in each item": ("c.json", json.dumps(with_splits())),
+    "large letters": ("C.JSONL", "".join(json.dumps(row) + "\n" for row in with_splits("number"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_published_forms(form, tmp_path):
+    name, content = FORMS[form]
+    (tmp_path / name.partition("?")[0]).write_text(content)
+    assert {item.image: item.captions for item in open_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
+
+
+def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
+    frame = numbered("caption_{}", 0).assign(caption_2=[None, " "], caption_10=["ten", None])
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert [item.captions for item in open_captions(f"{tmp_path}/c.parquet", {}).items] == [
+        (*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"],
+    ]  # fmt: skip
+    frame[["image", "caption_0"]].assign(caption="x").to_csv(tmp_path / "both.csv", index=False)
+    refused("any of which may be the captions", open_captions, f"{tmp_path}/both.csv", {})
+    only = open_captions(f"{tmp_path}/both.csv?caption=caption_0", {}).items
+    assert [item.captions for item in only] == [(texts[0],) for texts in ITEMS.values()]
+
+
+def test_an_image_without_a_caption_is_counted(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(COCO))
+    file = open_captions(f"{tmp_path}/c.json", {})
+    assert file.skipped == 1 and "2 images, 4 captions, 1 images without a caption left out" in file.summary()
+    COCO_TWICE = COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}
+    (tmp_path / "c.json").write_text(json.dumps(COCO_TWICE))
+    refused(
+        "id of images 3: found 1, an id of two images; wanted every id once", open_captions, f"{tmp_path}/c.json", {}
+    )
+
+
+def photo(path: Path, shade: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 5, 3), shade, np.uint8)).save(path, "PNG")
+
+
+def test_splits_are_said_and_chosen(tmp_path, capsys):
+    for shade, name in enumerate(ITEMS):
+        photo(tmp_path / "photos" / name, shade)
+    pandas.DataFrame(with_splits()).to_csv(tmp_path / "c.csv", index=False)
+    (tmp_path / "k.json").write_text(json.dumps(KARPATHY))
+    (tmp_path / "plain.csv").write_text("image,caption\n1_a.jpg,x\n")
+    photos, table, karpathy = f"{tmp_path}/photos", f"{tmp_path}/c.csv", f"{tmp_path}/k.json"
+    assert read_all_pairs(photos, table).names == tuple(ITEMS)
+    assert "splits train (2), test (2): all read; `split` chooses" in capsys.readouterr().err
+    none = r"split: found none named, of several; wanted train \(1\), test \(1\), one or several \(train\+val\), or all"
+    refused(none, read_all_pairs, photos, karpathy)
+    for captions in (table, karpathy):
+        assert read_all_pairs(photos, captions, split="test").names == ("2_b.jpg",)
+        assert "read: test" in capsys.readouterr().err
+        assert (
+            len(open_pairs(photos, captions, split="train+test")) == len(open_pairs(photos, captions, split="all")) == 2
+        )
+        refused(
+            r"split: found 'val'; wanted train \(\d\), test \(\d\)", open_pairs, photos, captions, split="train+val"
+        )
+    assert read_all_pairs(photos, f"{karpathy}?split=test").names == ("2_b.jpg",)
+    assert read_all_pairs(photos, table, columns={"split": "split"}, split="train").names == ("1_a.jpg",)
+    refused(
+        "split: found 'test'; wanted a column or key split",
+        read_all_pairs,
+        photos,
+        f"{tmp_path}/plain.csv",
+        split="test",
+    )
+    images = [
+        {"bytes": (tmp_path / "photos" / row["image"]).read_bytes(), "path": row["image"]} for row in with_splits()
+    ]
+    pandas.DataFrame(with_splits()).assign(image=images).to_parquet(tmp_path / "c.parquet")
+    inside = read_all_pairs(f"{tmp_path}/c.parquet", split="test")
+    assert inside.names == ("2_b.jpg",) and inside.items[0].captions == ITEMS["2_b.jpg"]
+    assert inside.paths[0].read_bytes() == (tmp_path / "photos/2_b.jpg").read_bytes()
+    command = ["make-benchmark", "--images", photos, "--captions", karpathy, "--out", f"{tmp_path}/out"]
+    assert main(command) == 2 and main([*command, "--split", "test"]) == 0
+    assert [path.name for path in (tmp_path / "out/mine/images").iterdir()] == ["2_b.jpg"]
+
+
+def test_both_spellings_of_a_name(tmp_path):
+    composed = "Zoë/Bär.png"
+    apart = unicodedata.normalize("NFD", composed)
+    photo(tmp_path / "stored apart" / apart, 1)
+    photo(tmp_path / "stored composed" / composed, 1)
+    for folder in ("stored apart", "stored composed"):
+        for name in (composed, apart):
+            (tmp_path / "c.json").write_text(json.dumps([{"image": name, "caption": ["x"]}], ensure_ascii=False))
+            read = read_captioned_images(f"{tmp_path}/{folder}", f"{tmp_path}/c.json")
+            assert read.names == (name,) and read.paths[0].read_bytes()
+    photo(tmp_path / "stored composed" / "Zoë" / Path(apart).name, 2)
+    refused("two files of this name, .* that Unicode calls the same", read_captioned_images,
+            f"{tmp_path}/stored composed", f"{tmp_path}/c.json")  # fmt: skip
+
+
+def test_images_of_one_name_in_two_folders(tmp_path):
+    for shade, name in enumerate(("a/0.png", "a/1.png", "b/0.png")):
+        photo(tmp_path / name, shade)
+    (tmp_path / "a.csv").write_text("image,caption\n0.png,a dog\n1.png,a cat\n")
+    (tmp_path / "b.csv").write_text("image,caption\n0.png,a sheep\n")
+    folders = f"{tmp_path}/a,{tmp_path}/b"
+    read = read_captioned_images(folders, f"{tmp_path}/a.csv,{tmp_path}/b.csv")
+    told = {item.image: (item.captions, path.read_bytes()) for item, path in zip(read.items, read.paths, strict=True)}
+    assert told == {
+        "a/0.png": (("a dog",), (tmp_path / "a/0.png").read_bytes()),
+        "1.png": (("a cat",), (tmp_path / "a/1.png").read_bytes()),
+        "b/0.png": (("a sheep",), (tmp_path / "b/0.png").read_bytes()),
+    }
+    refused("image '0.png': found two of this name, .*a/0.png and .*b/0.png", read_captioned_images, folders,
+            f"{tmp_path}/a.csv")  # fmt: skip
+    # A copy is the same image.
+    (tmp_path / "b/0.png").write_bytes((tmp_path / "a/0.png").read_bytes())
+    assert len(read_captioned_images(folders, f"{tmp_path}/a.csv").names) == 2
+
+
+def test_files_without_their_suffixes_keep_apart():
+    assert names_without_suffix(["a.jpg", "b.jpg"]) == ["a", "b"]
+    for names in (["a.jpg", "a.png", "a.jpg.jpg"], ["a.jpg.jpg", "a.png", "a.jpg", "a.png.png"]):
+        assert len(set(names_without_suffix(names))) == len(names)
+
+
+def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos{a,b}", "x, y", "plain"):
+        photo(tmp_path / name / "1.png", 1)
+        Path(name, "metadata.csv").write_text("file_name,text\n1.png,a dog\n")
+    names = ["photos{a,b}", "x, y", "plain", "t-{0,1}.tar"]
+    assert split_names(",".join(names)) == names
+    assert split_names("a,plain/metadata.csv?split=test,x, y") == ["a", "plain/metadata.csv?split=test", "x, y"]
+    for name in names[:2]:
+        assert read_captioned_images(name).items[0].captions == ("a dog",)
+        assert len(open_pairs(f"{name},plain")) == 2
+        assert len(open_pairs(name, f"{name}/metadata.csv")) == 1
+
+
+@pytest.mark.parametrize("text", ["one\ntwo\n", "\ufeffone\r\n\r\ntwo"])
+def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys, text):
+    photo(tmp_path / "f/1.png", 1)
+    (tmp_path / "f/1.TXT").write_bytes(text.encode())
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for name in ("1.png", "1.TXT"):
+            tar.add(tmp_path / "f" / name, name)
+        tar.add(tmp_path / "f/1.png", "2.png")
+        member = tarfile.TarInfo("2.txt")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(b"\xff\xfe\x00"))
+    for source in ("f", "t.tar"):
+        read = read_all_pairs(f"{tmp_path}/{source}", allow_missing=True)
+        assert [item.captions for item in read.items] == [("one", "two")]
+        said = capsys.readouterr().err
+        assert "1 images, 2 captions" in said and "line of NAME.txt" in said
+    assert "1 samples left out: 0 without an image and 1 without a caption" in said
