@@ -24,12 +24,11 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
+from rococo_jax.data.image_files import image_names, is_hidden
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json, read_json
 from rococo_jax.texts import find_file, read_lines
-
-IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,22 +131,18 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         return benchmark
     sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}
     for name, folder in out_images:
-        paths = image_files(Path(folder))
-        if not paths:
+        files = image_names(Path(folder))
+        if not files:
             found = "no image" if Path(folder).is_dir() else "nothing there"
             raise InputError(folder, "out images", found, "a folder of images")
-        names = tuple(f"{name}/{path.relative_to(folder).as_posix()}" for path in paths)
-        sets[f"out_{name}"] = images = FileImages(names, tuple(paths), f"out_{name}")
+        names = tuple(f"{name}/{file}" for file in files)
+        paths = tuple(Path(folder) / file for file in files)
+        sets[f"out_{name}"] = images = FileImages(names, paths, f"out_{name}")
         hashes[name] = hash_json(list(images.hashes))
         outside = Rows.of(images.name, np.arange(len(names)))
         tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in clean_tasks]
     decides = {**benchmark.decides, "out_images": hashes}
     return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides)
-
-
-def image_files(folder: Path) -> list[Path]:
-    """All image files in and below a folder, by name."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
 
 
 def _check(labelled: LabelledImages, name: str) -> None:
@@ -183,12 +178,14 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
     """
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
-    images_of = {}
-    for below in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        images = image_files(below)
-        if not images:
-            raise InputError(below, "class folder", "no image", "at least one image of every class")
-        images_of[below.name] = [path.relative_to(folder).as_posix() for path in images]
+    labels = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
+    images_of: dict[str, list[str]] = {label: [] for label in labels}
+    for name in image_names(folder):
+        label, in_folder, _ = name.partition("/")
+        if in_folder:
+            images_of[label].append(name)
+    if without := [label for label, images in images_of.items() if not images]:
+        raise InputError(folder / without[0], "class folder", "no image", "at least one image of every class")
     if not images_of:
         raise InputError(folder, "class folders", "none", "a folder of images for each class")
     return images_of

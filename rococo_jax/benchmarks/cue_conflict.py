@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rococo_jax.benchmarks.classes import IMAGE_ENDINGS, Labelled, LabelledImages, class_benchmark
+from rococo_jax.benchmarks.classes import Labelled, LabelledImages, class_benchmark
+from rococo_jax.data.image_files import image_names
 from rococo_jax.errors import InputError
 
 # Coarse class -> the places of its classes in ImageNet.
@@ -45,11 +46,12 @@ def read(folders: Mapping[str, Path]) -> LabelledImages:
     """The stimuli that are there, by the names of their files."""
     folder, stimuli = folders["images"], []
     for task in TASKS:
-        for path in sorted(path for path in (folder / task).rglob("*") if path.suffix.lower() in IMAGE_ENDINGS):
+        for name in image_names(folder / task):
+            path = folder / task / name
             parts = _NAME.fullmatch(path.stem)
             if parts is None or (task == TASKS[0] and parts[2] is None):
                 raise InputError(path, "name", path.name, "SHAPEn-TEXTUREm" if task == TASKS[0] else "CLASSn")
-            stimuli.append(Labelled(path.relative_to(folder).as_posix(), parts[1], task, parts[2]))
+            stimuli.append(Labelled(f"{task}/{name}", parts[1], task, parts[2]))
     if not stimuli:
         raise InputError(folder, "stimuli", "none", f"images under {', '.join(TASKS)}")
     return LabelledImages(tuple(stimuli), {name: name for name in CLASSES}, folder)
@@ -71,7 +73,7 @@ def coarse_places() -> dict[int, str]:
 def read_photographs(folders: Mapping[str, Path]) -> LabelledImages:
     """The images of the 16 classes, by the places of their WordNet ids among all 1,000 in the folder."""
     folder = folders["images"]
-    names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_ENDINGS)
+    names = [name for name in image_names(folder) if "/" not in name]
     matches = [(name, _PHOTOGRAPH.fullmatch(name)) for name in names]
     for name, match in matches:
         if match is None:

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -112,7 +112,7 @@ def _find_coco(names: Iterable[str], folder: Path, listings: Listings) -> dict[s
     if not wanted:
         return {}
     files: dict[str, Path] = {}
-    for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]:
+    for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))]:
         for file in sorted(itertools.chain.from_iterable(_list_files(place, listings).values())):
             if match := _COCO_NAME.fullmatch(file):
                 files.setdefault(match[1], place / file)
@@ -131,19 +131,52 @@ def _list_files(folder: Path, listings: Listings) -> dict[str, list[str]]:
 
 
 def list_images(folder: str | os.PathLike) -> list[str]:
-    """Names, relative to `folder`, of all files below it with an image suffix, hidden files and folders excluded.
-
-    Raises InputError where `folder` is missing, a file, or holds no images.
-    """
+    """As `image_names`. Raises InputError where `folder` is missing, a file, or holds no images."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
-    suffixes = Image.registered_extensions()
-    names = []
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        if path.suffix.lower() in suffixes and path.is_file() and not any(p.startswith(".") for p in name.parts):
-            names.append(name.as_posix())
+    names = image_names(folder)
     if not names:
         raise InputError(folder, "image folder", "no image files", "at least one image")
-    return sorted(names)
+    return names
+
+
+def image_names(folder: Path) -> list[str]:
+    """Names, relative to `folder`, of all image files below it, sorted: the one listing of images that there is.
+
+    An image file has a suffix that Pillow reads as a picture, in upper or lower case. Hidden files and folders are left
+    out (`is_hidden`). Links are followed, but not into a folder that they lie in; a link to nothing is listed, and
+    reading it says so.
+    """
+    registered = Image.registered_extensions()
+
+    def below(path: str, name: str, above: tuple[str, ...]) -> Iterator[str]:
+        real = os.path.realpath(path)
+        if real in above:
+            return
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    continue
+                if entry.is_dir():
+                    yield from below(entry.path, f"{name}{entry.name}/", (*above, real))
+                elif registered.get(Path(entry.name).suffix.lower(), _NO_PICTURE) not in _NO_PICTURES:
+                    yield name + entry.name
+
+    return sorted(below(str(folder), "", ())) if folder.is_dir() else []
+
+
+_NO_PICTURE = "none"
+# What Pillow registers beside pictures: documents, films and data.
+_NO_PICTURES = {_NO_PICTURE, "PDF", "EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "PALM"}
+# Folders that systems put beside images, with copies of them or files that only look like images.
+_SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path is of no image that a user put there: a part begins with a dot, or is a system's own folder.
+
+    >>> is_hidden("cat/.ipynb_checkpoints/a.jpg"), is_hidden("__MACOSX/cat/._a.jpg"), is_hidden("./cat/a.jpg")
+    (True, True, False)
+    """
+    return any(part[0] == "." != part or part in _SYSTEM_FOLDERS for part in PurePosixPath(name).parts)

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.captions import caption_lines
+from rococo_jax.data.image_files import is_hidden
 from rococo_jax.data.remote import file_size, open_binary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import atomic_write, hash_json, is_url
@@ -186,7 +187,7 @@ def _samples(file: Any, path: str) -> Iterator[tuple[str, _Members]]:
     key, members = "", {}
     for member in _members(file, path):
         split = _SAMPLE.fullmatch(member.name)
-        if split is None or not member.isreg() or member.issparse():
+        if split is None or is_hidden(member.name) or not member.isreg() or member.issparse():
             continue
         own, suffix = split[1], split[2].lower()
         if own != key and members:
