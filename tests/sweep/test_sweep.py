@@ -380,7 +380,7 @@ def test_a_full_disk_stops_the_sweep_at_once(error, tmp_path):
         raise error
 
     with pytest.raises(type(error)):
-        run_points(make_plan(ABLATIONS / "weights.py"), tmp_path, None, train_one)
+        run_points(make_plan(ABLATIONS / "mixing_ratio.py"), tmp_path, None, train_one)
     assert len(asked) == 1
 
 
@@ -418,7 +418,9 @@ def test_a_dry_run_and_a_launcher_leave_training_to_others(data, tmp_path, capsy
 
 
 def test_points_of_one_config_are_one_run(tmp_path):
-    plan = make_plan(ABLATIONS / "weights.py", seeds=(0, 1))
+    arms = ("sc: losses.vc.weight=0", "vc: losses.sc.weight=0", "sc-vc:")
+    weights = ("losses.sc.weight+losses.vc.weight=0,0.25,0.5,1,2,4",)
+    plan = make_plan(CHECKOUT / "configs" / "coco_lit.py", over=weights, arms=arms, seeds=(0, 1))
     at_zero = [point for point in plan.points if point.values == (0.0,)]
     assert len(plan.points) == 36 and len(plan.runs) == 32
     assert {(point.run, point.seed) for point in at_zero} == {(at_zero[0].run, 0), (at_zero[3].run, 1)}
