@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 # Files outside docs/ that are pages of the site too.
-_OUTSIDE = {"launch/README.md": "launch.md", "CHANGELOG.md": "changelog.md"}
+_OUTSIDE = {"launch/README.md": "launch.md"}
 _TABLE = re.compile(r"^\[Table: ([\w.]+\.csv)\]\(\1\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 # A workflow knows its repository, whose notebooks Colab opens by their address.

@@ -7,7 +7,7 @@
         --benchmarks held,choices --config.init.model=models/fit --config.data.images=coco/images \
         --config.data.captions=split/fit.json
 
-`docs/defence_settings.md` says which images these are, and what is fixed for the test.
+`docs/findings/defence_carry.md` says which images these are, and what was fixed for the test.
 """
 
 from pathlib import Path

@@ -31,9 +31,7 @@ def files() -> list[str]:
 def texts() -> dict[str, str]:
     """The prose of each file: pages, and comments and docstrings of modules."""
     contents = {
-        name: (CHECKOUT / name).read_text(encoding="utf-8")
-        for name in files()
-        if name.endswith((".md", ".py")) and name != "CHANGELOG.md"
+        name: (CHECKOUT / name).read_text(encoding="utf-8") for name in files() if name.endswith((".md", ".py"))
     }
     return {name: text if name.endswith(".md") else "\n".join(PROSE.findall(text)) for name, text in contents.items()}
 
