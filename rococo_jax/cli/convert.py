@@ -25,7 +25,7 @@ class SourceOptions:
         tokenizer: folder or hub name with the tokenizer, for checkpoints without one; 'none' to go without
     """
 
-    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision", "vse_infinity"] = "auto"
+    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
     activation: Literal["quick_gelu", "gelu"] | None = None
     tokenizer: Annotated[str | None, Option("DIR_OR_NAME")] = None
@@ -107,8 +107,7 @@ def tower_in_words(tower) -> str:
     if stages is not None:
         widths = getattr(tower, "widths", None)
         wide = "-".join(map(str, widths)) if widths else tower.width
-        kind = "ResNeXt" if getattr(tower, "groups", 1) > 1 else tower.architecture
-        article = "an" if kind[0] in "AEIOU" else "a"
+        kind, article = tower.architecture, "an" if tower.architecture[0] in "AEIOU" else "a"
         return f"{article} {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
     activation = f"gated {tower.activation}" if getattr(tower, "gated_mlp", False) else tower.activation
     more = "".join(f", {words}" for field, words in _PARTS.items() if getattr(tower, field, None))

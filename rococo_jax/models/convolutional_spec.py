@@ -89,33 +89,6 @@ class ConvNextSpec(ConvolutionalSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class GridResNetSpec(ConvolutionalSpec):
-    """A ResNet or ResNeXt whose last map is pooled by GPO (`models.resnet`), for VSE-infinity.
-
-    `group_width` is of a group of the first stage's 3 x 3 convolutions: 64 in a ResNet, which has one group; 8 in
-    ResNeXt-101 32x8d.
-    """
-
-    image_size: int
-    width: int
-    stage_layers: tuple[int, int, int, int]
-    groups: int
-    group_width: int
-    caffe: bool
-    pooling_width: int
-    pooling: Literal["generalized"] = "generalized"
-
-    def inner_width(self, channels: int) -> int:
-        """Channels inside a block of a stage with `channels`."""
-        return channels * self.group_width // self.width * self.groups
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector."""
-        return self.pooling_width
-
-
-@dataclasses.dataclass(frozen=True)
 class EfficientNetSpec(ConvolutionalSpec):
     """EfficientNet (`models.efficientnet`); the tuples have one entry a stage.
 

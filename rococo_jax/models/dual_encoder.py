@@ -21,13 +21,12 @@ from rococo_jax.models.efficientnet import EfficientNetTower
 from rococo_jax.models.fastvit import FastVitTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
-from rococo_jax.models.resnet import GridResNetTower, ResNetTower
+from rococo_jax.models.resnet import ResNetTower
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
     EfficientNetSpec,
     FastVitSpec,
-    GridResNetSpec,
     HeadSpec,
     ModelSpec,
     ResNetSpec,
@@ -150,7 +149,6 @@ _TOWERS = {
     VisionSpec: VisionTower,
     ResNetSpec: ResNetTower,
     ConvNextSpec: ConvNextTower,
-    GridResNetSpec: GridResNetTower,
     EfficientNetSpec: EfficientNetTower,
     FastVitSpec: FastVitTower,
 }

@@ -71,8 +71,7 @@ def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:
     if spec.text is None:
         raise ValueError("this model has no text tower")
     count = _text_tokens(spec.text, tokens)
-    pooled = _linear(count, spec.text.width, spec.text.pooling_width) if spec.text.pooling_width else 0
-    return pooled + _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
+    return _blocks(spec.text, count) + _head(spec.text_head, spec.text.features)
 
 
 def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:

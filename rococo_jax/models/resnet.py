@@ -1,18 +1,10 @@
-"""ResNets of bottleneck blocks (arXiv 1512.03385): CLIP's, and those whose last map VSE-infinity pools.
-
-CLIP's (arXiv 2103.00020, section 2.4 and OpenAI's release) has three changes:
+"""ResNets of bottleneck blocks (arXiv 1512.03385) as CLIP changed them (arXiv 2103.00020, section 2.4; its release).
 
     stem                 three 3 x 3 convolutions (the first with stride 2), then a 2 x 2 average
     strides              a 2 x 2 average before a convolution of stride 1, in the block and in its shortcut
     pooling              the mean of the last map, put before its cells as a token, is the query of one attention
 
-VSE-infinity's (arXiv 2011.04305) pools a grid of features by GPO:
-
-    pixels -> 7 x 7 convolution, stride 2 -> maximum of 3 x 3, stride 2 -> four stages of bottlenecks -> GPO
-
-in two forms: `caffe`, with the stride in a block's first convolution and a maximum without padding (ResNet-50 to -152
-of detectors and ImageNet in that release), and torchvision's, with the stride in the 3 x 3 convolution (ResNeXt-101
-32x8d, arXiv 1611.05431). Batch norms are frozen (`layers.FrozenBatchNorm`).
+Batch norms are frozen (`layers.FrozenBatchNorm`).
 """
 
 from functools import partial
@@ -24,9 +16,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.generalized_pooling import GeneralizedPooling
 from rococo_jax.models.layers import FrozenBatchNorm, Linear
-from rococo_jax.models.spec import GridResNetSpec, ResNetSpec
+from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
 from rococo_jax.models.vision import positions_on_grid
 
@@ -41,10 +32,9 @@ def _average(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 
 class Bottleneck(nnx.Module):
-    """1 x 1, 3 x 3 (in groups) and 1 x 1 convolutions beside a shortcut; the first of a stage has a projection in its
-    shortcut.
+    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the first of a stage has a projection in its shortcut.
 
-    `strides` are of the first two convolutions; with `average` the map is halved by means before the third.
+    With `average` the map is halved by means before the third.
     """
 
     def __init__(
@@ -54,18 +44,16 @@ class Bottleneck(nnx.Module):
         outputs: int,
         *,
         first: bool = False,
-        strides: tuple[int, int] = (1, 1),
-        groups: int = 1,
         average: bool = False,
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
         make, self.average = partial(Convolution, dtype=dtype, rngs=rngs), average
-        self.conv1 = make(1, inputs, width, stride=strides[0])
-        self.conv2 = make(3, width, width, stride=strides[1], groups=groups)
+        self.conv1 = make(1, inputs, width)
+        self.conv2 = make(3, width, width)
         self.conv3 = make(1, width, outputs)
         self.norm1, self.norm2, self.norm3 = FrozenBatchNorm(width), FrozenBatchNorm(width), FrozenBatchNorm(outputs)
-        self.shortcut = make(1, inputs, outputs, stride=strides[0] * strides[1]) if first else None
+        self.shortcut = make(1, inputs, outputs) if first else None
         self.shortcut_norm = FrozenBatchNorm(outputs) if first else None
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 outputs"]:
@@ -99,7 +87,7 @@ class MeanQueryPooling(nnx.Module):
 
 
 class ResNetTower(ConvolutionalTower):
-    """CLIP's. Tokens are the mean and then the cells of the last map."""
+    """Tokens are the mean and then the cells of the last map."""
 
     def __init__(self, spec: ResNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         super().__init__(spec, dtype)
@@ -145,40 +133,6 @@ class ResNetTower(ConvolutionalTower):
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""
         return self.pooling(tokens).astype(jnp.float32)
-
-
-class GridResNetTower(ConvolutionalTower):
-    """VSE-infinity's. Tokens are the cells of the last map."""
-
-    def __init__(self, spec: GridResNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        super().__init__(spec, dtype)
-        self.stem = Convolution(7, 3, spec.width, stride=2, dtype=dtype, rngs=rngs)
-        self.stem_norm = FrozenBatchNorm(spec.width)
-
-        def block(number: int, first: bool, rngs: nnx.Rngs) -> Bottleneck:
-            channels, stride = spec.width << number, 2 if first and number else 1
-            inputs, width = _inputs(spec.width, number, first), spec.inner_width(channels)
-            return Bottleneck(
-                inputs, width, _EXPANSION * channels, first=first, groups=spec.groups,
-                strides=(stride, 1) if spec.caffe else (1, stride), dtype=dtype, rngs=rngs,
-            )  # fmt: skip
-
-        self.add_stages(lambda number: Stage(spec.stage_layers[number], partial(block, number), rngs=rngs))
-        outputs = _EXPANSION * (spec.width << (len(spec.stage_layers) - 1))
-        self.pooling = GeneralizedPooling(outputs, spec.pooling_width, dtype=dtype, rngs=rngs)
-
-    def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 channels"]:
-        """The last map."""
-        x = jax.nn.relu(self.stem_norm(self.stem(pixels))).astype(self.dtype)
-        before = 0 if self.spec.caffe else 1
-        after = (x.shape[1] + before - 3) % 2 if self.spec.caffe else 1
-        around = ((0, 0), (before, after), (before, after), (0, 0))
-        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
-        return self.through_stages(x)
-
-    def pool(self, tokens: Float[Array, "b cells channels"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
-        return self.pooling(tokens)
 
 
 def _inputs(width: int, stage: int, first: bool) -> int:

@@ -25,10 +25,10 @@ ConvNeXt, EfficientNet and FastViT have specs of their own.
     CLIP          causal      before a block   first_eos, or highest_id
     CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
-    BERT, BLIP,   masked      after a block    cls, mean or generalized
+    BERT, BLIP,   masked      after a block    cls or mean
     ALIGN
     NLLB          masked      before a block   cls
-    bag of words  bag         either           mean or generalized
+    bag of words  bag         either           mean
     ============  ==========  ===============  =========================
 """
 
@@ -42,13 +42,12 @@ from rococo_jax.models.convolutional_spec import (
     ConvolutionalSpec,
     EfficientNetSpec,
     FastVitSpec,
-    GridResNetSpec,
     MbConvSpec,
     ResNetSpec,
 )
 
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
-TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended", "generalized"]
+TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
 TextAttention = Literal["causal", "masked", "full", "bag"]
 HeadKind = Literal["none", "linear", "mlp"]
 
@@ -172,12 +171,11 @@ class TextSpec(CheckedSpec):
     """A text tower.
 
     `pad_id` is the id of padding, for pooling `appended`: of the token that is appended to a text's tokens, and that
-    (CoCa's quirk) sees the first token of padding and not itself. `pooling_width` is the length of the vector that
-    pooling `generalized` gives (`models.generalized_pooling`).
+    (CoCa's quirk) sees the first token of padding and not itself.
     """
 
     what: ClassVar[str] = "text"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id", "pooling_width"))
+    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id",))
 
     vocabulary_size: int
     context_length: int
@@ -193,7 +191,6 @@ class TextSpec(CheckedSpec):
     eos_id: int | None = None
     token_types: int = 0
     pad_id: int | None = None
-    pooling_width: int | None = None
 
     # The parts of blocks that image towers alone may have.
     layer_scale: ClassVar[bool] = False
@@ -206,20 +203,18 @@ class TextSpec(CheckedSpec):
 
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)
-        if self.attention == "bag" and self.pooling not in ("mean", "generalized"):
-            wanted = "'mean' or 'generalized' for a bag of words, which has no last token"
+        if self.attention == "bag" and self.pooling != "mean":
+            wanted = "'mean' for a bag of words, which has no last token"
             raise InputError("text spec", "pooling", repr(self.pooling), wanted)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
-        if (self.pooling == "generalized") != (self.pooling_width is not None):
-            raise InputError("text spec", "pooling_width", self.pooling_width, "for pooling 'generalized' alone")
         if self.pooling == "first_eos" and self.eos_id is None:
             raise InputError("text spec", "eos_id", None, "the end-of-text id, for pooling 'first_eos'")
 
     @property
     def features(self) -> int:
         """Length of the pooled vector."""
-        return self.pooling_width or self.width
+        return self.width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,7 +263,7 @@ class ModelSpec(CheckedSpec):
     what: ClassVar[str] = "model"
     unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | GridResNetSpec | EfficientNetSpec | FastVitSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | FastVitSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

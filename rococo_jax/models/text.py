@@ -22,7 +22,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.attention import AttentionMask
-from rococo_jax.models.generalized_pooling import GeneralizedPooling
 from rococo_jax.models.layers import LayerNorm
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
@@ -45,10 +44,6 @@ class TextTower(nnx.Module):
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         # BERT norms the embeddings, the others the output of the last block.
         self.norm = LayerNorm(spec.width, spec.norm_eps)
-        generalized = spec.pooling == "generalized"
-        self.pooling = (
-            GeneralizedPooling(spec.width, spec.pooling_width, dtype=dtype, rngs=rngs) if generalized else None
-        )
 
     def __call__(
         self,
@@ -133,8 +128,6 @@ class TextTower(nnx.Module):
     ) -> Float[Array, "b features"]:
         """One vector a text, float32."""
         pooling = self.spec.pooling
-        if self.pooling is not None:
-            return self.pooling(tokens, mask)
         if pooling == "mean":
             weights = mask.astype(jnp.float32)[..., None]
             return (tokens * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)

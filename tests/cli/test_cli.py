@@ -163,9 +163,9 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(command, model, 
     [
         (
             ["evaluat"],
-            ["rococo: command: found 'evaluat'; wanted one of the 30 that `rococo --help` lists", "evaluate?)"],
+            ["rococo: command: found 'evaluat'; wanted one of the 29 that `rococo --help` lists", "evaluate?)"],
         ),
-        (["zzz"], ["command: found 'zzz'; wanted one of the 30 that `rococo --help` lists\n"]),
+        (["zzz"], ["command: found 'zzz'; wanted one of the 29 that `rococo --help` lists\n"]),
         (
             ["verify", "--annotations", "x", "--agianst", "y"],
             ["rococo verify: option: found '--agianst'; wanted", "did you mean --against?"],

@@ -23,7 +23,6 @@ from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.cli.embed_regions import read_regions
 from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.images import decode_image
@@ -139,10 +138,6 @@ def _examples(path: Path) -> None:
     write_examples(path.parent, [Example("t2i", "danger", None, "error", 0, "wrong", right, right, wrong, 0.3, 0.4)])
 
 
-def _regions(path: Path) -> None:
-    np.savez(path, image_names=np.array(["a", "b"]), regions=np.ones((2, 3, 4), np.float32), counts=np.array([1, 3]))
-
-
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A kind of file: its name, what writes one, and what reads it."""
@@ -195,7 +190,6 @@ KINDS = {
     "rows of a run": Kind("per_query.parquet", _rows_of_a_run, read_image_hits),
     "rows of pairs": Kind("per_pair.parquet", _rows_of_a_run, read_pair_hits),
     "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
-    "regions": Kind("regions.npz", _regions, lambda path: read_regions(str(path))),
     "logits": Kind("logits.npz", _logits, _read_logits),
     "logits as .npy": Kind("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
     "embeddings": Kind("vectors.npz", _vectors, StoredEmbeddings),

@@ -12,7 +12,6 @@ from rococo_jax.models import (
     ConvNextSpec,
     EfficientNetSpec,
     FastVitSpec,
-    GridResNetSpec,
     HeadSpec,
     MbConvSpec,
     ModelSpec,
@@ -33,7 +32,6 @@ TEXT = TextSpec(
     norm_eps=1e-5, attention="causal", norm_after_blocks=False, pooling="highest_id",
 )  # fmt: skip
 LINEAR = HeadSpec("linear", 128)
-GRID = {"image_size": 64, "width": 64, "stage_layers": (2, 1, 3, 1), "pooling_width": 256}
 VISIONS = {
     "clip": (VIT, LINEAR),
     "gated": (dataclasses.replace(VIT, gated_mlp=True), HeadSpec("linear", 128, hidden=512)),
@@ -65,8 +63,6 @@ VISIONS = {
         ),
         HeadSpec(),
     ),
-    "resnet on a grid": (GridResNetSpec(**GRID, groups=1, group_width=64, caffe=True), HeadSpec()),
-    "resnext": (GridResNetSpec(**GRID, groups=32, group_width=8, caffe=False), HeadSpec()),
     "resnet": (ResNetSpec(image_size=64, width=32, stage_layers=(2, 1, 3, 1), heads=16), HeadSpec("linear", 64, True)),
 }
 

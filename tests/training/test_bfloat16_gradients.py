@@ -34,7 +34,6 @@ TEXTS = {
     "siglip": _FULL,
     "coca": dataclasses.replace(TEXT, pooling="appended", pad_id=0),
     "bert": dataclasses.replace(_BERT, pooling="mean"),
-    "gpo": dataclasses.replace(_BERT, pooling="generalized", pooling_width=256),
 }
 MORE_VISIONS = {
     "class token last": dataclasses.replace(VIT, class_position=False, norm_before_blocks=True),

@@ -1,7 +1,7 @@
 """Any checkpoint of another project: find its format and convert it.
 
 FILE.npz                               big_vision
-FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming; or VSE-infinity, known by its parts
+FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
 folder or hub name, config.json        Hugging Face, where its `model_type` is known
 folder or hub name, open_clip_config   open_clip
 """
@@ -17,7 +17,6 @@ from rococo_jax.checkpoints.formats.big_vision import read_big_vision
 from rococo_jax.checkpoints.formats.huggingface import read_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import read_openai
-from rococo_jax.checkpoints.formats.vse_infinity import is_vse_infinity, read_vse_infinity
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES
@@ -29,7 +28,6 @@ _READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
     "openai": read_openai,
     "open_clip": read_open_clip,
     "big_vision": read_big_vision,
-    "vse_infinity": read_vse_infinity,
 }
 FORMATS = ("auto", *_READERS)
 _SUFFIXES = {".npz": "big_vision", ".pt": "openai", ".pth": "openai", ".bin": "openai"}
@@ -82,14 +80,12 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
         if form is None and path.suffix == ".safetensors":
             wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
             raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
-        if form == "openai" and source_format in ("auto", "vse_infinity") and is_vse_infinity(path):
-            form = "vse_infinity"
         if form is None or source_format not in ("auto", form):
             known = f"{WANTED} (files: {', '.join(_SUFFIXES)})"
             wanted = known if source_format == "auto" else f"a file for {source_format}"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
         return form
-    if source_format in ("openai", "big_vision", "vse_infinity"):
+    if source_format in ("openai", "big_vision"):
         raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
     if source_format != "auto":
         return source_format

@@ -148,11 +148,10 @@ def _bottleneck_rows(ours: str, theirs: str, first_layer: int = 0) -> list[Row]:
     return rows
 
 
-def stage_rows(stage_layers: Sequence[int], theirs: str) -> list[Row]:
-    """Rows of the stages of a ResNet of bottleneck blocks, which lie below `theirs` as torchvision names them."""
+def _stage_rows(stage_layers: Sequence[int]) -> list[Row]:
     rows = []
     for number, layers in enumerate(stage_layers, start=1):
-        ours, stage = f"vision.stage{number}", f"{theirs}.layer{number}"
+        ours, stage = f"vision.stage{number}", f"visual.layer{number}"
         rows += _bottleneck_rows(f"{ours}.first", f"{stage}.0")
         rows.append(Row(f"{ours}.first.shortcut.kernel", f"{stage}.0.downsample.0.weight", CONVOLUTION))
         rows += batch_norm_rows(f"{ours}.first.shortcut_norm", f"{stage}.0.downsample.1")
@@ -166,7 +165,7 @@ def _resnet_rows(spec: ResNetSpec) -> list[Row]:
     for number in (1, 2, 3):
         rows.append(Row(f"vision.stem{number}.kernel", f"visual.conv{number}.weight", CONVOLUTION))
         rows += batch_norm_rows(f"vision.norm{number}", f"visual.bn{number}")
-    rows += stage_rows(spec.stage_layers, "visual")
+    rows += _stage_rows(spec.stage_layers)
     rows += linear_rows("vision.pooling.qkv", *(f"visual.attnpool.{name}_proj" for name in "qkv"))
     # The product after the attention ends in the shared space: our head.
     return rows + linear_rows("vision_head", "visual.attnpool.c_proj")
