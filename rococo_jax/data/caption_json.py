@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, Splits, collect_rows
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, said_of_splits
 from rococo_jax.data.captions import captions_from_json, kind_of, read_texts
 from rococo_jax.errors import InputError, is_list_of, object_of
 from rococo_jax.storage import read_json
@@ -28,17 +28,15 @@ def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) 
     value = read_json(source, "a captions file")
     if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
         return _open_coco(value, columns, source, split)
-    splits = Splits(split)
     if isinstance(value, dict) and any("sentences" in object_of(each) for each in (value.get("images") or ())):
-        value = _rows_of_karpathy(value, source)
-        for row in value:
-            splits.takes(row["split"])
-        if len(splits.counts) > 1 and not split:
-            raise splits.refuse(source, "none named, of several")
-    elif not (value and is_list_of(dict, value) and (columns or _is_rows(value))):
-        splits.said(source)
+        rows, must_choose = _rows_of_karpathy(value, source), True
+    elif value and is_list_of(dict, value) and (columns or _is_rows(value)):
+        rows, must_choose = value, False
+    else:
+        said_of_splits(source, split, {})
         return CaptionsFile(source, tuple(captions_from_json(value, source)))
-    return collect_rows(source, ((f"item {number}", row) for number, row in enumerate(value)), columns, roots, split)
+    numbered = ((f"item {number}", row) for number, row in enumerate(rows))
+    return collect_rows(source, numbered, columns, roots, split, must_choose)
 
 
 def _is_rows(items: Sequence[dict[str, Any]]) -> bool:

@@ -10,6 +10,7 @@ counted, and rows of some splits alone are read where the user names them.
 import ast
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -91,38 +92,26 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, whe
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
 
-class Splits:
-    """Counts rows by their split, and says which are read.
+def said_of_splits(source: object, split: str, counts: Mapping[str, int], must_choose: bool = False) -> str:
+    """For people: the splits of a file with the rows of each, and which are read.
 
     Args:
-        chosen: names of splits with `+` or commas between them; "all", or nothing where the user names none.
+        split: those that the user chooses, with `+` or commas between them; "all", or nothing for no choice.
+
+    Raises InputError: one that is not there, or no choice where there must be one.
     """
+    chosen = splits_of(split)
+    unknown = sorted(chosen - counts.keys() - ({"all"} if counts else set()))
+    there = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+    if unknown or (must_choose and len(counts) > 1 and not chosen):
+        found = repr(unknown[0]) if unknown else "none named, of several"
+        raise InputError(source, "split", found, f"{there or 'a column split'}, one or several (train+val), or all")
+    return f", splits {there}: {f'read: {split}' if chosen else 'all read; `split` chooses'}" if counts else ""
 
-    def __init__(self, chosen: str):
-        self.chosen = [name.strip() for name in re.split("[+,]", chosen) if name.strip()]
-        self.counts: Counter[str] = Counter()
 
-    def takes(self, split: Any) -> bool:
-        """Whether a row of this split is read; counts it."""
-        self.counts[str(split)] += 1
-        return self.chosen in ([], ["all"]) or str(split) in self.chosen
-
-    def refuse(self, source: object, found: str) -> InputError:
-        """The error to raise for a choice of splits."""
-        return InputError(source, "split", found, f"{self.counted()}, one or several (train+val), or all")
-
-    def counted(self) -> str:
-        """The splits, each with its number of rows."""
-        return ", ".join(f"{name} ({count:,})" for name, count in self.counts.items()) or "a column or key split"
-
-    def said(self, source: object) -> str:
-        """For people: what there is, and what is read. Raises InputError where a chosen split is not there."""
-        if missing := [name for name in self.chosen if name not in self.counts and (name != "all" or not self.counts)]:
-            raise self.refuse(source, repr(missing[0]))
-        if not self.counts:
-            return ""
-        read = f"read: {'+'.join(self.chosen)}" if self.chosen else "all read; `split` chooses"
-        return f", splits {self.counted()}: {read}"
+def splits_of(split: str) -> set[str]:
+    """The splits that a choice names."""
+    return {name.strip() for name in re.split("[+,]", split)} - {""}
 
 
 _DOWNLOAD = "files of images: download them first (img2dataset makes tars that are read as they are)"
@@ -174,18 +163,19 @@ def table_rows(path: str, columns: Columns) -> Rows:
 
 
 def collect_rows(
-    source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = (), split: str = ""
+    source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = (), split: str = "", must_choose: bool = False
 ) -> CaptionsFile:
     """The images of rows, with their captions; `rows` are where each is, and its values by column.
 
-    An absolute path below one of `roots`, folders of images, is taken as a name inside it. `split` as `Splits` has it.
+    An absolute path below one of `roots`, folders of images, is taken as a name inside it. `split` and `must_choose` as
+    `said_of_splits` has them.
 
     Raises InputError: it names the file, and the column or the line with its field.
     """
     captions: list[tuple[str, list[str]]] = []
     used: dict[str, None] = {}
     chosen: dict[tuple[str, ...], tuple[str, tuple[str, ...], str | None]] = {}
-    splits = Splits(split)
+    wanted, counts = splits_of(split) - {"all"}, Counter[str]()
     for where, row in rows:
         header = tuple(row)
         if header not in chosen:
@@ -197,10 +187,16 @@ def collect_rows(
             chosen[header] = image, texts, split_column(header, columns, source)
             used |= dict.fromkeys([image, *texts])
         image, texts, of_split = chosen[header]
-        if of_split is None or splits.takes(row[of_split]):
-            name = _name_below(row[image], roots, f"{image} of {where}", source)
-            captions.append((name, texts_in(row, texts, f"{where} ({name!r})", source)))
-    also = splits.said(source)
+        if of_split is not None:
+            counts[name := str(row[of_split]).strip()] += 1
+            if wanted and name not in wanted:
+                continue
+        name = _name_below(row[image], roots, f"{image} of {where}", source)
+        # Of several columns some may be blank.
+        filled = [text for text in texts if isinstance(row[text], list) or str(row[text] or "").strip()] or texts[:1]
+        parts = (texts_of(row[text], text, f"{where} ({name!r})", source) for text in filled)
+        captions.append((name, list(itertools.chain.from_iterable(parts))))
+    also = said_of_splits(source, split, counts, must_choose)
     return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
 
 
@@ -208,12 +204,6 @@ def split_column(header: Sequence[str], columns: Columns, source: object) -> str
     """The column of splits; None where there is none."""
     has_one = "split" in columns or any(name.strip().lower() in USUAL["split"] for name in header)
     return choose_column("split", header, columns, source) if has_one else None
-
-
-def texts_in(row: Mapping[str, Any], columns: Sequence[str], where: str, source: object) -> list[str]:
-    """The captions of a row in one column or several, of which some may be blank. Raises InputError as `texts_of`."""
-    filled = [name for name in columns if isinstance(row[name], list) or str(row[name] or "").strip()]
-    return [text for name in filled or columns[:1] for text in texts_of(row[name], name, where, source)]
 
 
 def by_image(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> tuple[CaptionedImage, ...]:

@@ -28,7 +28,14 @@ import numpy as np
 from jaxtyping import Int
 
 from rococo_jax.data.caption_json import open_json
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, Splits, collect_rows, parse_columns, table_rows
+from rococo_jax.data.caption_tables import (
+    CaptionsFile,
+    Columns,
+    collect_rows,
+    parse_columns,
+    said_of_splits,
+    table_rows,
+)
 from rococo_jax.data.captions import CaptionedImage, caption_lines, check_no_image_twice
 from rococo_jax.data.image_files import find_images, list_images
 from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
@@ -122,7 +129,7 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: s
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
-    Splits(split).said(folder)
+    said_of_splits(folder, split, {})
     items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items() if path)
     return CaptionsFile(str(folder), items, folder=folder, also=", a caption a line of NAME.txt")
 

@@ -10,6 +10,7 @@ Options: `split` (`test` by default, or the only one), and the columns of the im
 """
 
 import bisect
+import dataclasses
 import hashlib
 import itertools
 import urllib.parse
@@ -27,17 +28,14 @@ from rococo_jax.data.caption_tables import (
     USUAL,
     CaptionsFile,
     Columns,
-    Splits,
-    by_image,
     caption_columns,
     choose_column,
     collect_rows,
     split_column,
-    texts_in,
 )
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import whole_file
+from rococo_jax.storage import is_url, whole_file
 
 _GROUPS_KEPT = 4
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
@@ -183,29 +181,22 @@ def read_image_tables(
     image = only[0] if only is inside else choose_column("image", schema.names, columns, source)
     texts, of_split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
     read = [table.read([image, *texts, *([of_split] if of_split else [])]) for table in tables]
+    columns_read = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
+    columns_read |= {"split": of_split} if of_split else {}
     rows = itertools.chain.from_iterable(table.to_pylist() for table in read)
+    numbered = ((f"row {number}", row) for number, row in enumerate(rows, 1))
     if image not in inside:
-        chosen = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
-        chosen |= {"split": of_split} if of_split else {}
-        return collect_rows(source, ((f"row {n}", row) for n, row in enumerate(rows, 1)), chosen, roots, split)
-    splits, captions, taken = Splits(split), [], []
-    for number, row in enumerate(rows, 1):
-        taken.append(of_split is None or splits.takes(row[of_split]))
-        if taken[-1]:
-            captions.append(texts_in(row, texts, f"row {number}", source))
-    also = splits.said(source)
+        return collect_rows(source, numbered, columns_read, roots, split)
     places = [
         TableImage(table, row, image) for table, part in zip(tables, read, strict=True) for row in range(len(part))
     ]
-    places = list(itertools.compress(places, taken))
     names = _names_in(image, columns, source, tables, read)
-    names = names if names is None else list(itertools.compress(names, taken))
     if names is None or not _are_unique(names, places):
         names = [_content_key(place) for place in places]
-    items = by_image(zip(names, captions, strict=True), source)
+    named = ((where, {**row, image: name}) for (where, row), name in zip(numbered, names, strict=True))
+    file = collect_rows(source, named, columns_read, split=split)
     first = dict(zip(reversed(names), reversed(places), strict=True))
-    places_by_name = {item.image: first[item.image] for item in items}
-    return CaptionsFile(source, items, (image, *texts), None, places_by_name, also=also)
+    return dataclasses.replace(file, places={item.image: first[item.image] for item in file.items})
 
 
 def _names_in(
@@ -218,7 +209,10 @@ def _names_in(
     values = [value for table in read for value in table[image].to_pylist()]
     if not all(values):
         return None
-    return [value if stays_inside(value) else PurePosixPath(value).name for value in map(str, values)]
+    is_name = [stays_inside(value) and not is_url(value) for value in map(str, values)]
+    return [
+        value if inside else PurePosixPath(value).name for value, inside in zip(map(str, values), is_name, strict=True)
+    ]
 
 
 def _are_unique(names: Sequence[str], places: Sequence[TableImage]) -> bool:

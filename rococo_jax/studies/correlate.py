@@ -97,8 +97,8 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
     """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
 
-    A column is a metric where a cell of it is a number, but for one that its heading says to name models. Percent signs
-    are read where a whole column has them. What was understood is said.
+    A column is a metric where a cell of it is a number, but for one whose heading says that it names models. Percent
+    signs are read where a whole column has them. What was understood is said.
 
     Raises InputError: a file that is no such table, a cell of a metric that is neither a number nor blank, fewer than
     five models, one named twice, a column that is unknown or lacks a number, fewer than two columns.
@@ -108,7 +108,7 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     if len(rows) < LEAST_MODELS:
         raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
     cells = {head: [row[head].strip() for row in rows] for head in header}
-    known = [head for head in header if head.lower() not in _NAMES and any(map(_LIKE_A_NUMBER.fullmatch, cells[head]))]
+    known = [head for head in header if head.lower() not in _NAMES and any(map(_is_figure, cells[head]))]
     words = [head for head in header if head not in known]
     models = [" ".join(row[head] for head in words) for row in rows]
     if not words:
@@ -133,9 +133,13 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
 
 # Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
 _NAMES = ("", "model", "name", "model_name", "model name", "models", "checkpoint")
-_LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*%?", re.IGNORECASE)
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
 _MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
+
+
+def _is_figure(cell: str) -> bool:
+    """Whether a cell is a number, or written as one is: with digits and without letters (45,3 or 45.3 ± 1)."""
+    return bool(_NUMBER.fullmatch(cell)) or (any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)))
 
 
 def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
@@ -144,7 +148,7 @@ def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
     signs = {bool(match[2]) for match in matches if match}
     for row, (cell, match) in enumerate(zip(cells, matches, strict=True), 1):
         if (match is None and cell.lower() not in _MISSING) or (match and match[2] and len(signs) > 1):
-            wanted = "a number such as 45.3, with a percent sign in all rows or none, or nothing"
+            wanted = "a number such as 45.3, in percent in all rows or none, or nothing; or other `metrics`"
             raise InputError(path, f"row {row}, column {name!r}", repr(cell), wanted)
     return [float(match[1]) if match else math.nan for match in matches]
 

@@ -127,7 +127,7 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
     assert read_all_pairs(photos, f"{karpathy}?split=test").names == ("2_b.jpg",)
     assert read_all_pairs(photos, table, columns={"split": "split"}, split="train").names == ("1_a.jpg",)
     refused(
-        "split: found 'test'; wanted a column or key split",
+        "split: found 'test'; wanted a column split",
         read_all_pairs,
         photos,
         f"{tmp_path}/plain.csv",

@@ -171,3 +171,42 @@ def test_labels_that_cannot_be_used_are_one_line(world, tmp_path, capsys, labels
     (tmp_path / "l.txt").write_text(labels or "")
     words = [] if labels is None else ["--labels", tmp_path / "l.txt"]
     assert said in refused(capsys, tmp_path, world[0] / "logits.npz", *words)
+
+
+def test_a_whole_number_is_the_place_of_a_column_and_a_text_its_name(tmp_path):
+    """Expected by hand: the share of rows whose largest logit is that of their own class."""
+    rng = np.random.default_rng(1)
+    y = np.arange(60) % 12
+    z = rng.normal(size=(60, 12)).astype("f4")
+    z[np.arange(60), y] += 2
+    expected = 100 * np.mean(z.argmax(1) == y)
+    # Sorted as texts, the place of a column is not its name.
+    named = {"digits": sorted(map(str, range(12))), "words": [f"c{place}" for place in range(12)], "none": None}
+    for kind, classes in named.items():
+        file = tmp_path / f"{kind}.npz"
+        np.savez(file, logits=z, **({} if classes is None else {"classes": classes}))
+        names = [str(place) for place in range(12)] if classes is None else classes
+        np.save(tmp_path / "places.npy", y)
+        np.save(tmp_path / "names.npy", np.array([names[place] for place in y]))
+        (tmp_path / "places.jsonl").write_text("".join(json.dumps({"label": int(place)}) + "\n" for place in y))
+        (tmp_path / "names.jsonl").write_text("".join(json.dumps({"label": names[place]}) + "\n" for place in y))
+        (tmp_path / "names.csv").write_text("label\n" + "".join(f"{names[place]}\n" for place in y))
+        for labels in ("places.npy", "names.npy", "places.jsonl", "names.jsonl", "names.csv"):
+            top1 = score_logits(str(file), str(tmp_path / labels)).results["tasks"]["classes"]["clean"]["top1"]
+            assert top1 == pytest.approx(expected), (kind, labels)
+
+
+def test_numbers_that_may_be_places_or_names_are_refused(tmp_path, capsys):
+    z = np.eye(3, dtype="f4")
+    for classes, y, said in (
+        (np.array([6, 11, 13]), np.array([0, 1, 2]), "beside classes that are whole numbers in another order"),
+        (
+            np.array(["a", "b", "c"]),
+            np.array([0, 1, 3]),
+            "label of row 2: found 3; wanted the place of a column, 0 to 2",
+        ),
+        (np.array(["a", "b", "c"]), np.array([0.0, 1, 2]), "labels: found float64"),
+    ):
+        np.savez(tmp_path / "z.npz", logits=z, classes=classes)
+        np.save(tmp_path / "y.npy", y)
+        assert said in refused(capsys, tmp_path, tmp_path / "z.npz", "--labels", tmp_path / "y.npy")

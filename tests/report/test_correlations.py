@@ -181,12 +181,63 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal)
         (rows, ["--factors", "size"], "one table of scores alone"),
         (rows[:4], [], "models: found 4; wanted 5 or more"),
         ([*rows, rows[2]], [], "'vit-2 laion' twice"),
-        ([*rows, rows[2][:-1]], [], "row 11, cells: found 6; wanted 7"),
+        ([*rows, rows[2][:-1]], [], "row 10 (to line 11): found 6 cells; wanted 7"),
     )
     for held, words, said in cases:
         write(held)
         error = refusal("correlate", table, *words, "--out", out)
         assert said in error and error.count("\n") == 1
+
+
+SCORES = [(f"m{n}", 7.5 * n % 11, (5 * n) % 13 + 0.25, 0.5 * n) for n in range(8)]
+HEAD = "model,acc,fr1,ece\n"
+
+
+def scores(model="{}", fr1="{}", head=HEAD) -> str:
+    return head + "".join(f"{model.format(m)},{a},{fr1.format(f)},{e}\n" for m, a, f, e in SCORES)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (scores(), "'model'; metrics acc, fr1, ece"),
+        (scores(fr1="{}%"), "'model'; metrics acc, fr1, ece; in percent: fr1"),
+        (scores(fr1="{} %").replace(",", ";"), "in percent: fr1"),
+        (scores().replace("m", "").replace("odel", "Model"), "'Model'; metrics acc, fr1, ece"),
+        (scores(head=",acc,fr1,ece\n").replace("m", ""), "''; metrics acc, fr1, ece"),
+    ],
+    ids=["plain", "percent", "semicolons", "models that are numbers", "numbers of rows"],
+)
+def test_the_role_of_a_column_is_not_guessed(text, named, tmp_path, capsys):
+    (tmp_path / "s.CSV").write_text(text)
+    assert main(["correlate", str(tmp_path / "s.CSV"), "--out", str(tmp_path / "out")]) == 0
+    assert named in capsys.readouterr().err
+    rows = [*csv.DictReader((tmp_path / "out" / "correlations.csv").open(newline=""))]
+    assert [(row["x_task"], row["y_task"]) for row in rows] == [("acc", "fr1"), ("acc", "ece"), ("fr1", "ece")]
+    values = dict(zip(("acc", "fr1", "ece"), np.array([row[1:] for row in SCORES]).T, strict=True))
+    for row in rows:
+        theirs = stats.spearmanr(values[row["x_task"]], values[row["y_task"]]).statistic
+        assert float(row["rho"]) == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (scores(fr1='"{}"').replace('.25"', ',25"'), "row 1, column 'fr1': found '0,25'; wanted a number such as 45.3"),
+        (scores().replace("5.25", "5.25%"), "row 2, column 'fr1': found '5.25%'"),
+        (scores().replace("5.25", "about 5"), "row 2, column 'fr1': found 'about 5'"),
+        (scores(fr1="{} ± 1"), "row 1, column 'fr1': found '0.25 ± 1'"),
+        (scores(head="model,acc,acc,ece\n"), "column 'acc': found 2 of that name; wanted one"),
+        (
+            scores(head="system,acc,fr1,ece\n").replace("m", "").replace("syste", "system"),
+            "columns: found numbers alone",
+        ),
+    ],
+    ids=["decimal commas", "one percent sign", "words", "errors", "a heading twice", "no names"],
+)
+def test_a_cell_that_is_no_number_is_named(text, said, tmp_path, refusal):
+    (tmp_path / "s.csv").write_text(text)
+    assert said in refusal("correlate", tmp_path / "s.csv", "--out", tmp_path / "out")
 
 
 def test_published_and_results_are_not_both_asked_for(population, tmp_path, refusal):

@@ -15,6 +15,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.storage import hash_json
@@ -42,7 +43,7 @@ def read_training_captions(files: str, images: str | None = None) -> TrainingCap
 
     Raises InputError: a file is missing or in another form.
     """
-    items = [item for file in files.split(",") for item in read_captions(file)]
+    items = [item for file in split_names(files) for item in read_captions(file)]
     read = training_captions((caption for item in items for caption in item.captions), files)
     about = read.about if images is None else {**read.about, "images": images}
     names = tuple(item.image for item in items)
