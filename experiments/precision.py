@@ -30,7 +30,7 @@ import pyarrow.parquet
 
 from rococo_jax import evaluate
 from rococo_jax.data.captioned_images import read_captioned_images
-from rococo_jax.data.images import open_image
+from rococo_jax.data.pictures import open_image
 from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.evaluation.results import PER_QUERY

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from rococo_jax.data.images import open_image
+from rococo_jax.data.pictures import open_image
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.device_steps import BatchFeatures
 from rococo_jax.encoders.programs import as_pixels

@@ -21,7 +21,8 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.data.images import FileImages, open_image
+from rococo_jax.data.images import FileImages
+from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.foreign import ForeignEncoder

@@ -37,8 +37,8 @@ from PIL import Image
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.images import open_image
 from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import ShardOrder
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer

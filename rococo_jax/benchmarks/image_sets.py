@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import find_corruption
@@ -83,7 +84,7 @@ class CroppedImages(MadeOfFiles):
     Attributes:
         originals: the files.
         rows: for each part, the file that it is cut from.
-        boxes: left, top, right, bottom in pixels, as in Pillow's `crop`.
+        boxes: left, top, right, bottom in pixels, of the RGB image as in Pillow's `crop`: black outside the image.
         name: of the set.
     """
 
@@ -109,9 +110,8 @@ class CroppedImages(MadeOfFiles):
         return (Task(1, lambda row=row: [self._prepared(row, prepare)]) for row in rows)
 
     def _prepared(self, row: int, prepare: Prepare) -> Any:
-        image = self.originals.views.image(self.rows[row]).crop(self.boxes[row])
         try:
-            return prepare(image)
+            return prepare(as_rgb(self.originals.views.image(self.rows[row])).crop(self.boxes[row]))
         except InputError as error:
             raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 

@@ -1,92 +1,26 @@
-"""Opens and checks image files; loads many of them in parallel, in order and in bounded memory.
+"""Sets of images, read in parallel, in order and in bounded memory.
 
-Images are decoded at full size: JPEG's decoding at a fraction of the size (`Image.draft`) gives other pixels. Loading
-uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy pixels between
-processes nor fork a process that has started JAX.
+Reading uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy pixels
+between processes nor fork a process that has started JAX.
 """
 
 import abc
 import collections
 import dataclasses
-import functools
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.image_files import Place, hash_image
+from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.data.pixels import View, Views
 from rococo_jax.errors import InputError
-from rococo_jax.progress import say
 
 _AHEAD = 128
-_MOST_OF_16_BITS = 65535
-_WANTED = "a whole image file that Pillow can read"
-
-
-def open_image(place: Place | str) -> Image.Image:
-    """An image, decoded at full size, in its stored mode and without its EXIF orientation applied.
-
-    Images of 16 bits a channel are scaled to 8, which is said once.
-
-    Raises InputError where the file is missing, empty, cut short, too large to decode safely, or not an image.
-    """
-    place = Path(place) if isinstance(place, str) else place
-    try:
-        return decode_image(place.read_bytes(), place)
-    except FileNotFoundError:
-        raise InputError(place, "image", "nothing there", _WANTED) from None
-    except IsADirectoryError:
-        raise InputError(place, "image", "a folder", _WANTED) from None
-    except PermissionError:
-        raise
-    except OSError as error:
-        raise InputError(place, "image", f"a damaged file ({error})", _WANTED) from None
-
-
-def decode_image(data: bytes, source: object) -> Image.Image:
-    """Like `open_image`, for the bytes of an image file; `source` names it in errors."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            has_16_bits = any("16" in str(tile.args) for tile in image.tile)  # the decoder's mode, such as RGB;16B
-            image.load()
-    except UnidentifiedImageError:
-        raise InputError(source, "image", "a file that is not an image" if data else "an empty file", _WANTED) from None
-    except Image.DecompressionBombError as error:
-        raise InputError(source, "image", str(error), _WANTED) from None
-    except (Exception, MemoryError) as error:
-        # What Pillow's decoders raise on damaged files differs from plugin to plugin: OSError, SyntaxError, KeyError,
-        # NotImplementedError, struct.error, ...
-        raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
-    return _as_8_bits(image, source) if image.mode[0] in "IF" or has_16_bits else image
-
-
-def _as_8_bits(image: Image.Image, source: object) -> Image.Image:
-    """An image of more bits a channel in 8: its values times 255 / 65535. Pillow's `convert` would clip them.
-
-    Of colours in 16 bits Pillow keeps the upper 8 itself, which differs by at most one level.
-    """
-    if image.mode[0] in "IF":
-        values = np.asarray(image)
-        if image.mode == "F" or values.min() < 0 or values.max() > _MOST_OF_16_BITS:
-            found = f"values from {values.min():g} to {values.max():g}"
-            raise InputError(source, "image", found, "8 or 16 bits a channel, whose range is known")
-        if image.mode == "I" and values.max() < 256:
-            return Image.fromarray(values.astype(np.uint8))
-        image = Image.fromarray(np.round(values * (255 / _MOST_OF_16_BITS)).astype(np.uint8))
-    _say_once("images of 16 bits a channel are scaled to 8 bits")
-    return image
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    say(text)
 
 
 class Task(NamedTuple):
@@ -275,11 +209,6 @@ def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Pre
                 yield Task(len(rows), lambda images=images, rows=rows: list(images.read(rows, prepare)))
 
     return run_tasks(tasks())
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """The image in RGB."""
-    return image.convert("RGB")
 
 
 def chunks(items: Sequence, size: int) -> list[list]:

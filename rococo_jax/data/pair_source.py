@@ -23,6 +23,7 @@ from typing import Any
 from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.pictures import decode_image, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_bytes, hash_file, hash_json
 
@@ -53,9 +54,6 @@ class PairSample:
 
     def open(self) -> Image.Image:
         """The image, decoded whole. Raises InputError as `open_image`."""
-        # Imported late, because it imports JAX, which processes that only draw or name samples do without.
-        from rococo_jax.data.images import decode_image, open_image
-
         return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
 
 

@@ -11,7 +11,7 @@ EfficientNet as used by ALIGN), the reference here. Details of that reference:
 - The EXIF orientation of an image is *not* applied: pixels are taken as stored.
 - Transparency (an alpha band, or a palette's transparent colour) is composited onto white. `transformers` before 5 and
   OpenAI's own code drop the alpha band instead.
-- 16-bit greyscale goes through Pillow's conversion to RGB, which clips at 255 and does not rescale.
+- 16-bit greyscale is clipped at 255 by the reference; here it is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
 - A crop that is larger than the image is padded with zeros (black), the odd row or column going before the image.
 """
@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
@@ -36,8 +37,6 @@ RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box",
 # A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
 _LARGEST_SIDE = 2**14
-# Of the longer side to the shorter: no photograph is a line, and a square crop of one shows nothing.
-_MOST_ELONGATED = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +74,7 @@ class Preprocessing:
 
         Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
         """
-        if 0 in image.size:
-            raise InputError("image", "size", f"{image.width} x {image.height}", "at least one pixel")
-        if max(image.size) > _MOST_ELONGATED * min(image.size):
-            found = f"{image.width} x {image.height} pixels"
-            raise InputError("image", "aspect ratio", found, f"at most {_MOST_ELONGATED} to 1")
-        image = _convert_to_rgb(image)
+        image = as_rgb(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MOST_RESIZED_PIXELS:
             found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
@@ -191,15 +185,6 @@ def _check(values: Mapping[str, Any], source: object) -> None:
 
 def _is_colour(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(map(is_number, value))
-
-
-def _convert_to_rgb(image: Image.Image) -> Image.Image:
-    """RGB, transparency composited onto white."""
-    if "A" in image.getbands() or image.info.get("transparency") is not None:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
-    return image if image.mode == "RGB" else image.convert("RGB")  # from RGB to RGB it is a copy
 
 
 def _centre_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:

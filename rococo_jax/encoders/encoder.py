@@ -183,11 +183,13 @@ class Encoder(FeatureEncoder):
         """Places among the images and pooled features of the image tower before the head, batch by batch.
 
         Args:
-            images: uint8 `(n, h, w, 3)` of any size (resized and cropped as the model wants), float pixels
-                `(n, h, w, 3)` already normalised, or a sequence of PIL images.
+            images: a sequence of PIL images, or of arrays of whole numbers from 0 to 255, `(h, w, 3)` of any size
+                (`as_picture`), all resized and cropped as the model wants; float arrays of the model's size are
+                normalised already. One array `(n, h, w, 3)` is a sequence of them.
 
         Raises:
-            InputError: the model has no image tower, or the pixels have another size than the model's.
+            InputError: the model has no image tower, float pixels have another size than the model's or were never
+                normalised, or as `as_picture`.
         """
         yield from self._image_batches(images, programs.image_features)
 

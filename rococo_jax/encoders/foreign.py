@@ -23,7 +23,9 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.encoders.device_steps import BatchFeatures
+from rococo_jax.encoders.programs import separate_images
 from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
@@ -73,13 +75,13 @@ class ForeignEncoder(FeatureEncoder):
             raise InputError(self.name, "logit_scale", scale, "a factor on cosines, above 0")
         return scale
 
-    def prepare(self, image: Image.Image) -> Image.Image:
-        """The image in RGB."""
-        return image.convert("RGB")
+    def prepare(self, image: Any) -> Image.Image:
+        """The picture in RGB, white behind, or as the object's `picture_for_library` hands it to its own library."""
+        return getattr(self.encoder, "picture_for_library", as_rgb)(image)
 
-    def image_batches(self, images: Iterable[Image.Image]) -> Iterator[BatchFeatures]:
-        """Places among the images and unit vectors, batch by batch."""
-        return self._encode("encode_image", images, self._images_at_once)
+    def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
+        """Places among the images, PIL images or arrays of pixels, and unit vectors, batch by batch."""
+        return self._encode("encode_image", map(self.prepare, separate_images(images)), self._images_at_once)
 
     def text_batches(self, texts: Sequence[str]) -> Iterator[BatchFeatures]:
         """Places among the texts and unit vectors, batch by batch."""
@@ -137,8 +139,11 @@ class ForeignEncoder(FeatureEncoder):
     def _vectors(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
         """One call, checked, as unit vectors in float32."""
         encode = getattr(self.encoder, method)
-        array = as_numpy(run_user_code(self.name, lambda: encode(batch), method, "an array of vectors"))
+        made = run_user_code(self.name, lambda: encode(batch), method, "an array of vectors")
+        array = run_user_code(self.name, lambda: as_numpy(made), method, "an array of vectors")
         wanted = f"({len(batch)}, dim), one row an item"
+        if array.dtype == object:
+            raise InputError(self.name, method, _in_words(made), f"an array {wanted}: return the attribute with it")
         if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
             raise InputError(self.name, method, f"shape {array.shape}", wanted)
         if not np.issubdtype(array.dtype, np.floating):
@@ -160,6 +165,12 @@ class ForeignEncoder(FeatureEncoder):
                 f"{difference:.2g}): dropout, sampling, or a result that depends on the batch; figures will vary",
                 file=sys.stderr,
             )
+
+
+def _in_words(value: Any) -> str:
+    """Class and attributes of what is no array."""
+    names = value if isinstance(value, Mapping) else getattr(value, "__dict__", ())
+    return f"a {type(value).__name__} with {', '.join(map(str, names)) or 'no attributes'}"[:200]
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image
 
+from rococo_jax.data.pictures import as_picture
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders.device_steps import on_active_devices
@@ -210,18 +211,40 @@ def one_ahead(running: Iterable) -> Iterator:
 def as_pixels(images: Any, image_size: int, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
     """Image by image: uint8 as the model wants it, or float pixels of its size as they are.
 
-    Raises InputError: an array of another shape, or float pixels of another size.
+    Raises InputError: no list of images, float pixels of another size or range, or as `as_picture`.
     """
-    if isinstance(images, np.ndarray | jax.Array):
+    return (
+        _pixels(image, f"image {number}", image_size, preprocessing)
+        for number, image in enumerate(separate_images(images))
+    )
+
+
+def separate_images(images: Any) -> Iterable[Any]:
+    """The images of one array, of any framework, or of a sequence. Raises InputError where it is one image alone."""
+    if hasattr(images, "__array__"):
         images = np.asarray(images)
-        if images.ndim != 4 or images.shape[3] != 3:
+        if images.ndim != 4:
             raise InputError("images", "shape", images.shape, "(images, height, width, 3)")
-        size = (image_size,) * 2
-        if images.dtype != np.uint8 and images.shape[1:3] != size:
-            raise InputError("pixels", "size", images.shape[1:3], f"{size}, as the model sees them")
-        if images.dtype == np.uint8 and images.shape[1:3] != size:
-            images = (Image.fromarray(image) for image in images)
-    return (x if isinstance(x, np.ndarray) else preprocessing.resize(x) for x in images)
+    if isinstance(images, Image.Image | str):
+        raise InputError("images", "type", f"one {type(images).__name__}", "a list of PIL images, or an array")
+    return images
+
+
+def _pixels(image: Any, name: str, image_size: int, preprocessing: Preprocessing) -> np.ndarray:
+    if isinstance(image, Image.Image):
+        return preprocessing.resize(as_picture(image, name))
+    pixels, shape = np.asarray(image), (image_size, image_size, 3)
+    if pixels.dtype == np.uint8 and pixels.shape == shape:
+        return pixels
+    if not jnp.issubdtype(pixels.dtype, jnp.floating):
+        return preprocessing.resize(as_picture(image, name))
+    if pixels.shape != shape:
+        raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, as the model sees them")
+    most = max(map(abs, preprocessing.limits))
+    if (largest := float(np.abs(pixels).max())) > _MOST_BEYOND * most:
+        wanted = f"values normalised as the model sees them, at most {most:.3g}; as uint8 they are normalised here"
+        raise InputError(name, "float pixels", f"values up to {largest:.4g}", wanted)
+    return pixels
 
 
 def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Sequence[Any]) -> list[list[int]]:
@@ -250,6 +273,8 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
 
 
 _PROJECTED_ROWS = 256
+# Times the greatest normalised value: floats beyond it were never normalised.
+_MOST_BEYOND = 10
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -146,12 +146,12 @@ def measured_rate(compute: Compute) -> float:
 
 def measured_image_seconds(paths: Sequence[Path]) -> float:
     """Seconds to read one image, the median over a few of them. Raises InputError: one of them is no whole image."""
-    from rococo_jax.data.images import open_image
+    from rococo_jax.data.pictures import as_rgb, open_image
 
     seconds = []
     for path in paths[:: max(1, len(paths) // _TIMED_IMAGES)][:_TIMED_IMAGES]:
         start = time.perf_counter()
-        open_image(path).convert("RGB")
+        as_rgb(open_image(path))
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds) if seconds else 0.0
 

@@ -16,6 +16,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, read_table, whole_file
 
@@ -113,7 +114,7 @@ def _illustrations(benchmark: Benchmark) -> list[Example]:
 
 
 def _jpeg(image: Image.Image) -> bytes:
-    small = image.convert("RGB")
+    small = as_rgb(image).copy()
     small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=_JPEG_QUALITY, optimize=True)

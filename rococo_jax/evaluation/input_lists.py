@@ -16,7 +16,8 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.data.images import MadeOfFiles, as_rgb, files_of
+from rococo_jax.data.images import MadeOfFiles, files_of
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, write_json_lines

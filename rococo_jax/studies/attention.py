@@ -29,7 +29,7 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.mixed_galleries import box_of, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, decode_jpeg, encode_jpeg, squash
-from rococo_jax.data.images import open_image
+from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
@@ -228,7 +228,7 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
 
 
 def _unmixed(path: Path, compressed: bool) -> UInt8[np.ndarray, "384 384 3"]:
-    pixels = squash(open_image(path))
+    pixels = squash(open_image(path), "dropped" if compressed else "white")
     return decode_jpeg(encode_jpeg(pixels)) if compressed else pixels
 
 

@@ -15,7 +15,8 @@ from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.caption_tables import parse_columns
 from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
 from rococo_jax.data.image_files import hash_image
-from rococo_jax.data.images import FileImages, open_image
+from rococo_jax.data.images import FileImages
+from rococo_jax.data.pictures import open_image
 from rococo_jax.errors import InputError
 from tests.support.refusals import refused
 

@@ -12,8 +12,9 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one
 from rococo_jax.benchmarks.rococo.published_mixing import decode_jpeg, encode_jpeg, make_plan, squash
-from rococo_jax.data import images as images_module
-from rococo_jax.data.images import FileImages, open_image, read_images, run_tasks
+from rococo_jax.data import pictures as pictures_module
+from rococo_jax.data.images import FileImages, read_images, run_tasks
+from rococo_jax.data.pictures import open_image
 from rococo_jax.data.pixels import Room, View, Views
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -30,14 +31,14 @@ GREY = View("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").conve
 @pytest.fixture
 def decoded(monkeypatch):
     """How often each file was decoded from here on."""
-    counts, decode, lock = Counter(), images_module.decode_image, threading.Lock()
+    counts, decode, lock = Counter(), pictures_module.decode_image, threading.Lock()
 
     def counted(file, source):
         with lock:
             counts[str(source)] += 1
         return decode(file, source)
 
-    monkeypatch.setattr(images_module, "decode_image", counted)
+    monkeypatch.setattr(pictures_module, "decode_image", counted)
     return counts
 
 

@@ -74,7 +74,7 @@ def test_advance_counts_every_item_once():
 def test_what_cannot_be_encoded_is_named():
     encoder = tiny_encoder()
     refused("25 tokens; wanted at most 24", encoder.encode_text, [[1] + [5] * 23 + [2]])
-    refused(r"found \(40, 40\); wanted \(32, 32\)", encoder.encode_image, np.zeros((1, 40, 40, 3), np.float32))
+    refused(r"found \(40, 40, 3\); wanted \(32, 32, 3\)", encoder.encode_image, np.zeros((1, 40, 40, 3), np.float32))
     refused("wanted a non-empty sequence", encoder.encode_text, "a dog")
     refused(r"\(2, 32, 32\)", encoder.encode_image, np.zeros((2, 32, 32), np.uint8))
 

@@ -25,7 +25,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.images import decode_image
+from rococo_jax.data.pictures import decode_image
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
 from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples
 from rococo_jax.evaluation.models.class_logits import read_labels

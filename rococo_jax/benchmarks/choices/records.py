@@ -106,10 +106,10 @@ class Record:
         return self.inside(image, (left, top, left + self.number(width), top + self.number(height)))
 
     def inside(self, image: Picture, box: Box) -> Picture:
-        """The part of an image inside a box."""
+        """The part of an image inside a box, which may reach outside: `Image.crop` puts black there."""
         left, top, right, bottom = box
-        if not (0 <= left < right and 0 <= top < bottom):
-            raise self.refuse("box", list(box), "left < right and top < bottom, none below 0")
+        if not (left < right and top < bottom):
+            raise self.refuse("box", list(box), "left < right and top < bottom")
         return dataclasses.replace(image, box=box)
 
     def under(self, field: str | int) -> "Record":

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import UInt8
@@ -35,7 +35,8 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
 from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
-from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks, open_image
+from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
+from rococo_jax.data.pictures import Alpha, open_image
 from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
@@ -107,8 +108,8 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
         advance(len(plan.images) - written)
         for places in missing:
             images = plan.first[places].tolist()
-            squashed = dict(zip(images, pool.map(lambda image: squash(open_image(files[plan.images[image]])), images),
-                                strict=True))  # fmt: skip
+            opened = pool.map(lambda image: squash(open_image(files[plan.images[image]]), plan.alpha), images)
+            squashed = dict(zip(images, opened, strict=True))
 
             def encoded(place: int, squashed: Mapping[int, np.ndarray] = squashed) -> bytes:
                 return encode(mix_pair(plan, place, *(squashed[int(of[place])] for of in (plan.first, plan.partner))))
@@ -120,7 +121,10 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     return written
 
 
-SQUASHED = View(f"squashed {SIDE}", (SIDE, SIDE, 3), squash)
+SQUASHED = {
+    alpha: View(f"squashed {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(squash, alpha=alpha))
+    for alpha in get_args(Alpha)
+}
 _MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
@@ -143,7 +147,7 @@ class MixedImages(MadeOfFiles):
     plan: MixingPlan
 
     def __post_init__(self):
-        self.originals.views.announce(SQUASHED)
+        self.originals.views.announce(SQUASHED[self.plan.alpha])
 
     @property
     def name(self) -> str:
@@ -186,7 +190,7 @@ class MixedImages(MadeOfFiles):
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
         place = int(self._place[row])
-        squashed = functools.partial(self.originals.views.pixels, view=SQUASHED)
+        squashed = functools.partial(self.originals.views.pixels, view=SQUASHED[self.plan.alpha])
         return Image.fromarray(mix_place(self.plan, place, squashed))
 
     def note(self, row: int) -> str:
@@ -255,4 +259,4 @@ def mix_one(plan: MixingPlan, place: int, files: Mapping[str, Path]) -> UInt8[np
 
     Raises InputError: one of the two files cannot be read.
     """
-    return mix_place(plan, place, lambda index: squash(open_image(files[plan.images[index]])))
+    return mix_place(plan, place, lambda index: squash(open_image(files[plan.images[index]]), plan.alpha))

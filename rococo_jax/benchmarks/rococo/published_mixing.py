@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
+from rococo_jax.data.pictures import Alpha, as_rgb, decode_image
 from rococo_jax.errors import InputError, is_whole
 from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio, clip_boxes
 
@@ -72,6 +73,11 @@ class MixingPlan:
     def compressed(self) -> bool:
         """Whether the mixed images go through JPEG."""
         return self.protocol != "strict"
+
+    @property
+    def alpha(self) -> Alpha:
+        """What becomes of transparency: dropped as by the script, or white behind as in all other alterations."""
+        return "dropped" if self.compressed else "white"
 
 
 def make_plan(
@@ -159,9 +165,9 @@ def draw_published_boxes(batches: int, ratio: float, seed: int) -> Int[np.ndarra
     return np.asarray(boxes, np.int64)
 
 
-def squash(image: Image.Image) -> UInt8[np.ndarray, "384 384 3"]:
-    """RGB, squashed to 384 x 384 with Pillow's bicubic on 8-bit pixels, whatever the aspect ratio."""
-    return np.asarray(image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+def squash(image: Image.Image, alpha: Alpha = "dropped") -> UInt8[np.ndarray, "384 384 3"]:
+    """RGB, by default as the script converts it, squashed to 384 x 384 with Pillow's bicubic on 8-bit pixels."""
+    return np.asarray(as_rgb(image, alpha).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
 
 
 def mix_pair(
@@ -197,8 +203,7 @@ def encode_jpeg(image: UInt8[np.ndarray, "height width 3"]) -> bytes:
 
 def decode_jpeg(encoded: bytes) -> UInt8[np.ndarray, "height width 3"]:
     """RGB pixels of JPEG bytes."""
-    with Image.open(io.BytesIO(encoded)) as image:
-        return np.asarray(image.convert("RGB"))
+    return np.asarray(as_rgb(decode_image(encoded, "JPEG")))
 
 
 def mix_place(plan: MixingPlan, place: int, squashed: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, "384 384 3"]:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from rococo_jax.data.pictures import as_rgb
 from rococo_jax.encoders.foreign import as_numpy
 
 # Whose prompts are used, for models that have some: retrieval between images and captions.
@@ -47,6 +49,10 @@ class FromMteb:
     def __init__(self, encoder: Any, task_metadata: Any = None, batch_size: int = 32, name: str | None = None):
         self.encoder, self.task_metadata, self.batch_size = encoder, task_metadata, batch_size
         self.name = name or type(encoder).__name__
+
+    def picture_for_library(self, image: Image.Image) -> Image.Image:
+        """As mteb's loader of images converts them."""
+        return as_rgb(image, "dropped")
 
     def encode_image(self, images: list) -> np.ndarray:
         """One vector an image."""

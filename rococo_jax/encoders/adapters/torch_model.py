@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from rococo_jax.data.pictures import as_picture, as_rgb
 from rococo_jax.encoders.foreign import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
 # Trained on texts padded to one length, and without an attention mask: padding is part of the input.
 _PADDED = ("siglip", "siglip2")
+# Give a vector for every token; the contrastive one is the class token's (`FlavaForPreTraining`).
+_OF_ALL_TOKENS = ("flava",)
 # Of one batch.
 Encode = Callable[[list[Any]], Any]
 
@@ -34,16 +37,24 @@ class TorchModel:
         encode_images, encode_texts: the vectors of one batch.
         settings: what else decides them, as JSON: preprocessing, tokenizer, dtype, versions.
         batch_size: given to the module at once.
+        picture_for_library: a picture as `encode_images` takes it; as stored where the library itself makes RGB of it.
     """
 
     name = ""
 
     def __init__(
-        self, module: Any, encode_images: Encode, encode_texts: Encode, settings: Mapping[str, Any], batch_size: int
+        self,
+        module: Any,
+        encode_images: Encode,
+        encode_texts: Encode,
+        settings: Mapping[str, Any],
+        batch_size: int,
+        picture_for_library: Callable[[Any], Any] = as_rgb,
     ):
         if batch_size < 1:
             raise InputError("model argument", "batch_size", batch_size, "at least 1")
         self.module, self.settings, self.batch_size = module.eval(), dict(settings), batch_size
+        self.picture_for_library = picture_for_library
         self.encode_image = functools.partial(self._encoded, encode_images)
         self.encode_text = functools.partial(self._encoded, encode_texts)
 
@@ -100,7 +111,7 @@ def load_open_clip(
         return module.encode_text(tokenize(texts).to(device))
 
     settings |= {"images": repr(prepare), "dtype": dtype}
-    return TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size, as_picture)
 
 
 def load_transformers(
@@ -133,13 +144,15 @@ def load_transformers(
 
     def encode_images(images: list) -> Any:
         pixels = ready.image_processor(images=images, return_tensors="pt").to(device, module.dtype)
-        return _vectors(module.get_image_features(**pixels))
+        return _vectors(module.get_image_features(**pixels), config["model_type"])
 
     def encode_texts(texts: list[str]) -> Any:
         tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
-        return _vectors(module.get_text_features(**tokens))
+        return _vectors(module.get_text_features(**tokens), config["model_type"])
 
-    return TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    converts = getattr(ready.image_processor, "do_convert_rgb", None)
+    picture_for_library = as_picture if converts else as_rgb
+    return TorchModel(module, encode_images, encode_texts, settings, batch_size, picture_for_library)
 
 
 def _plain(value: Any) -> Any:
@@ -151,9 +164,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _vectors(output: Any) -> Any:
+def _vectors(output: Any, model_type: str) -> Any:
     """Older releases return the tensor, newer ones an output that holds it."""
-    return output if getattr(output, "pooler_output", None) is None else output.pooler_output
+    vectors = output if getattr(output, "pooler_output", None) is None else output.pooler_output
+    return vectors[:, 0] if model_type in _OF_ALL_TOKENS else vectors
 
 
 def load_sentence_transformers(

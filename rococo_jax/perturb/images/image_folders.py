@@ -23,7 +23,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from rococo_jax.data.image_files import Place, hash_image, list_images
-from rococo_jax.data.images import chunks, open_image
+from rococo_jax.data.images import chunks
+from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import Corruption, check_severity
 from rococo_jax.progress import progress
@@ -139,8 +140,8 @@ def image_id(name: str) -> int:
 
 
 def rgb_pixels(image: Image.Image, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
-    """RGB pixels; with `size` the shorter side is resized to it (bicubic) and the centre square cropped."""
-    image = image.convert("RGB")
+    """RGB pixels, white behind; with `size` the shorter side is resized to it (bicubic), the centre square cropped."""
+    image = as_rgb(image)
     if size is not None:
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)

@@ -48,7 +48,7 @@ def test_mixed_images_come_in_the_order_asked(files):
     for row, image in zip(rows, mixed.read(rows), strict=True):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))
     # Each is decoded once: what was squashed is kept for the other galleries.
-    assert mixed.originals.views.kept(66, SQUASHED) is not None
+    assert mixed.originals.views.kept(66, SQUASHED["white"]) is not None
 
 
 def test_a_fingerprint_names_mixes_where_images_are_ranked_alone():

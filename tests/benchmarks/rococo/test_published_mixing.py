@@ -18,7 +18,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     squash,
 )
 from rococo_jax.data.captioned_images import read_captions
-from rococo_jax.data.images import open_image
+from rococo_jax.data.pictures import open_image
 from rococo_jax.errors import InputError
 
 SELF_MIXED = {1: 81, 10: 72, 100: 90}

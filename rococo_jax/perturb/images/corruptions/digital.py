@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 from jaxtyping import Array, Float, Int, Key, UInt8
 
+from rococo_jax.data.pictures import decode_image
 from rococo_jax.perturb.images.corruptions.primitives import gaussian, to_bytes, uniform
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
@@ -142,5 +143,4 @@ def jpeg_compression(image: UInt8[np.ndarray, "height width 3"], severity: int) 
     """JPEG at a low quality, by Pillow, on the host."""
     buffer = io.BytesIO()
     PIL.Image.fromarray(image).save(buffer, "JPEG", quality=JPEG[severity - 1])
-    with PIL.Image.open(buffer) as compressed:
-        return np.asarray(compressed)
+    return np.asarray(decode_image(buffer.getvalue(), "JPEG"))
