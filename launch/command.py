@@ -37,7 +37,6 @@ CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 MOUNTED_CACHE = f"{MOUNT}/compiled"
 FORMS = {
     "bucket": re.compile(r"gs://(?P<what>[a-z0-9][a-z0-9._-]+)(?:/(?P<folder>.*))?"),
-    "claim": re.compile(r"claim:(?P<what>[a-z0-9][a-z0-9.-]*)(?P<folder>)"),
     "share": re.compile(r"(?P<what>[A-Za-z0-9][\w.-]*):(?P<folder>/.*)"),
 }
 # A finished checkpoint or model appears by renaming its folder; gcsfuse renames folders up to a given size only.
@@ -168,11 +167,10 @@ class Disk:
 
     gs://BUCKET[/FOLDER]   a Cloud Storage bucket through gcsfuse
     HOST:/SHARE            an NFS share (Filestore)
-    claim:NAME             a PersistentVolumeClaim that many pods can write (GKE only)
 
     Args:
-        kind: bucket, share or claim.
-        what: name of the bucket, host or claim.
+        kind: bucket or share.
+        what: name of the bucket or host.
         folder: the folder in it; "" for all.
     """
 
@@ -184,7 +182,6 @@ class Disk:
         return {
             "bucket": f"gs://{self.what}" + (f"/{self.folder}" if self.folder else ""),
             "share": f"{self.what}:{self.folder}",
-            "claim": f"claim:{self.what}",
         }[self.kind]
 
     @property
@@ -192,18 +189,17 @@ class Disk:
         return (*BUCKET_OPTIONS, f"only-dir={self.folder}") if self.folder else BUCKET_OPTIONS
 
 
-def read_disk(text: str, kinds: tuple[str, ...]) -> Disk:
+def read_disk(text: str) -> Disk:
     """Parses `--disk`.
 
     Raises:
-        InputError: the text has none of the forms of `kinds`.
+        InputError: the text has none of the forms.
     """
-    for kind in kinds:
-        if found := FORMS[kind].fullmatch(text):
+    for kind, form in FORMS.items():
+        if found := form.fullmatch(text):
             folder = found["folder"] or ""
             return Disk(kind, found["what"], folder.strip("/") if kind == "bucket" else folder)
-    forms = {"bucket": "gs://BUCKET", "share": "HOST:/SHARE", "claim": "claim:NAME"}
-    raise InputError("command line", "--disk", repr(text), " or ".join(forms[kind] for kind in kinds))
+    raise InputError("command line", "--disk", repr(text), "gs://BUCKET or HOST:/SHARE")
 
 
 def mounted_workdir(command: RunCommand, disk: Disk) -> str:

@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser.add_argument("--dry-run", action="store_true", help="print what would be called, in order")
     own, forwarded = split_at_dashes(arguments)
     asked, command = parser.parse_args(own), read_run_command(forwarded)
-    asked.disk = read_disk(asked.disk, ("bucket", "share"))
+    asked.disk = read_disk(asked.disk)
     command = command.on(asked.disk)
     return asked, command
 

@@ -1,7 +1,6 @@
 """Names, signals, other commands, the environment and launchers."""
 
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
@@ -14,11 +13,9 @@ import pytest
 from rococo_jax.cli import lexicon
 from rococo_jax.cli.main import main
 from rococo_jax.encoders.embedding import encoding_versions
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import make_fingerprint
 from rococo_jax.storage import hold
 from tests.support.faults import Table
-from tests.support.paths import CHECKOUT
 
 NAMES = Table()
 LONG = "a" * 300
@@ -157,28 +154,3 @@ def test_flags_that_change_arithmetic_are_in_fingerprints_and_cache_keys(monkeyp
     assert now() == usual
     monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "bfloat16")
     assert now()[1] != usual[1]
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (b"a = '\xff'\n", "encoding: found bytes that are not UTF-8 at offset 5"),
-        (b"a = 1\rb = 2\n", r"text: found the character U\+000D at offset 5"),
-        ("a = '\u0085'\n".encode(), r"U\+0085"),
-        ("a = '\u2028'\n".encode(), r"U\+2028"),
-        (b"a = '\a'\n", r"U\+0007"),
-    ],
-)
-def test_gke_configs_that_no_yaml_block_can_hold(content, found, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(CHECKOUT / "launch"))
-    gke = importlib.import_module("gke")
-    (tmp_path / "config.py").write_bytes(content)
-    with pytest.raises(InputError, match=found):
-        gke.read_config_text(tmp_path / "config.py")
-
-
-def test_gke_configs_of_plain_text_are_kept(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(CHECKOUT / "launch"))
-    gke = importlib.import_module("gke")
-    (tmp_path / "config.py").write_bytes("a = 'é — \t'\r\nb = 2\n".encode())
-    assert gke.read_config_text(tmp_path / "config.py") == "a = 'é — \t'\nb = 2\n"

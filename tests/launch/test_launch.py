@@ -15,10 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -30,8 +28,6 @@ CONFIG = "configs/scenes_tiny.py"
 AWKWARD = ['--config.data.images=it\'s "a" $(HOME) $HOME * \\ b', "--config.data.captions=ä#: {x}", "--config.steps=3"]
 TRAIN = ["train", "--config", CONFIG, *AWKWARD]
 TPU = "--zone us-west4-a --accelerator v5litepod-16 --runtime v2-alpha-tpuv5-lite --disk gs://kept".split()
-GKE_TPU = "--tpu tpu-v5-lite-podslice --topology 4x4 --disk gs://kept/runs --image images/rococo:1".split()
-GKE_GPU = ["--gpu", "nvidia-h100-80gb", "--hosts", "2", "--disk", "claim:share", "--image", "images/rococo:1"]
 
 
 def launch(name: str, *own: str, train: list[str] = TRAIN, **more) -> subprocess.CompletedProcess:
@@ -97,7 +93,6 @@ def test_a_sweep_is_launched_like_a_run():
     script = dry("slurm", train=sweep)
     assert " -m rococo_jax sweep --config " in script and f"/{name}/sweep.json" in script and "/model" not in script
     assert f"follow /mnt/rococo/{name}/sweep.json" in dry("tpu", *TPU, train=sweep).replace("'", "")
-    assert manifest(*GKE_GPU, train=sweep)[3]["command"][2:4] == ["rococo", "sweep"]
 
 
 # local.py
@@ -267,139 +262,6 @@ def test_slurm_submits_once(programs, tmp_path):
     assert (tmp_path / "script").read_text() == dry("slurm")
 
 
-def schema(shape):
-    """JSON schema of a part of tests/support/jobset.yaml, which says how it is written."""
-    if isinstance(shape, str):
-        return {"type": shape}
-    if isinstance(shape, list):
-        return {"type": "array", "items": schema(shape[0]), "minItems": 1}
-    if "oneOf" in shape:
-        return {"oneOf": [schema(each) for each in shape["oneOf"]]}
-    fields = {name: each for name, each in shape.items() if name != "<"}
-    if not fields:
-        return shape["<"]
-    properties = {name.removesuffix("_"): schema(each) for name, each in fields.items()}
-    needed = [name for name in fields if name[-1] != "_"]
-    own = {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
-    return own | shape.get("<", {})
-
-
-JOBSET = schema(yaml.safe_load((CHECKOUT / "tests" / "support" / "jobset.yaml").read_text()))
-NETWORKING = "networking.gke.io/"
-
-
-def manifest(*own: str, train: list[str] = TRAIN) -> tuple[dict, dict, dict, dict]:
-    """ConfigMap, JobSet, and of that its job and container, validated."""
-    config_map, jobset = yaml.safe_load_all(dry("gke", *own, train=train))
-    jsonschema.validate(jobset, JOBSET)
-    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
-    return config_map, jobset, job, job["template"]["spec"]["containers"][0]
-
-
-@pytest.mark.parametrize("own", [GKE_TPU, GKE_GPU], ids=["tpu", "gpu"])
-def test_gke_manifest_has_what_a_run_needs(own):
-    config_map, jobset, job, container = manifest(*own, "--spot", "--restarts", "7", "--service-account", "trainer")
-    assert config_map["data"]["config.py"] == (CHECKOUT / CONFIG).read_text()
-    assert config_map["data"]["until_stopped.sh"] == (LAUNCH / "until_stopped.sh").read_text()
-    assert (
-        config_map["metadata"]["name"] == jobset["metadata"]["name"] == jobset["spec"]["network"]["subdomain"] == NAME
-    )
-    assert jobset["metadata"]["labels"]["config-hash"] == HASH[:12]
-    assert jobset["metadata"]["annotations"]["config-hash"] == HASH
-    assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 7
-    assert job["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
-    assert job["template"]["spec"]["serviceAccountName"] == "trainer"
-    # Kubernetes makes one dollar of two.
-    words = [word.replace("$$", "$") for word in container["command"]]
-    assert not any("$" in word.replace("$$", "") for word in container["command"])
-    assert words[:3] == ["/bin/sh", "/launch/until_stopped.sh", "rococo"]
-    assert words[3:] == ["train", "--config", "/launch/config.py", "--workdir", f"/mnt/rococo/runs/{NAME}", *AWKWARD]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts.keys() == {volume["name"] for volume in job["template"]["spec"]["volumes"]}
-    assert (mounts["disk"], mounts["launch"]) == ("/mnt/rococo", "/launch")
-
-
-def test_gke_tpu_slices_have_their_hosts_and_find_one_another():
-    _, jobset, job, container = manifest(*GKE_TPU, "--slices", "2")
-    assert jobset["spec"]["replicatedJobs"][0]["replicas"] == 2
-    assert (job["parallelism"], job["completions"]) == (4, 4)
-    assert container["resources"]["limits"] == {"google.com/tpu": 4}
-    assert {"name": "ROCOCO_COORDINATOR", "value": "auto"} in container["env"]
-    assert job["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
-    attributes = job["template"]["spec"]["volumes"][1]["csi"]["volumeAttributes"]
-    assert attributes["bucketName"] == "kept"
-    assert attributes["mountOptions"].split(",") == ["implicit-dirs", "rename-dir-limit=200000", "only-dir=runs"]
-    assert "alpha.jobset.sigs.k8s.io/exclusive-topology" in jobset["metadata"]["annotations"]
-
-
-def test_gke_gpu_nodes_meet_at_the_first_pod():
-    _, jobset, job, container = manifest(*GKE_GPU)
-    variables = {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
-    # <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>
-    jobs = jobset["spec"]["replicatedJobs"][0]["name"]
-    assert variables["ROCOCO_COORDINATOR"] == f"{NAME}-{jobs}-0-0.{NAME}:{container['ports'][0]['containerPort']}"
-    assert variables["ROCOCO_PROCESSES"] == "2" == str(job["completions"])
-    assert "job-completion-index" in variables["ROCOCO_PROCESS"]["fieldRef"]["fieldPath"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert job["template"]["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "share"}
-
-
-def test_gke_hosts_that_talk_over_the_network_talk_over_the_hosts():
-    for own, through_hosts in (
-        (GKE_TPU, False),  # one slice: over its own links
-        ([*GKE_TPU, "--slices", "2"], True),
-        (GKE_GPU, True),
-        ([*GKE_GPU, "--hosts", "1"], False),
-    ):
-        pod = manifest(*own)[2]["template"]["spec"]
-        expected = (True, "ClusterFirstWithHostNet") if through_hosts else (None, None)
-        assert (pod.get("hostNetwork"), pod.get("dnsPolicy")) == expected
-        attributes = pod["volumes"][1].get("csi", {}).get("volumeAttributes", {})
-        assert attributes.get("hostNetworkPodKSA") == ("true" if through_hosts and "--tpu" in own else None)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "networks", "first", "daemon", "profile"),
-    [
-        ("nvidia-h100-80gb", 4, 1, "tcpx-daemon", None),
-        ("nvidia-h100-mega-80gb", 8, 1, "tcpxo-daemon", "/usr/local/nvidia/lib64/nccl-env-profile.sh"),
-        ("nvidia-h200-141gb", 8, 2, None, "/usr/local/gib/scripts/set_nccl_env.sh"),
-        ("nvidia-b200", 8, 2, None, "/usr/local/gib/scripts/set_nccl_env.sh"),
-    ],
-)
-def test_gke_sends_by_gpudirect_over_the_networks_it_is_told(gpu, networks, first, daemon, profile):
-    names = [f"cards-{number}" for number in range(networks)]
-    own = [*GKE_GPU, "--gpu", gpu, "--networks", ",".join(names)]
-    _, _, job, container = manifest(*own)
-    pod, annotations = job["template"]["spec"], job["template"]["metadata"]["annotations"]
-    assert "hostNetwork" not in pod
-    interfaces = {each["interfaceName"]: each["network"] for each in json.loads(annotations[f"{NETWORKING}interfaces"])}
-    assert interfaces == {"eth0": "default", **{f"eth{first + place}": name for place, name in enumerate(names)}}
-    assert annotations[f"{NETWORKING}default-interface"] == "eth0"
-    assert [each["name"] for each in pod.get("initContainers", [])] == ([daemon] if daemon else [])
-    if daemon:
-        devices = yaml.safe_load(annotations[f"devices.gke.io/container.{daemon}"])
-        assert {"path": "/dev/nvidia7"} in devices and {"path": "/dev/nvidiactl"} in devices
-    # NCCL's settings: a script of the node that the run's shell reads first, or variables.
-    words, variables = container["command"], {each["name"] for each in container["env"]}
-    assert (words[:2] == ["/bin/bash", "-c"]) == (profile is not None)
-    assert profile is None or words[3] == profile
-    assert ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME" in variables) == (profile is None)
-    assert words[words.index("/launch/until_stopped.sh") + 1] == "rococo"
-    volumes = [volume["name"] for volume in pod["volumes"]]
-    mounts = [mount["name"] for each in (container, *pod.get("initContainers", [])) for mount in each["volumeMounts"]]
-    assert len(volumes) == len(set(volumes)) and set(mounts) == set(volumes)
-
-
-def test_gke_profile_is_read_before_the_run(tmp_path):
-    (tmp_path / "profile.sh").write_text("export NCCL_SAID=yes\n")
-    own = [*GKE_GPU, "--gpu", "nvidia-b200", "--networks", ",".join("abcdefgh")]
-    words = [word.replace("$$", "$") for word in manifest(*own)[3]["command"]]
-    # Kubernetes makes one dollar of two; the script of a node that is not here is another, and so is the run.
-    words = [*words[:3], str(tmp_path / "profile.sh"), "sh", "-c", 'echo "$NCCL_SAID $1"', "sh", "two words"]
-    assert subprocess.check_output(words, text=True) == "yes two words\n"
-
-
 @pytest.mark.parametrize(
     ("disk", "overrides", "order"),
     [
@@ -414,23 +276,10 @@ def test_shards_behind_gcsfuse_are_read_from_front_to_back(disk, overrides, orde
     train = ["train", "--config", CONFIG, *overrides]
     remote = dry("tpu", *TPU, "--disk", disk, "--direct", train=train).splitlines()
     remote = next(word for line in remote if "start" in line for word in shlex.split(line) if "--command=" in word)
-    for words in (manifest(*GKE_TPU, "--disk", disk.lower(), train=train)[3]["command"], shlex.split(remote)):
-        given = [word for word in words if word.startswith("--config.data.order=")]
-        assert given == ([f"--config.data.order={order}"] if order else [])
+    given = [word for word in shlex.split(remote) if word.startswith("--config.data.order=")]
+    assert given == ([f"--config.data.order={order}"] if order else [])
     # Another order is another run.
-    named = manifest(*GKE_TPU, "--disk", disk.lower(), train=train)[1]["metadata"]["annotations"]["config-hash"]
-    assert (named == config_hash(*overrides)) == (order != "shards")
-
-
-def test_gke_applies_the_manifest_it_shows(programs, tmp_path):
-    calls = programs("kubectl", "cat > applied")
-    done = launch_here("gke", *GKE_TPU, "--namespace", "vision")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "applied").read_text() == dry("gke", *GKE_TPU)
-    assert launch_here("gke", *GKE_TPU, "--namespace", "vision", "--stop").returncode == 0
-    applied, deleted = calls.read_text().splitlines()
-    assert applied == "kubectl --namespace=vision apply --filename=-"
-    assert deleted == f"kubectl --namespace=vision delete --ignore-not-found jobset/{NAME} configmap/{NAME}"
+    assert (f"-{config_hash(*overrides)[:8]}" in remote) == (order != "shards")
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -568,9 +417,8 @@ def test_dockerfile_passes_hadolint_and_copies_what_is_there():
     assert all("--constraint launch/constraints.txt" in line for line in lines if "pip install" in line)
     targets = {line.split()[-1] for line in lines if line.startswith("FROM ")}
     assert {"cuda", "tpu"} <= targets
-    # The last user before the targets is no root, and the group that pods give their mounts.
+    # The last user before the targets is no root.
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
-    assert '"fsGroup": 1000' in (LAUNCH / "jobset.yaml").read_text()
 
 
 def test_constraints_pin_what_the_image_installs():
@@ -607,15 +455,6 @@ def test_constraints_pin_what_the_image_installs():
         ("slurm", ["--time", "soon"], TRAIN, "--time: found 'soon'"),
         ("tpu", [*TPU, "--disk", "claim:x"], TRAIN, "--disk: found 'claim:x'; wanted gs://BUCKET or HOST:/SHARE"),
         ("tpu", TPU, [*TRAIN, "--workdir", "/home/me/run"], "--workdir: found '/home/me/run'; wanted a folder below"),
-        ("gke", [*GKE_TPU, "--topology", "3x3"], TRAIN, "found 9 chips, 4 a host; wanted a whole number of hosts"),
-        ("gke", [*GKE_GPU, "--topology", "2x2"], TRAIN, "--topology or --slices: found given beside --gpu"),
-        ("gke", [*GKE_GPU, "--networks", "a,b,c,c"], TRAIN, "--networks: found 4 names: a,b,c,c; wanted 4 different"),
-        (
-            "gke",
-            [*GKE_TPU, "--networks", "a"],
-            TRAIN,
-            "given for tpu-v5-lite-podslice; wanted a GPU of nvidia-h100-80gb",
-        ),
     ],
 )
 def test_bad_input_is_one_line(name, own, train, said):
@@ -627,8 +466,8 @@ def test_bad_input_is_one_line(name, own, train, said):
 
 
 def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path, monkeypatch):
-    programs("kubectl", 'cat > /dev/null; echo "error: no such cluster" >&2; exit 1')
-    done = launch_here("gke", *GKE_TPU)
+    programs("squeue", 'echo "error: no such cluster" >&2; exit 1')
+    done = launch_here("slurm")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "found error: no such cluster" in done.stderr
     (tmp_path / "empty").mkdir()
