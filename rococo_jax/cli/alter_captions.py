@@ -38,8 +38,6 @@ class Options:
         lexicon: concept groups as JSON (default: the shipped ones)
         influence: a table of `rococo influence`, instead of computing it
         style: paper: the look of the published captions
-        any_number: let a plural take a singular's place, and vice versa
-        any_article: let 'a' stand before a vowel: 'a infant'; the published captions (--style paper) do
         balance: n-gram models cannot tell altered captions; adds rewordings that stay true
         reference: of --balance: captions that say what is usual (default: --captions)
         method: how a word is ablated: removed, or masked (BERT)
@@ -56,8 +54,6 @@ class Options:
     lexicon: Annotated[str | None, Option("F")] = None
     influence: Annotated[str | None, Option("F.jsonl")] = None
     style: Literal["plain", "paper"] = "plain"
-    any_number: bool = False
-    any_article: bool = False
     balance: bool = False
     reference: Annotated[str | None, Option("FILE")] = None
     method: Literal["remove", "mask"] = "remove"
@@ -88,8 +84,8 @@ def run(options: Options) -> None:
     if options.influence and options.select != "random":
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
-    choices = {name: getattr(options, name) for name in ("seed", "select", "style", "method", "any_number")}
-    choices["fit_article"] = options.style != "paper" and not options.any_article
+    choices = {name: getattr(options, name) for name in ("seed", "select", "style", "method")}
+    choices["fit_article"] = options.style != "paper"
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         by_variant = alter_captions(
@@ -113,8 +109,7 @@ def _balance(options: Options) -> None:
     from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
     from rococo_jax.progress import progress
 
-    defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain", "any_number": False}
-    defaults["any_article"] = False
+    defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain"}
     for name, default in defaults.items():
         if getattr(options, name) != default:
             found = f"{getattr(options, name)!r} with --balance"

@@ -1,7 +1,7 @@
 """`rococo join`: two single-modality towers become one dual encoder."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated
 
 from rococo_jax.cli.inputs import PairOptions
 from rococo_jax.cli.outputs import output_folder
@@ -23,8 +23,6 @@ class Options:
         text: model with the text tower
         out: the new model directory
         dim: length of the joint embedding
-        image_pooling: how a class-token tower is pooled (default: cls+mean for a headless tower, else as the model
-            says)
         cross_fit: fit two models on a half of the images each, as one folder whose every item is evaluated by the
             model that has not seen its image
         embedding: embedding
@@ -35,7 +33,6 @@ class Options:
     text: Annotated[str, Option("TEXT", positional=True)]
     out: Annotated[str, Option("OUT", positional=True, check=output_folder)]
     dim: int = 256
-    image_pooling: Literal["cls", "mean", "cls+mean"] | None = None
     cross_fit: bool = False
     embedding: EmbeddingOptions
     pairs: PairOptions
@@ -59,7 +56,7 @@ def run(options: Options) -> None:
     refuse_existing_folder(options.out)
     data = options.pairs.read()
     compute = options.embedding.compute()
-    vision = image_tower_of(load_model(options.vision, dtype=compute.dtype), options.image_pooling)
+    vision = image_tower_of(load_model(options.vision, dtype=compute.dtype))
     text = text_tower_of(load_model(options.text, dtype=compute.dtype))
     for tower in (vision, text):
         tower.use(compute)

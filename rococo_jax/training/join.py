@@ -204,18 +204,15 @@ def fit_logit_scale(
 _FOLDS = 5
 
 
-def image_tower_of(encoder: Encoder, pooling: str | None = None) -> Encoder:
-    """The image tower alone, with a pooling.
-
-    `pooling=None` takes the class token beside the mean of the patch tokens where a tower is pooled by its class token
-    and has no head of its own (DINOv2): retrieval by a linear head gains from both. Other towers keep theirs.
+def image_tower_of(encoder: Encoder) -> Encoder:
+    """The image tower alone; one that is pooled by its class token and has no head of its own (DINOv2), by the class
+    token beside the mean of the patch tokens: retrieval by a linear head gains from both.
     """
     vision = encoder.spec.vision
     if vision is None:
         raise InputError(encoder.name, "image tower", "none", "a model with an image tower")
-    if pooling is None and vision.pooling == "cls" and encoder.spec.vision_head.kind == "none":
-        pooling = "cls+mean"
-    spec = dataclasses.replace(vision, pooling=pooling or vision.pooling)
+    is_headless = vision.pooling == "cls" and encoder.spec.vision_head.kind == "none"
+    spec = dataclasses.replace(vision, pooling="cls+mean" if is_headless else vision.pooling)
     tower = nnx.clone(encoder.model.vision)
     tower.spec = spec
     return _alone(encoder, ModelSpec(vision=spec, text=None), "vision", tower)

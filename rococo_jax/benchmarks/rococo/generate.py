@@ -159,7 +159,7 @@ def alter_captions(
         method: how a word is removed; see `word_influence`.
         influences: the influence of every caption's words, where already known.
         on_progress: called with the number of captions whose influence is done.
-        choices: `style`, `plain` (default) or `paper`; `seed`, `select`, `any_number` and `fit_article` of
+        choices: `style`, `plain` (default) or `paper`; `seed`, `select` and `fit_article` of
             `CaptionAlterer`.
 
     Raises:

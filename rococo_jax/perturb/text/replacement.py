@@ -115,7 +115,6 @@ class CaptionAlterer:
             new word in the case of the old one and the rest of the caption untouched.
         vocabulary: the words of rand_voca.
         danger: kind of noun -> replacement, for variant danger.
-        any_number: allow a plural in place of a singular, and a singular in place of a plural.
         fit_article: allow only words that fit an `a` or `an` right before the noun.
 
     Raises:
@@ -129,7 +128,6 @@ class CaptionAlterer:
     style: Callable[[str], str] | None = None
     vocabulary: Sequence[str] = ()
     danger: Mapping[str, str] = field(default_factory=lambda: DANGER)
-    any_number: bool = False
     fit_article: bool = False
     _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -204,8 +202,7 @@ class CaptionAlterer:
         if key not in self._forms:
             same = self.variant == "same_concept"
             nouns = [noun for noun in self.lexicon.nouns if (noun.concept == old.noun.concept) == same]
-            numbers = (False, True) if self.any_number else (old.plural,)
-            forms = {noun.form(number): noun for noun in nouns for number in numbers if noun.form(number) is not None}
+            forms = {noun.form(old.plural): noun for noun in nouns if noun.form(old.plural) is not None}
             self._forms[key] = list(forms.items())
         return self._forms[key]
 
