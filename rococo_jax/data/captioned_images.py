@@ -91,7 +91,7 @@ def open_captions(source: str, columns: Columns, roots: Iterable[Path] = (), spl
     """Reads and checks one source of captions, in the form that its name or its contents tell.
 
     `columns` are those that the user names, `roots` folders of images, to which absolute names may belong, and `split`
-    those of a file's splits that are read, as `caption_tables.Splits` has them.
+    those of a file's splits that are read, as `caption_tables.said_of_splits` has them.
     """
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset
@@ -172,7 +172,7 @@ def read_captioned_images(
             The folder of a file with rows is searched last.
         allow_missing: leave out images that no folder holds, as long as there is one.
         columns: of tables, by role.
-        split: splits that are read of files that tell them, as `caption_tables.Splits` has them.
+        split: splits that are read of files that tell them, as `caption_tables.said_of_splits` has them.
 
     Raises:
         InputError: a file or folder is missing or unusable, nothing is named, a folder holds none of the images or,
