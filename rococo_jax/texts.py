@@ -176,12 +176,9 @@ def open_table(
             are not closed.
     """
     lines = iterate_lines(path, wanted)
-    first = next(lines, "")
+    first = next((line for line in lines if line.strip()), "")
     named = first[4:5] if first[:4].lower() == "sep=" and first[4:5] in _DELIMITERS else ""  # as Excel writes it
     first = next(lines, "") if named else first
-    if not first.strip():
-        found = "an empty line" if first else "an empty file"
-        raise InputError(path, "header", found, f"{wanted}, named in the first row")
     usual = "\t" if form_of(path) in (".tsv", ".tab") else ","
     names = {each: _header(first, each) for each in ([named] if named else dict.fromkeys([usual, *_DELIMITERS]))}
     fitting = (each for each in names if fits({name.lower() for name in names[each]}))
@@ -191,16 +188,18 @@ def open_table(
         itertools.chain([first], lines), delimiter=delimiter, strict=True, skipinitialspace=f"{delimiter} " in first
     )
     cells = _cells(path, reader)
-    header = [name.strip() for name in next(cells)[1]]
+    header = [name.strip() for name in next(cells, (0, []))[1]]
     while header and not header[-1]:
         header.pop()
+    if not header:
+        raise InputError(path, "header", "an empty file", f"{wanted}, named in the first row")
     if twice := next((name for name in header if name and header.count(name) > 1), None):
         raise InputError(path, f"column {twice!r}", f"{header.count(twice)} of that name", "one")
     return Table(header, _rows(path, header, cells, reader, _DELIMITERS[delimiter]))
 
 
 def _header(line: str, delimiter: str) -> list[str]:
-    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
 
 
 def _cells(path: str | os.PathLike, reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:

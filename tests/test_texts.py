@@ -123,7 +123,9 @@ TABLES = {
     "a long row": (b"a,b\n1,2,3\n", r"row 1 \(to line 2\): found 3 cells"),
     "an open quote": (b'a,b\n"1,2\n', "row 1: found unexpected end of data"),
     "zero bytes": (b"a,b\n1,\x002\n", "encoding: found a zero byte at character 6"),
+    "blank lines before": (b"\n\r\na,b\n1,2\n", [{"a": "1", "b": "2"}]),
     "nothing": (b"", "header: found an empty file"),
+    "commas alone": (b",,\n", "header: found an empty file"),
 }
 
 

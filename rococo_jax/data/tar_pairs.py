@@ -41,7 +41,7 @@ _MOST_COMMAS = 16  # that are looked for in a path
 
 def is_tars(name: str) -> bool:
     """Whether a name is that of tars: a pattern or a file of that suffix, or a folder that holds some."""
-    return name.endswith(".tar") or (not is_url(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
+    return name.lower().endswith(".tar") or (not is_url(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
 
 
 def split_names(names: str) -> list[str]:
@@ -69,7 +69,7 @@ def _is_there(name: str) -> bool:
 
 def expand_tars(name: str) -> list[str]:
     """The tars that a name stands for, in order. Raises InputError where it stands for none, or for too many."""
-    if not name.endswith(".tar"):
+    if not name.lower().endswith(".tar"):
         return sorted(str(path) for path in Path(name).glob("*.tar"))
     if not is_url(name) and Path(name).is_file():
         return [name]

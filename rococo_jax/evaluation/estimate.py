@@ -8,7 +8,6 @@ and what the cache of embeddings holds already, are not counted.
 """
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 from rococo_jax.models.spec import ModelSpec
+from rococo_jax.storage import read_json
 
 # A tower of usual width beside the bare product on two CPU cores; on accelerators rather less.
 TOWER_SHARE = 0.6
@@ -171,7 +171,7 @@ def spec_before_loading(source: str) -> tuple[ModelSpec, int | None] | None:
             return spec, (description["tokenizer"] or {}).get("fixed_length")
         if (folder / "config.json").is_file():
             path = folder / "config.json"
-            return spec_from_config(json.loads(path.read_text(encoding="utf-8")), path, ()), None
+            return spec_from_config(read_json(path, "a config"), path, ()), None
     except (InputError, ValueError, OSError):
         pass
     return None

@@ -210,3 +210,19 @@ def test_numbers_that_may_be_places_or_names_are_refused(tmp_path, capsys):
         np.savez(tmp_path / "z.npz", logits=z, classes=classes)
         np.save(tmp_path / "y.npy", y)
         assert said in refused(capsys, tmp_path, tmp_path / "z.npz", "--labels", tmp_path / "y.npy")
+
+
+def test_columns_of_several_files_and_their_labels_are_matched_by_name(world, tmp_path, capsys):
+    """Labels of `classes.json` name the file's own columns in any order; another order elsewhere is refused."""
+    folder, results, _ = world
+    expected = results["tasks"]["pets"]["clean"]["top1"]
+    (tmp_path / "classes.json").write_text(json.dumps({name: f"a {name}" for name in CLASSES}))
+    found = score_logits(str(folder / "logits.npz"), str(folder / "labels.csv"), classes=str(tmp_path / "classes.json"))
+    assert found.results["tasks"]["classes"]["clean"]["top1"] == pytest.approx(expected, abs=1e-5)
+    fog = dict(np.load(folder / "fog.npz"))
+    np.savez(tmp_path / "fog.npz", logits=fog["logits"][:, ::-1], classes=fog["classes"][::-1])
+    words = ["--labels", folder / "labels.csv", "--corrupted", f"fog_3={tmp_path}/fog.npz"]
+    assert "classes: found others, or in another order" in refused(capsys, tmp_path, folder / "logits.npz", *words)
+    (tmp_path / "l.csv").write_text((folder / "labels.csv").read_text().replace("image,label", "Filename, Label"))
+    rows = score_logits(str(folder / "logits.npz"), str(tmp_path / "l.csv")).per_query
+    assert rows.column("image").to_pylist()[:2] == ["0.jpg", "1.jpg"]

@@ -22,6 +22,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
+from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError, is_whole
 from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits
@@ -140,20 +141,22 @@ def score_logits(
     with contextlib.ExitStack() as stack:
         clean = open_logits(logits, stack)
         truth = read_labels(Path(labels), task)
-        columns = _columns(clean, classes)
-        by_place = _by_place(truth, clean, columns, labels, groups is not None)
+        columns, by_label = _columns(clean, classes)
+        named = _named(truth, clean, columns, by_label, labels, groups is not None)
         files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
         others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
         for file in (*files.values(), *others.values()):
             if file.shape[1] != len(columns):
                 raise InputError(file.source, "classes", f"{file.shape[1]} columns", f"{len(columns)}, as {logits} has")
+            if None not in (file.classes, clean.classes) and [*map(str, file.classes)] != [*map(str, clean.classes)]:
+                raise InputError(file.source, "classes", "others, or in another order", f"those of {logits}")
         for file in files.values():
             if file.shape[0] != len(truth.labels):
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
         class_names, gather = _grouped(columns, groups)
-        question = _task(task, class_names, by_place, labels)
+        question = _task(task, class_names, named, labels)
         decides = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
         # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
         tasks = {benchmark: (question,) if place == 0 else () for place, benchmark in enumerate(decides)}
@@ -168,10 +171,13 @@ def read_labels(path: Path, task: str) -> Labels:
         return _evaluated(path, task)
     if form_of(path) in (*TABLES, *JSON_LINES):
         records = [*read_records(path)[1]]
-        images = tuple(record.text("image") if "image" in record.value else str(n) for n, record in enumerate(records))
-        values = [record.get("label", "a label") for record in records]
-        return Labels(images, tuple(value if is_whole(value) else record.word("label")
-                                    for record, value in zip(records, values, strict=True)))  # fmt: skip
+        roles = {name.strip().lower(): name for name in records[0].value}
+        label = roles.get("label", "label")
+        image = next((roles[name] for name in USUAL["image"] if name in roles), None)
+        images = () if image is None else tuple(record.text(image) for record in records)
+        places = [is_whole(record.get(label, "a label")) for record in records]
+        return Labels(images, tuple(record.value[label] if is_place else record.word(label)
+                                    for record, is_place in zip(records, places, strict=True)))  # fmt: skip
     if not path.is_file():
         raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
     if form_of(path) == ".npy":
@@ -201,30 +207,48 @@ def _evaluated(folder: Path, task: str) -> Labels:
     return Labels(images, labels, None if None in texture else texture, about["data"], about["versions"])
 
 
-def _columns(file: LogitsFile, classes: str | None) -> list[str]:
-    named = list(read_classes(Path(classes)).values()) if classes is not None else file.classes
-    named = list(map(str, range(file.shape[1]) if named is None else named))
+def _columns(file: LogitsFile, classes: str | None) -> tuple[list[str], Mapping[str, str]]:
+    """The names of the columns, and those of the labels of `classes`.
+
+    Raises InputError: there are more or fewer, one comes twice, or some of the file's own are not among the labels.
+    """
+    by_label = {} if classes is None else read_classes(Path(classes))
+    own = list(map(str, range(file.shape[1]) if file.classes is None else file.classes))
+    named = list(by_label.values()) or own
+    if file.classes is not None and by_label.keys() & {*own}:
+        if unknown := [label for label in own if label not in by_label]:
+            raise InputError(classes, "classes", f"no {unknown[0]!r}, which {file.source} has", "all of its classes")
+        named = [by_label[label] for label in own]
     if len(named) != file.shape[1] or len(set(named)) != len(named):
         raise InputError(
             classes or file.source, "classes", f"{len(set(named))} names", f"{file.shape[1]} different ones"
         )
-    return named
+    return named, by_label
 
 
-def _by_place(truth: Labels, file: LogitsFile, columns: Sequence[str], source: str, grouped: bool) -> Labels:
-    """The labels as names; those that are places are named by their columns.
+def _named(
+    truth: Labels, file: LogitsFile, columns: Sequence[str], by_label: Mapping[str, str], source: str, grouped: bool
+) -> Labels:
+    """The labels as names of classes; those that are places are named by their columns.
 
-    Raises InputError: a place that no column has, or that could be taken for another column's name or for a group.
+    Raises InputError: a place that no column has, or a label that could be taken for two classes, or for a group.
     """
-    places = [label for label in truth.labels if isinstance(label, int)]
     numbered = any(isinstance(name, int) for name in file.classes or ())
-    if places and (grouped or (numbered and file.classes != tuple(range(len(columns))))):
+    if any(isinstance(label, int) for label in truth.labels) and (
+        grouped or (numbered and file.classes != tuple(range(len(columns))))
+    ):
         among = "coarse classes" if grouped else "classes that are whole numbers in another order"
         raise InputError(source, "labels", f"whole numbers, beside {among}", "names of classes, as texts")
+    labels = []
     for row, label in enumerate(truth.labels):
         if isinstance(label, int) and not 0 <= label < len(columns):
             raise InputError(source, f"label of row {row}", label, f"the place of a column, 0 to {len(columns) - 1}")
-    labels = (columns[label] if isinstance(label, int) else label for label in truth.labels)
+        name = columns[label] if isinstance(label, int) else label if grouped else by_label.get(label, label)
+        if label in columns and name != label:
+            raise InputError(
+                source, f"label of row {row}", f"{label!r}, a label and another class's name", "one of them"
+            )
+        labels.append(name)
     return dataclasses.replace(truth, labels=tuple(labels))
 
 
