@@ -106,14 +106,16 @@ def open_captions(source: str, columns: Columns, roots: Iterable[Path] = (), spl
     if path.is_dir():
         return _open_folder(path, columns, roots, split)
     if form_of(path) == ".parquet":
-        return _open_parquet(source, [path], columns, roots, split)
+        from rococo_jax.data.table_images import open_parquet
+
+        return open_parquet(source, [path], columns, roots, split)
     if form_of(path) in _TABLES:
         return collect_rows(source, table_rows(source, columns), columns, roots, split)
     return open_json(source, columns, roots, split)
 
 
 def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
-    from rococo_jax.data.table_images import is_saved_dataset, open_dataset
+    from rococo_jax.data.table_images import is_saved_dataset, open_dataset, open_parquet
 
     if is_saved_dataset(folder):
         return open_dataset(str(folder), columns, split)
@@ -121,7 +123,7 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: s
     if metadata is not None:
         return dataclasses.replace(open_captions(str(metadata), columns, [folder], split), folder=folder)
     if tables := sorted(path for path in folder.iterdir() if form_of(path) == ".parquet"):
-        return _open_parquet(str(folder), tables, columns, roots, split)
+        return open_parquet(str(folder), tables, columns, roots, split)
     names = list_images(folder)
     texts = {name: _text_beside(folder / name) for name in names}
     missing = [name for name, path in texts.items() if path is None]
@@ -131,7 +133,9 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: s
         raise InputError(folder, "captions", found, _FOLDER)
     said_of_splits(folder, split, {})
     items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items() if path)
-    return CaptionsFile(str(folder), items, folder=folder, also=", a caption a line of NAME.txt")
+    alone = len({path for path in folder.rglob("*") if form_of(path) == ".txt"} - {*texts.values()})
+    also = ", a caption a line of NAME.txt" + (f", {alone:,} texts without an image left out" if alone else "")
+    return CaptionsFile(str(folder), items, folder=folder, also=also)
 
 
 def _text_beside(image: Path) -> Path | None:
@@ -143,14 +147,6 @@ def _lines_of(path: Path) -> tuple[str, ...]:
     if not captions:
         raise InputError(path, "captions", "none", "at least one, a line each")
     return captions
-
-
-def _open_parquet(
-    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: str
-) -> CaptionsFile:
-    from rococo_jax.data.table_images import ParquetTable, read_image_tables
-
-    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots, split)
 
 
 def read_captioned_images(

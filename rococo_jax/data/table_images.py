@@ -13,6 +13,7 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
+import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,9 @@ from rococo_jax.data.caption_tables import (
     caption_columns,
     choose_column,
     collect_rows,
+    said_of_splits,
     split_column,
+    splits_of,
 )
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
@@ -163,6 +166,24 @@ def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
         raise InputError(path, "file", "nothing there", "a Parquet file") from None
     except (OSError, pa.ArrowException) as error:
         raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
+
+
+_OF_SPLIT = re.compile(r"(\w+)-\d+-of-\d+")
+
+
+def open_parquet(
+    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: str
+) -> CaptionsFile:
+    """The captioned images of Parquet files, of which the names may tell the split (`test-00000-of-00001.parquet`).
+
+    Raises InputError: as `read_image_tables`; the files are of several splits and none is chosen.
+    """
+    named = {path: match[1] for path in files if (match := _OF_SPLIT.match(path.name))}
+    if len({*named.values()}) > 1:
+        said_of_splits(source, split, Counter(named.values()), must_choose=True)
+        files = [path for path in files if named.get(path) in splits_of(split) or split == "all"]
+        split = ""
+    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots, split)
 
 
 def read_image_tables(

@@ -15,6 +15,8 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.perturb.images.image_folders import names_without_suffix
+from rococo_jax.training.config import default_config
+from rococo_jax.training.inputs import open_source
 from tests.support.refusals import refused
 
 ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}
@@ -140,6 +142,15 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
     inside = read_all_pairs(f"{tmp_path}/c.parquet", split="test")
     assert inside.names == ("2_b.jpg",) and inside.items[0].captions == ITEMS["2_b.jpg"]
     assert inside.paths[0].read_bytes() == (tmp_path / "photos/2_b.jpg").read_bytes()
+    (tmp_path / "shards").mkdir()
+    for split in SPLIT:
+        rows = [row for row in with_splits("part") if row["part"] == split]
+        pandas.DataFrame(rows).to_parquet(tmp_path / f"shards/{split}-00000-of-00001.parquet")
+    refused("none named, of several", read_all_pairs, photos, f"{tmp_path}/shards")
+    assert read_all_pairs(photos, f"{tmp_path}/shards", split="test").names == ("2_b.jpg",)
+    config = default_config().data
+    config.images, config.captions, config.split = photos, karpathy, "train"
+    assert len(open_source(config)) == 1
     command = ["make-benchmark", "--images", photos, "--captions", karpathy, "--out", f"{tmp_path}/out"]
     assert main(command) == 2 and main([*command, "--split", "test"]) == 0
     assert [path.name for path in (tmp_path / "out/mine/images").iterdir()] == ["2_b.jpg"]
@@ -204,6 +215,7 @@ def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
 def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys, text):
     photo(tmp_path / "f/1.png", 1)
     (tmp_path / "f/1.TXT").write_bytes(text.encode())
+    (tmp_path / "f/alone.txt").write_text("no image\n")
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
         for name in ("1.png", "1.TXT"):
             tar.add(tmp_path / "f" / name, name)
@@ -216,4 +228,5 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
         assert [item.captions for item in read.items] == [("one", "two")]
         said = capsys.readouterr().err
         assert "1 images, 2 captions" in said and "line of NAME.txt" in said
+        assert ("1 texts without an image left out" in said) == (source == "f")
     assert "1 samples left out: 0 without an image and 1 without a caption" in said
