@@ -2,7 +2,7 @@
 
     class MyModel:
         name = "my model"
-        def encode_image(self, images): ...  # list of PIL images -> (n, d)
+        def encode_image(self, images): ...  # list of PIL images in RGB -> (n, d)
         def encode_text(self, texts): ...    # list of str -> (m, d)
 
 On the command line `file.py:make_my_model` or `package.module:make_my_model` names a function that returns such an

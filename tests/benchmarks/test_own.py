@@ -59,6 +59,14 @@ def test_a_benchmark_is_made_whole_and_found_again(photos, capsys):
         ranks.fingerprint(), choices.fingerprint()]  # fmt: skip
 
 
+def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    Image.new("RGB", (40, 30)).save(photos / "a.png", exif=rotated)
+    assert make(photos) == 0
+    assert capsys.readouterr().err.count("1 of 3 images have an EXIF rotation, which is not applied") == 1
+
+
 def test_what_would_mix_two_benchmarks_is_refused(photos, capsys):
     assert make(photos) == 0 and make(photos) == 0
     for extra, said in (

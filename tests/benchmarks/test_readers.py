@@ -106,6 +106,25 @@ def bad_input(name):
         yield "duplicate ids", lambda rows: rows.append(copy.deepcopy(rows[0])), "the id twice"
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "size"),
+    [(-3, -2, (20, 18)), (25, 20, (20, 18)), (-5, -5, (60, 50)), (-30, 3, (20, 18)), (2, 40, (9, 9))],
+)
+def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(x, y, size, tmp_path):
+    box = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), (x, y, *size), strict=True))
+    write(FORMS["aro"], tmp_path, lambda rows: rows[0].update(box))
+    if not (0 <= x + size[0] / 2 <= 40 and 0 <= y + size[1] / 2 <= 30):
+        refused("of 40 x 30 pixels; wanted a box whose middle is inside its image", open_form, "aro", tmp_path)
+        return
+    (tmp_path / "images" / "7.jpg").unlink()
+    Image.new("RGBA", (40, 30), (200, 0, 0, 255)).save(tmp_path / "images" / "7.jpg", "PNG")
+    crop = next(open_form("aro", tmp_path).image_sets["crops"].read([0]))
+    # As in ARO's code: `.convert("RGB")`, then `.crop`.
+    with Image.open(tmp_path / "images" / "7.jpg") as image:
+        expected = image.convert("RGB").crop((x, y, x + size[0], y + size[1]))
+    np.testing.assert_array_equal(np.asarray(crop), np.asarray(expected))
+
+
 CASES = [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name in READERS for case in bad_input(name)]
 
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+import rococo_jax
 from rococo_jax.benchmarks.image_sets import CorruptedImages, CroppedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import SIDE, make_plan, squash
@@ -299,3 +300,14 @@ def test_an_exif_turn_is_seen_without_decoding(tmp_path):
         Image.fromarray(RGB[:20]).save(tmp_path / "x.jpg", exif=exif)
         assert has_exif_turn(tmp_path / "x.jpg") == (orientation == 6)
     assert image_size(tmp_path / "x.jpg") == open_image(tmp_path / "x.jpg").size == (S, 20)
+
+
+def test_pictures_are_opened_and_made_rgb_in_one_file():
+    package = Path(rococo_jax.__file__).parent
+    own_pixels = {"data/augmentation.py"}  # grey and hue of arrays that it made itself
+    places = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"Image\.open\(|\.convert\([\"']RGBA?[\"']\)", path.read_text())
+    }
+    assert places - own_pixels == {"data/pictures.py"}

@@ -55,6 +55,41 @@ def test_a_clip_of_sentence_transformers_has_the_vectors_of_our_conversion(tiny,
     assert_alike(theirs, tiny, pictures)
 
 
+@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
+def test_pictures_of_every_mode_have_the_vectors_of_our_conversion(library, tiny, exported, tmp_path):
+    pytest.importorskip(library)
+    rng = np.random.default_rng(0)
+    rgba = Image.fromarray(rng.integers(0, 256, (40, 48, 4), np.uint8), "RGBA")
+    deep = Image.fromarray(rng.integers(0, 65536, (40, 48), np.uint16))
+    palette = rgba.convert("RGB").quantize(16)
+    palette.save(tmp_path / "p.png", transparency=bytes(range(0, 255, 16)))
+    modes = [rgba, rgba.convert("LA"), Image.open(tmp_path / "p.png"), deep, rgba.convert("CMYK"), rgba.convert("La")]
+    theirs = load_encoder(f"{library}:{exported}")
+    np.testing.assert_allclose(theirs.encode_image(modes), tiny.encode_image(modes), atol=1e-5)
+
+
+def test_flavas_vectors_are_those_of_its_class_token(tmp_path, pictures):
+    import torch
+    from transformers import BertTokenizerFast, FlavaConfig, FlavaModel
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    towers = {"image_config": {**small, "image_size": 16, "patch_size": 8}, "text_config": {**small, "vocab_size": 8}}
+    FlavaModel(FlavaConfig(**towers, multimodal_config=small, projection_dim=8)).save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    side = {"height": 16, "width": 16}
+    processor = {"image_processor_type": "FlavaImageProcessor", "size": side, "crop_size": side}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**processor, "processor_class": "FlavaProcessor"}))
+    flava = load_adapted(f"transformers:{tmp_path}")
+    ids = torch.tensor([[2, 5, 6, 3]])
+    with torch.inference_mode():
+        hidden = flava.module.text_model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        expected = flava.module.text_projection(hidden[:, 0])
+    np.testing.assert_allclose(flava.encode_text(["a dog"]), expected, atol=1e-6)
+    assert flava.encode_image(pictures).shape == (5, 8)
+
+
 def test_the_fingerprint_changes_with_weights_and_dtype_alone(exported):
     import torch
 

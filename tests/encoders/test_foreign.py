@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 import rococo_jax
 from rococo_jax.checkpoints import save_model
@@ -135,6 +136,11 @@ def test_with_a_fingerprint_embeddings_are_cached(data, tmp_path):
         (lambda vectors: vectors[:, :2], "2 of an image and 3 of a text"),
         (lambda vectors: 1 / 0, "an error, ZeroDivisionError"),
         (lambda vectors: "text", "shape"),
+        (lambda vectors: None, "found a NoneType with no attributes"),
+        (
+            lambda vectors: BaseModelOutputWithPooling(pooler_output=np.zeros(3)),
+            r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row an item: return the",
+        ),
     ],
 )
 def test_bad_vectors_are_refused(data, change, said):

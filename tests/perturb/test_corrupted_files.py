@@ -83,6 +83,12 @@ def test_a_stopped_run_resumes_and_another_is_refused(folder, monkeypatch):
     assert contents(run(folder, *NOISE)) == whole
 
 
+def test_an_image_too_small_to_corrupt_is_named(folder):
+    Image.new("RGB", (9, 7)).save(folder / "images" / "small.png")
+    with pytest.raises(InputError, match=r"small\.png: image size: found 7 x 9; wanted at least 32"):
+        run(folder, "--corruption", "contrast", "--severity", "1")
+
+
 def test_names_that_differ_in_their_suffix_only_do_not_overwrite_each_other(folder):
     Image.new("RGB", (40, 36)).save(folder / "images" / "a.jpg")
     out = run(folder, "--corruption", "contrast", "--severity", "1")

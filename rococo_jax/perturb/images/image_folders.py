@@ -202,7 +202,10 @@ def write_corrupted(
             pixels = pool.map(lambda item: rgb_pixels(open_image(Path(images) / item[0]), size), run)
             for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
-                corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
+                try:
+                    corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
+                except InputError as error:
+                    raise InputError(Path(images) / batch[0][0][0], error.field, error.found, error.wanted) from None
                 encoded = pool.map(encode, np.asarray(corrupted))
                 for ((_, file), _), content in zip(batch, encoded, strict=True):
                     folder.write(file, content)
