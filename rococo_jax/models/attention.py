@@ -18,7 +18,7 @@ places of a grid are scaled to those of the grid that the model was first traine
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.products import precision_of
 from rococo_jax.models.spec import RotarySpec
 
-# True where a query may attend to a key. The axes broadcast: (1, 1, q, k) for a causal mask, (b, 1, 1, k) for padding.
-AttentionMask = Bool[Array, "#b #h #q k"]
+# True where a query may attend to a key; the axes broadcast.
+MaskArray = Bool[Array, "#b #h #q k"]
 # What JAX calls the platform of NVIDIA's and AMD's; a described one is "cuda".
 GPUS = ("gpu", "cuda")
 # Tokens from which the kernel is used on TPUs. Shorter weights stay on the chip between XLA's two products, and the
@@ -48,6 +48,38 @@ _LARGEST_FOR_CUDNN = 128
 # The compute capability from which cuDNN's runs; a T4 has 7.5.
 _AMPERE = 8.0
 _DESCRIBED = 9.0
+
+
+class AttentionMask(NamedTuple):
+    """The keys that a query attends to: those that all parts allow. Kernels take the first two as they are.
+
+    Attributes:
+        causal: keys up to the query's own place.
+        lengths: so many first keys of each sequence.
+        others: what the two cannot say. It is a bias of cuDNN's, whose gradient JAX (0.10) computes in every block.
+    """
+
+    causal: bool = False
+    lengths: Int[Array, " b"] | None = None
+    others: MaskArray | None = None
+
+    def array(self, tokens: int) -> MaskArray | None:
+        """All parts as one array, None where every query sees all keys."""
+        parts = [] if self.others is None else [self.others]
+        if self.causal:
+            parts.append(jnp.tril(jnp.ones((tokens, tokens), bool))[None, None])
+        if self.lengths is not None:
+            parts.append((jnp.arange(tokens)[None] < self.lengths[:, None])[:, None, None])
+        return functools.reduce(jnp.logical_and, parts) if parts else None
+
+    def with_padding(self, batch: int, tokens: int, more: int) -> "AttentionMask":
+        """That of so many tokens, with as many more behind, which none of these attends to."""
+        if self.others is not None:
+            others = jnp.pad(self.others, ((0, 0), (0, 0), (0, 0), (0, more)))
+            queries = 0 if others.shape[2] == 1 else more
+            return self._replace(others=jnp.pad(others, ((0, 0), (0, 0), (0, queries), (0, 0)), mode="edge"))
+        shown = self.causal or self.lengths is not None
+        return self if shown else self._replace(lengths=jnp.full(batch, tokens, jnp.int32))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -87,7 +119,7 @@ def attend(
     query: Float[Array, "b q h d"],
     key: Float[Array, "b k h d"],
     value: Float[Array, "b k h d"],
-    mask: AttentionMask | None,
+    mask: MaskArray | None,
 ) -> tuple[Float[Array, "b q h d"], Float[Array, "b h q k"]]:
     """The mixed values and the attention weights (float32). A query with no visible key attends to all keys equally."""
     precision = precision_of(query.dtype)
@@ -136,20 +168,17 @@ class FusedAttention:
         key: Float[Array, "b t h d"],
         value: Float[Array, "b t h d"],
         mask: AttentionMask | None,
-        visible: int | None = None,
     ) -> Float[Array, "b t h d"]:
-        """The mixed values, in the dtype of `query`. Rows without a visible key are undefined.
-
-        `visible` (all): tokens from this one on are padding, which no other attends to; where there is no mask.
-        """
+        """The mixed values, in the dtype of `query`. Rows without a visible key are undefined."""
         if self.kind == "cudnn":
-            if mask is not None:  # it takes a mask whose last two axes are whole
-                mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-            lengths = None if visible is None else jnp.full(len(query), visible, jnp.int32)
+            causal, lengths, others = AttentionMask() if mask is None else mask
+            if others is not None:  # it takes a mask whose last two axes are whole
+                others = jnp.broadcast_to(others, (*others.shape[:2], query.shape[1], key.shape[1]))
+            if lengths is not None:  # a text that is not there has none
+                lengths = jnp.maximum(lengths, 1)
             return jax.nn.dot_product_attention(
-                query, key, value, mask=mask, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
-                implementation="cudnn",
-            )  # fmt: skip
+                query, key, value, mask=others, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
+            )
         rows = PartitionSpec(self.mesh.axis_names)
         splash = functools.partial(_splash, interpret=self.interpret)
         # XLA cannot split a Pallas kernel: each device runs its own rows, which inside `shard_map` it has.
@@ -268,21 +297,19 @@ class SelfAttention(nnx.Module):
         self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
-    ) -> Float[Array, "b t width"]:
-        """The new tokens. `visible`: as `FusedAttention` has it; only where `fused` is used."""
+    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+        """The new tokens."""
         if self.fused is not None and self.fused.takes(x.shape[1], mask, x.shape[2] // self.heads):
-            mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), mask, visible)
+            mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), mask)
         else:
-            mixed, _ = attend(*self._project(x), mask)
+            mixed, _ = attend(*self._project(x), None if mask is None else mask.array(x.shape[1]))
         return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
     def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
     ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """The new tokens and the attention weights."""
-        mixed, weights = attend(*self._project(x), mask)
+        mixed, weights = attend(*self._project(x), None if mask is None else mask.array(x.shape[1]))
         return self._finish(mixed.reshape(x.shape)), weights
 
     def _finish(self, mixed: Float[Array, "b t width"]) -> Float[Array, "b t width"]:

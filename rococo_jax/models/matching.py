@@ -81,7 +81,7 @@ class MatchingHead(nnx.Module):
         """
         images, texts, length = ids.shape
         x = text.embed(ids.reshape(-1, length))
-        padding = mask.reshape(-1, 1, 1, length)
+        padding = AttentionMask(lengths=mask.reshape(-1, length).sum(1, dtype=jnp.int32))
         (graph, own), (cross_graph, cross) = nnx.split(text.blocks.block), nnx.split(self.blocks.block)
 
         def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, None]:

@@ -110,15 +110,16 @@ class TextTower(nnx.Module):
 
     def _attention_mask(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> AttentionMask | None:
         if self.spec.attention == "bag":
-            return jnp.eye(mask.shape[1], dtype=bool)[None, None]
-        if self.spec.attention == "causal":
-            length = mask.shape[1] + (self.appended is not None)
-            causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
-            if self.appended is None:
-                return causal
-            before = jnp.pad(ids != self.spec.pad_id, ((0, 0), (1, 0)), constant_values=True)
-            return causal & before[:, None, None, :]
-        return mask[:, None, None, :] if self.spec.attention == "masked" else None
+            return AttentionMask(others=jnp.eye(mask.shape[1], dtype=bool)[None, None])
+        if self.spec.attention == "masked":
+            return AttentionMask(lengths=mask.sum(1, dtype=jnp.int32))
+        if self.spec.attention == "full":
+            return None
+        if self.appended is None:
+            return AttentionMask(causal=True)
+        # By ids, as it was trained: "!" has the id of the padding.
+        before = jnp.pad(ids != self.spec.pad_id, ((0, 0), (1, 0)), constant_values=True)
+        return AttentionMask(causal=True, others=before[:, None, None, :])
 
     def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:
         return x.astype(jnp.float32) if self.spec.norm_after_blocks else self.norm(x)

@@ -87,15 +87,13 @@ class Block(nnx.Module):
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
 
-    def __call__(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None, visible: int | None = None
-    ) -> Float[Array, "b t width"]:
-        """The new tokens, in the dtype of `x`. `visible`: as `FusedAttention` has it."""
+    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+        """The new tokens, in the dtype of `x`."""
         if self.fused is not None:
             x, normed = self.fused(x, self.norm1)
-            x, normed = self.fused(x + _scaled(self.attention(normed, mask, visible), self.scale1), self.norm2)
+            x, normed = self.fused(x + _scaled(self.attention(normed, mask), self.scale1), self.norm2)
             return x + _scaled(self.mlp(normed), self.scale2)
-        return self._change(x, self.attention(self._attended(x), mask, visible))
+        return self._change(x, self.attention(self._attended(x), mask))
 
     def with_weights(
         self, x: Float[Array, "b t width"], mask: AttentionMask | None
@@ -177,25 +175,21 @@ class Blocks(nnx.Module):
         return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x, mask)
 
     def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
-        fused, tokens, visible = self.block.attention.fused, x.shape[1], None
+        fused, tokens = self.block.attention.fused, x.shape[1]
         used = fused is not None and fused.takes(tokens, mask, x.shape[2] // self.block.attention.heads)
         if more := fused.padding(tokens) if used else 0:
             # Once for all blocks: a padded token costs less than a copy of queries, keys and values in each.
             x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
-            if mask is None:
-                visible = tokens
-            else:
-                mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, more)))
-                mask = mask if mask.shape[2] == 1 else jnp.pad(mask, ((0, 0), (0, 0), (0, more), (0, 0)), mode="edge")
-        return self._scan_padded(graph, parameters, x, mask, visible)[:, :tokens]
+            mask = (mask or AttentionMask()).with_padding(len(x), tokens, more)
+        elif mask is not None and not used:
+            mask = AttentionMask(others=mask.array(tokens))  # once for all blocks
+        return self._scan_padded(graph, parameters, x, mask)[:, :tokens]
 
-    def _scan_padded(
-        self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None, visible: int | None
-    ) -> Array:
+    def _scan_padded(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, mask, visible), None
+            return nnx.merge(graph, layer)(x, mask), None
 
         if frozen := self.frozen_layers:
             x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]

@@ -11,18 +11,42 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import HeadSpec, ModelSpec
-from rococo_jax.models.attention import FusedAttention, SelfAttention, attend, fused_attention, use_fused_attention
+from rococo_jax.models.attention import (
+    AttentionMask,
+    FusedAttention,
+    SelfAttention,
+    attend,
+    fused_attention,
+    use_fused_attention,
+)
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters
 
 pytestmark = pytest.mark.quick
 BATCH, HEADS, SIZE = 2, 2, 24
+BEFORE = np.arange(9) != 4  # CoCa's: a token in the middle that has the id of the padding
 MASKS = {
     "none": lambda tokens: None,
-    "causal": lambda tokens: jnp.tril(jnp.ones((tokens, tokens), bool))[None, None],
-    "padding": lambda tokens: jnp.asarray(np.arange(tokens) < [[tokens], [tokens // 2]])[:, None, None],
+    "causal": lambda tokens: AttentionMask(causal=True),
+    "padding": lambda tokens: AttentionMask(lengths=jnp.array([tokens, tokens // 2])),
+    "both": lambda tokens: AttentionMask(causal=True, lengths=jnp.array([tokens, tokens // 2])),
+    "causal and others": lambda tokens: AttentionMask(
+        causal=True, others=jnp.asarray(BEFORE[:tokens])[None, None, None]
+    ),
+    "others": lambda tokens: AttentionMask(others=jnp.eye(tokens, dtype=bool)[None, None]),
 }
+
+
+def array_of(mask: str, tokens: int) -> np.ndarray | None:
+    """Where a query sees a key, by its definition, `(b, 1, q, k)`."""
+    query, key = np.mgrid[:tokens, :tokens]
+    lengths = np.array([tokens, tokens // 2])[:, None, None, None]
+    return {
+        "none": None, "causal": (key <= query)[None, None], "padding": (key < lengths) | (query < 0),
+        "both": (key < lengths) & (key <= query), "others": (key == query)[None, None],
+        "causal and others": ((key <= query) & BEFORE[:tokens])[None, None],
+    }[mask]  # fmt: skip
 
 
 def inputs(tokens: int, dtype: str, batch: int = BATCH, heads: int = HEADS) -> list:
@@ -52,9 +76,10 @@ def reference(mask, query, key, value, cotangent):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
 def test_the_einsum_is_attention(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
-    mask, operands = MASKS[mask](9), inputs(9, dtype)
+    by_definition, mask, operands = array_of(mask, 9), MASKS[mask](9), inputs(9, dtype)
+    mask = None if mask is None else mask.array(9)
     ours = value_and_gradients(lambda *qkv: attend(*qkv, mask)[0], *operands)
-    for mine, theirs in zip(ours, reference(mask, *operands), strict=True):
+    for mine, theirs in zip(ours, reference(by_definition, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
@@ -119,6 +144,32 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize(
+    ("attention", "kind"),
+    # JAX computes the gradient of every bias, an array of (b, h, q, k): only a bag of words still has one.
+    [("causal", "Softmax CAUSAL"), ("masked", "Softmax PADDING"), ("full", "Softmax PADDING"), ("bag", "ScaleBias")],
+)
+def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, kind, monkeypatch):
+    """Lowered for CUDA, whose libraries are not asked: nine tokens, so that one of padding is added."""
+    for name, value in (("check_cudnn_version", 91200), ("check_compute_capability", True)):
+        monkeypatch.setattr(f"jax._src.cudnn.fused_attention_stablehlo.{name}", lambda *_, value=value: value)
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.is_cuda_compute_capability_equal", lambda _: False)
+    pooling = {} if attention != "bag" else {"pooling": "mean"}
+    text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9, **pooling)
+    spec = ModelSpec(None, text, text_head=HeadSpec("linear", 16))
+    model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
+    model.text.blocks.block.attention.fused = FusedAttention("cudnn", make_mesh(jax.devices()[:1]))
+    graph, parameters = nnx.split(model)
+    ids = jnp.full((2, 9), 98)
+    embed = jax.grad(lambda parameters: nnx.merge(graph, parameters).text_embeddings(ids, ids > 0).sum())
+    program = jax.jit(embed).trace(parameters).lower(lowering_platforms=("cuda",)).as_text()
+    calls = [line for line in program.splitlines() if "custom_call @__cudnn$fmha" in line]
+    assert len(calls) == 2, "forward and backward, once for all blocks"
+    for line in calls:
+        assert all(part in line for part in kind.split()), line
+    assert ("ScaleBias" in program) == (attention == "bag")
+
+
 def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
     mesh = make_mesh(jax.devices()[:2])
     fused = FusedAttention("splash", mesh, interpret=True)
@@ -166,7 +217,7 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
     monkeypatch.setattr(
         FusedAttention,
         "__call__",
-        lambda self, query, key, value, mask, visible: asked.append(mask) or jnp.zeros_like(query),
+        lambda self, query, key, value, mask: asked.append(mask) or jnp.zeros_like(query),
     )
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
