@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.image_sets import UNCORRUPTED, CorruptedImages
+from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
+from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.data.downloads import Download
 from rococo_jax.data.image_files import find_images, refuse_missing_images
 from rococo_jax.data.images import FileImages, ImageSet
@@ -222,7 +223,8 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     sets += [CorruptedImages(originals, kind, severity) for kind in kinds for severity in severities]
     tasks = []
     for images in sets:
-        pooled = f"corruptions_{images.severity}" if images.kind is not None and len(kinds) > 1 else None
+        several = images.kind is not None and len(kinds) > 1
+        pooled = Variant(corruption=ALL_KINDS, severity=images.severity).name if several else None
         corrupted = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
         tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}

@@ -22,8 +22,9 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_image
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
-from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask
+from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.data.image_files import image_names, is_hidden
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from PIL import Image
 
+from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.pixels import View
@@ -18,7 +19,6 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 
-UNCORRUPTED = "uncorrupted"
 # The constants of ImageNet-C were chosen for this size.
 _CORRUPTED_SIDE = 224
 _CORRUPTED_AT_ONCE = 32
@@ -43,7 +43,7 @@ class CorruptedImages(MadeOfFiles):
     @property
     def name(self) -> str:
         """`fog_3`, or `uncorrupted`."""
-        return UNCORRUPTED if self.kind is None else f"{self.kind}_{self.severity}"
+        return Variant(corruption=self.kind or UNCORRUPTED, severity=self.severity).name
 
     def __len__(self) -> int:
         return len(self.originals)

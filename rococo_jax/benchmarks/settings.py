@@ -8,7 +8,6 @@ from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.options import Option
 
 PROTOCOLS = ("paper", "strict")
-CONTROL = "control"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.benchmarks.tasks.rank import CLEAN
 from rococo_jax.benchmarks.tasks.task import Tables
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, intervals, mean_of_runs

@@ -5,25 +5,19 @@ section of the page, and says in what it differs from the first.
 """
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.variants import ALL_KINDS, Variant, parse_variants
 from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.metrics import digits_of
-from rococo_jax.report.vocabulary import (
-    SPREAD,
-    TASKS,
-    corruption_of,
-    in_reading_order,
-    is_about_corruption,
-    order_variants,
-    percent,
-    printable,
-)
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.report.vocabulary import SPREAD, TASKS, in_reading_order, order_variants, percent, printable
 from rococo_jax.storage import hash_json
 
 # A digest of the other conditions inside the fingerprint: it differs only where one of them does.
@@ -78,13 +72,19 @@ class Run:
         """The kind of a task."""
         return str(object_of(self.results.get("kinds")).get(task, ""))
 
+    @functools.cached_property
+    def parsed(self) -> dict[str, dict[str, Variant]]:
+        """What the names of variants say, by task and name."""
+        return {task: parse_variants(variants) for task, variants in self.tasks.items()}
+
     def variants(self, task: str) -> list[str]:
         """The variants of a task in reading order, without corrupted images: nineteen kinds would swamp the others."""
-        return [name for name in order_variants(self.tasks.get(task, {})) if not is_about_corruption(name)]
+        parsed = self.parsed.get(task, {})
+        return [name for name in order_variants(parsed) if not parsed[name].corruption]
 
-    def corruptions(self, task: str) -> list[str]:
+    def corruptions(self, task: str) -> list[Variant]:
         """The variants of a task on corrupted images, with their baselines and means."""
-        return [name for name in self.tasks.get(task, {}) if is_about_corruption(name)]
+        return [variant for variant in self.parsed.get(task, {}).values() if variant.corruption]
 
     def figure(self, task: str, variant: str, metric: str) -> Figure:
         """One number; a figure of `None`s where it was not measured."""
@@ -115,21 +115,35 @@ def tasks_of(runs: Iterable[Run]) -> list[str]:
     return in_reading_order((task for run in runs for task in run.tasks), TASKS)
 
 
-def variants_of(runs: Iterable[Run], task: str, metric: str | None = None) -> list[str]:
-    """Every variant of `task` that any of the runs measured, but corruptions; with `metric`, those that have it."""
+def variants_of(
+    runs: Iterable[Run], task: str, metric: str | None = None, which: Callable[[Variant], bool] | None = None
+) -> list[str]:
+    """Every variant of `task` that any of the runs measured, but corruptions.
+
+    Args:
+        metric: only those that have it.
+        which: only those for which it is true.
+    """
     return order_variants(
-        variant
+        name
         for run in runs
-        for variant in run.variants(task)
-        if metric is None or run.tasks[task][variant].get(metric) is not None
+        for name in run.variants(task)
+        if metric is None or run.tasks[task][name].get(metric) is not None
+        if which is None or which(run.parsed[task][name])
     )
 
 
 def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
     """Kinds and severities of all corruptions that any of the runs measured."""
-    names = [name.rpartition("/")[2] for run in runs for task in run.tasks for name in run.corruptions(task)]
-    pairs = [pair for pair in map(corruption_of, names) if pair is not None]
-    return list(dict.fromkeys(kind for kind, _ in pairs)), sorted({severity for _, severity in pairs})
+    measured = [each for run in runs for task in run.tasks for each in run.corruptions(task)]
+    single = [each for each in measured if each.corruption in CORRUPTIONS]
+    return list(dict.fromkeys(each.corruption for each in single)), sorted({each.severity for each in single})
+
+
+def pooled_severities(runs: Iterable[Run], task: str | None = None) -> list[int]:
+    """The severities of which any of the runs has a mean over kinds, ascending."""
+    every = [each for run in runs for name in run.tasks if task in (None, name) for each in run.corruptions(name)]
+    return sorted({each.severity for each in every if each.corruption == ALL_KINDS})
 
 
 def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Run]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from rococo_jax.benchmarks.variants import CLEAN, CONTROL
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.metrics import metric_of
@@ -19,7 +20,7 @@ from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.vocabulary import CLEAN, CONTROL, percent, signed, variant_label
+from rococo_jax.report.vocabulary import percent, signed, variant_label
 
 # Compared besides, where there are pairs of originals and altered copies.
 OF_PAIRS = ("blind", "grounding")

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, Variant
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import Correlations, correlate, holm
 from rococo_jax.metrics.published_field import MEASURED, RECOGNITION, published_field
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Notes, Part, Table
 from rococo_jax.report.charts import correlation_map
-from rococo_jax.report.collection import Run, tasks_of, variants_of
+from rococo_jax.report.collection import Run, pooled_severities, tasks_of, variants_of
 from rococo_jax.report.comparison import p_value
 from rococo_jax.report.sections import section_of
-from rococo_jax.report.vocabulary import CLEAN, CONTROL, corrupted_means, pooled, task_label, variant_label
+from rococo_jax.report.vocabulary import task_label, variant_label
 
 LEAST_MODELS = 5
 # On the report's page, where nobody asked for them: fewer models have intervals from one end to the other.
@@ -182,12 +183,12 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
         variants = variants_of(runs, task)
         if section.alters:
             places += [(task, lead, name) for name in names[:1] if lead in variants]
-            altered = [name for name in variants if name not in (lead, CONTROL)]
+            altered = variants_of(runs, task, which=lambda each: each.is_attack)
             places += [(task, variant, name) for name in names[1:] for variant in altered]
         else:
             places += [(task, variant, name) for variant in variants if lead in ("", variant) for name in names]
-        severities = corrupted_means(name for run in runs for name in run.corruptions(task))
-        places += [(task, pooled(severity), name) for severity in severities[-1:] for name in _CORRUPTED]
+        severest = [Variant(corruption=ALL_KINDS, severity=each).name for each in pooled_severities(runs, task)[-1:]]
+        places += [(task, variant, name) for variant in severest for name in _CORRUPTED]
     return [place for place in map(Place._make, places) if any(run.figure(*place).value is not None for run in runs)]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Figure, Group, Run, group_by_fingerprint, load_results, tasks_of, variants_of
@@ -19,7 +20,6 @@ from rococo_jax.report.page import coverage, group_name, model_facts
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import (
-    CLEAN,
     in_reading_order,
     order_metrics,
     order_variants,

@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.report.blocks import Charts, Note, Part, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter, short_labels
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
-from rococo_jax.report.vocabulary import ALTERED, CLEAN, CONTROL, QUERIES, percent, variant_label
+from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label
 
 
 def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Part) -> Part | None:
@@ -18,7 +19,7 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Par
     The facts stand below; beside the chart where there is no example.
     """
     for task in tasks_of(group.runs):
-        altered = [name for name in variants_of(group.runs, task, "fr1") if name not in (CLEAN, CONTROL)]
+        altered = variants_of(group.runs, task, "fr1", lambda each: each.is_attack)
         runs = [run for run in best_first(group.runs, task, (CLEAN, "r1")) if _hardest(run, task, altered)]
         if runs:
             break

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS, metric_of
@@ -25,7 +26,7 @@ from rococo_jax.report.blocks import (
     render_page,
     rich,
 )
-from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
+from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
@@ -131,7 +132,7 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
     first = next(iter(said.values()))
     if "items" in first:
         parts = [f"{count(each['items'])} {variant_label(name)}" for name, each in said.items()
-                 if "items" in each and name in runs[0].variants(task) and name != "mean"]  # fmt: skip
+                 if "items" in each and name in runs[0].variants(task) and name != MEAN]  # fmt: skip
         return Note(f"Items: {', '.join(parts)}.")
     if "outside" in first:
         parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in said.items()]
@@ -139,7 +140,8 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
     if "classes" in first:
         return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
     galleries = {name: each["gallery"] for name, each in said.items() if is_whole(each.get("gallery"))}
-    altered = sorted(galleries[name] for name in runs[0].variants(task) if name != "clean" and name in galleries)
+    altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
+    altered = sorted(galleries[name] for name in altered if name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
     if altered:
         span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"

@@ -1,17 +1,11 @@
-"""How the page writes names and numbers, and in which order; an unknown name is printed as the results write it.
-
-A variant may be a part of a benchmark on altered images, `replace_rel/fog_3`. Images under a corruption of ImageNet-C
-are `fog_3`, the same cut without one is `uncorrupted`, and `corruptions_3` is the mean over all kinds of a severity.
-"""
+"""How the page writes names and numbers, and in which order; an unknown name is printed as the results write it."""
 
 import re
 from collections.abc import Iterable
 
+from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant, parse_variants
 from rococo_jax.errors import is_whole
 from rococo_jax.metrics import METRICS
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
-
-CLEAN, CONTROL, UNCORRUPTED = "clean", "control", "uncorrupted"
 
 # In reading order. The control and the baseline of corruptions come after what they are compared with.
 VARIANTS = {
@@ -49,10 +43,7 @@ PROTOCOLS = {
     "from that of preprocessing",
 }
 
-_MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 SPREAD = "_std"
-_POOLED = "corruptions"
-_NUMBERED = re.compile(r"(\w+)_(\d)")
 # Control characters, lone surrogates and non-characters: HTML forbids them, and UTF-8 cannot write some.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -101,8 +92,8 @@ def variant_label(name: str) -> str:
     if part:
         label = variant_label(images)
         return f"{variant_label(part)}, {label[:1].lower()}{label[1:]}"
-    if name.startswith(f"{_POOLED}_"):
-        return f"All kinds, severity {name.removeprefix(f'{_POOLED}_')}"
+    if name.startswith(f"{ALL_KINDS}_"):
+        return f"All kinds, severity {name.removeprefix(f'{ALL_KINDS}_')}"
     spaced = name.replace("_", " ").strip()
     return (VARIANTS | LAST_VARIANTS).get(name) or (spaced[:1].upper() + spaced[1:]).replace("Jpeg", "JPEG")
 
@@ -123,64 +114,20 @@ def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
-    """Variants in reading order: `mean` and `clean` first, the control last."""
-    return sorted(in_reading_order(names, ("mean", *VARIANTS)), key=lambda name: name in LAST_VARIANTS)
+    """Variants in reading order: `mean` and `clean` first, the control last, and unseen images after all images.
+
+    >>> order_variants(["control", "danger", "clean", "clean/unseen"])
+    ['clean', 'clean/unseen', 'danger', 'control']
+    """
+    parsed = parse_variants(names)
+    places = in_reading_order((each.whole for each in parsed.values()), (MEAN, *VARIANTS))
+    places = sorted(places, key=lambda name: name in LAST_VARIANTS)
+    return sorted(parsed, key=lambda name: (places.index(parsed[name].whole), parsed[name].unseen))
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:
     """Metrics in reading order; spreads (`r1_std`) are left out, because they are printed with their metric."""
     return [name for name in in_reading_order(names, METRICS) if not name.endswith(SPREAD)]
-
-
-def corruption_of(variant: str) -> tuple[str, int] | None:
-    """Kind and severity of a corrupted image set.
-
-    >>> corruption_of("fog_3"), corruption_of("fog_7"), corruption_of("corruptions_3"), corruption_of("danger")
-    (('fog', 3), None, None, None)
-    """
-    kind, severity = _numbered(variant)
-    return (kind, severity) if kind in CORRUPTIONS else None
-
-
-def pooled_severity(variant: str) -> int | None:
-    """The severity over whose kinds the variant is the mean.
-
-    >>> pooled_severity("corruptions_3"), pooled_severity("fog_3")
-    (3, None)
-    """
-    kind, severity = _numbered(variant)
-    return severity if kind == _POOLED else None
-
-
-def corrupted_means(variants: Iterable[str]) -> list[int]:
-    """The severities of which the variants have a mean over kinds, ascending.
-
-    >>> corrupted_means(["corruptions_3", "fog_5", "corruptions_1"])
-    [1, 3]
-    """
-    return sorted({severity for name in variants if (severity := pooled_severity(name)) is not None})
-
-
-def pooled(severity: int) -> str:
-    """The variant that is the mean over all kinds of that severity."""
-    return f"{_POOLED}_{severity}"
-
-
-def is_about_corruption(variant: str) -> bool:
-    """Whether the variant is measured on corrupted images, or is a mean or the baseline of such.
-
-    >>> is_about_corruption("fog_3"), is_about_corruption("swap_att/uncorrupted"), is_about_corruption("danger")
-    (True, True, False)
-    """
-    images = variant.rpartition("/")[2]
-    return images == UNCORRUPTED or corruption_of(images) is not None or pooled_severity(images) is not None
-
-
-def _numbered(variant: str) -> tuple[str | None, int]:
-    found = _NUMBERED.fullmatch(variant)
-    if found is None or int(found[2]) not in SEVERITIES:
-        return None, 0
-    return found[1], int(found[2])
 
 
 def variant_note(variant: str) -> str | None:
@@ -195,11 +142,12 @@ def variant_note(variant: str) -> str | None:
             "alone does. It shows the same as its original, so the first place between the two is close to chance, and "
             "a mixed variant says something about mixing only beside it"
         )
-    match = _MIX.fullmatch(variant)
-    if match is None:
+    mixing = Variant(alteration=variant).mixing
+    if mixing is None:
         return None
-    ratio, other = float(match[2]), f"{1 - float(match[2]):.10g}"
-    if match[1] == "mix":
+    method, ratio = mixing
+    other = f"{1 - ratio:.10g}"
+    if method == "mix":
         return f"every image once more, {ratio:.10g} of it blended with {other} of another image, beside the originals"
     return (
         f"every image once more with a box of another image, {other} of the area before it is clipped at the border, "

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from rococo_jax.benchmarks.variants import UNCORRUPTED, parse_variants
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY, read_results
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.storage import load_arrays, read_table
 
 # Where a row of the kinds of tasks has the answer.
 _ANSWERS = ("predicted", "top1_text", "chosen")
 _KEYS = ("image", "item", "query")
-_BASE = "uncorrupted"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +101,7 @@ def select(
 
 
 def _corrupted(results: dict[str, Any], task: str) -> bool:
-    return any(name.rpartition("/")[2] == _BASE for name in results["tasks"].get(task, {}))
+    return any(each.corruption for each in parse_variants(results["tasks"].get(task, {})).values())
 
 
 def _answers(path: Path, model: str, task: str) -> Answers:
@@ -118,17 +117,14 @@ def _answers(path: Path, model: str, task: str) -> Answers:
     names = [name for name in _KEYS if name in table.column_names]
     found: dict[str, dict[tuple, Any]] = {}
     columns = [table.column(name).to_pylist() for name in (*names, "variant", answer)]
+    parsed = parse_variants(columns[-2])
     for *key, variant, said in zip(*columns, strict=True):
-        part, _, images = variant.rpartition("/")
-        found.setdefault(images, {})[(*key, part)] = said
-    if _BASE not in found:
+        if parsed[variant].corruption:
+            images = dataclasses.replace(parsed[variant], part="").name
+            found.setdefault(images, {})[(*key, parsed[variant].part)] = said
+    if UNCORRUPTED not in found:
         raise InputError(file, task, "no uncorrupted images", "results with corruptions")
-    return Answers(model, found[_BASE], {name: found[name] for name in found if _is_corruption(name)})
-
-
-def _is_corruption(variant: str) -> bool:
-    kind, _, severity = variant.rpartition("_")
-    return kind in CORRUPTIONS and severity.isdecimal()
+    return Answers(model, found.pop(UNCORRUPTED), found)
 
 
 def _vectors(path: str, images: Sequence[str]) -> np.ndarray:

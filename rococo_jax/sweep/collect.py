@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.settings import CONTROL
+from rococo_jax.benchmarks.variants import Variant, parse_variants
 from rococo_jax.errors import is_number
 from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.report.across_seeds import PerImage, interval, over_draws, read_per_image, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
-from rococo_jax.report.vocabulary import is_about_corruption, order_metrics
+from rococo_jax.report.vocabulary import order_metrics
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.sweep.power_law import PowerLaw, fit_power_law
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
@@ -171,11 +171,11 @@ def figures_of_task(
     section = section_of_kind(results[0]["kinds"].get(task, ""))
     variants = results[0]["tasks"][task]
     wanted = (*section.compared, "drop") if section.compared else None
-    drawn: dict[str, dict[str, _Drawn]] = {}
+    parsed, drawn = parse_variants(variants), {}
     for variant, metrics in variants.items():
         names = [name for name in wanted or order_metrics(metrics)]
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
-        drawn[variant] = {name: _drawn(results, runs, (task, variant), name, section) for name in names}
+        drawn[variant] = {name: _drawn(results, runs, task, parsed[variant], name, section) for name in names}
     figures = {}
     for variant, metrics in drawn.items():
         figures[variant] = {name: _figure(*pair) for name, pair in metrics.items()}
@@ -184,11 +184,7 @@ def figures_of_task(
             for name, figure in figures[variant].items():
                 low, high = bounds.get(name) or (None, None)
                 figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
-    altered = [
-        metrics
-        for variant, metrics in drawn.items()
-        if section.alters and variant not in (section.lead[0], CONTROL) and not is_about_corruption(variant)
-    ]
+    altered = [drawn[name] for name, variant in parsed.items() if section.alters and variant.is_attack]
     if altered:
         shared = [name for name in wanted or () if all(name in each for each in altered)]
         figures[ALTERED] = {name: _figure(*_mean([each[name] for each in altered])) for name in shared}
@@ -198,13 +194,14 @@ def figures_of_task(
 def _drawn(
     results: Sequence[Mapping[str, Any]],
     runs: Sequence[PerImage],
-    question: tuple[str, str],
+    task: str,
+    variant: Variant,
     metric: str,
     section: TaskSection,
 ) -> _Drawn:
     """Each run's value as its results have it, and its values over draws of images."""
-    task, variant = question
-    each = np.array([result["tasks"][task][variant][metric] for result in results], float)
+    question = task, variant.name
+    each = np.array([result["tasks"][task][variant.name][metric] for result in results], float)
     counted, hits = section.lead[1] if metric == "drop" else metric, runs[0].hits
     if counted not in hits.get(question, {}):
         # A mean over other variants, of which there are no queries, or a metric that queries do not tell.
@@ -214,7 +211,7 @@ def _drawn(
     if metric != "drop":
         return each, values
     baseline = (task, section.lead[0])
-    if baseline not in hits or is_about_corruption(variant):
+    if baseline not in hits or variant.corruption:
         return each, None
     clean = over_draws(runs, baseline, counted, images)[1]
     return each, 100 * (1 - values / clean) if clean.all() else None

@@ -12,14 +12,7 @@ from rococo_jax.evaluation.examples import Example, Side
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.blocks import Cell, HeatMap, asset, jpeg_size, render_block
 from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
-from rococo_jax.report.vocabulary import (
-    corruption_of,
-    is_about_corruption,
-    order_variants,
-    pooled_severity,
-    variant_label,
-    variant_note,
-)
+from rococo_jax.report.vocabulary import order_variants, variant_label, variant_note
 from rococo_jax.storage import write_json
 from tests.report.test_page import VARIANTS, Page, report, results_of, save
 from tests.support.pictures import files_of, pictures_in
@@ -69,16 +62,10 @@ def with_mixes(results: dict) -> dict:
     return results | {"sizes": {"text_to_image": sizes}, "kinds": kinds}
 
 
-def test_names_tell_corruptions_means_mixes_and_captions_apart():
-    for kind in CORRUPTIONS:
-        assert corruption_of(f"{kind}_5") == (kind, 5) and is_about_corruption(f"{kind}_5")
-        assert corruption_of(f"{kind}_6") is None and corruption_of(kind) is None
-    assert pooled_severity("corruptions_3") == 3 and is_about_corruption("corruptions_3")
-    assert is_about_corruption("uncorrupted")
-    for name in ("clean", "danger", "same_concept", "mix_0.9", "patch_0.9", "control", "fog_of_war_2", "mix_3"):
-        assert not is_about_corruption(name)
+def test_mixes_are_explained_and_variants_stand_in_reading_order():
     assert "0.75 of it blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
-    assert order_variants(["control", "mix_0.9", "danger", "clean"]) == ["clean", "danger", "mix_0.9", "control"]
+    names = ["control", "control/unseen", "mix_0.9", "danger/unseen", "danger", "clean"]
+    assert order_variants(names) == ["clean", "danger", "danger/unseen", "mix_0.9", "control", "control/unseen"]
 
 
 def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
@@ -108,6 +95,39 @@ def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path)
     tiles = rest[: rest.index("Means over kinds")]
     assert ">10.3<" in tiles and ">14.3<" in tiles and "severity 5" in tiles
     assert "sd\u00a02.2" in rest
+
+
+def with_unseen(results: dict) -> dict:
+    """Adds the control, and of every variant a second count over unseen images that is fooled far more often."""
+    results = copy.deepcopy(results)
+    variants = results["tasks"]["image_to_text"]
+    variants["control"] = variants["danger"] | {"fr1": 3.0}
+    unseen = {f"{name}/unseen": each | {"fr1": 90.0, "r1": 1.5, "drop": 88.0} for name, each in variants.items()}
+    variants |= unseen | {"clean/unseen": variants["clean"]}
+    return results
+
+
+def test_unseen_images_are_a_second_count_and_no_attack(tmp_path):
+    page = report(tmp_path, save(tmp_path / "one", with_unseen(with_corruptions(results_of("one")))))
+    source = (tmp_path / "report.html").read_text()
+    first, rest = source.split("Corrupted images</bdi></h3>")
+    main = first.split("<main")[1]
+    assert "Fog" not in main and "Uncorrupted" not in main and "Fog 3, unseen" in rest
+    # As without them: the most fooled variant over all images, the largest drop, and no curve or point twice.
+    headline = main.split('id="headline"')[1].split("<table")[0]
+    assert "15.4 %" in headline and "unseen" not in headline and "90" not in headline
+    tiles = main.split("Largest FR@1")[1].split("</div>")[0]
+    assert "15.4" in tiles and "Danger" in tiles and "88.0" not in main.split("Largest drop")[1].split("</div>")[0]
+    assert "Danger, unseen" in page.text("table")
+
+
+def test_a_part_named_as_a_corruption_is_a_part(tmp_path):
+    results = results_of("one")
+    figures = {"ota": 60.0, "ties": 0.0}
+    results["tasks"]["own"] = {"fog_3": figures, "a/b": figures, "corruptions_1": figures, "mean": figures}
+    results["kinds"]["own"] = "choice"
+    page = report(tmp_path, save(tmp_path / "one", results))
+    assert "Fog 3" in page.text("table") and "Corrupted images" not in page.text()
 
 
 def test_corruptions_of_several_models_share_one_scale_and_are_folded(tmp_path):

@@ -19,7 +19,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.report.across_seeds import read_per_image
+from rococo_jax.report.across_seeds import PerImage, read_per_image
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
@@ -223,6 +223,16 @@ def test_a_run_with_itself_has_the_intervals_of_its_results(tmp_path):
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
         assert low < high and (figures[metric].low, figures[metric].high) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_the_mean_over_altered_variants_takes_in_alterations_alone():
+    """Unaltered, control, corrupted and unseen images are no alterations."""
+    r1 = {"clean": 60.0, "same_concept": 45.0, "danger": 35.0, "control": 50.0, "uncorrupted": 58.0, "fog_3": 10.0}
+    variants = {name: {"r1": value, "fr1": value / 2} for name, value in r1.items()}
+    variants |= {f"{name}/unseen": {"r1": 1.0, "fr1": 99.0} for name in r1}
+    results = {"kinds": {"image_to_text": "rank"}, "tasks": {"image_to_text": variants}, "intervals": {}}
+    figures = figures_of_task([results], [PerImage((), {}, {})], "image_to_text")["altered"]
+    assert (figures["r1"].value, figures["fr1"].value) == (40.0, 20.0)
 
 
 def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):

@@ -27,9 +27,10 @@ from rococo_jax.benchmarks.rococo.annotations import (
     read_annotation_folder,
 )
 from rococo_jax.benchmarks.rococo.mixed_galleries import mixed_galleries, parse_mix
-from rococo_jax.benchmarks.settings import CONTROL, Settings
+from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
+from rococo_jax.benchmarks.variants import CONTROL
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_json

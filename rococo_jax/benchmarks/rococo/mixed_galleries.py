@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -32,9 +31,9 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     plan_batches,
     squash,
 )
-from rococo_jax.benchmarks.settings import CONTROL
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
+from rococo_jax.benchmarks.variants import CONTROL, Variant
 from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
 from rococo_jax.data.pictures import Alpha, open_image
 from rococo_jax.data.pixels import View
@@ -125,16 +124,15 @@ SQUASHED = {
     alpha: View(f"squashed {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(squash, alpha=alpha))
     for alpha in get_args(Alpha)
 }
-_MIX = re.compile(r"(mix|patch)_(\d*\.?\d+)")
 
 
 def parse_mix(variant: str) -> tuple[str, float]:
     """`patch_0.9` -> ("patch", 0.9). Raises InputError where it is no method and ratio."""
-    match = _MIX.fullmatch(variant)
-    if match is None or not 0 <= float(match[2]) <= 1:
+    mixing = Variant(alteration=variant).mixing
+    if mixing is None or not 0 <= mixing[1] <= 1:
         wanted = "mix_R or patch_R with a ratio R from 0 to 1, such as mix_0.9, or control"
         raise InputError("settings", "mixed_galleries", variant, wanted)
-    return match[1], float(match[2])
+    return mixing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,13 +12,12 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import count_classes, count_shapes, reliability, shape_shares
 from rococo_jax.metrics.intervals import Counted
-
-CLEAN = "clean"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, Task, suffixed
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
@@ -20,7 +21,6 @@ from rococo_jax.similarity.ranked_pairs import are_made_of_different_originals
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
-CLEAN = "clean"
 _NUMBERS_AT_ONCE = 2**20
 
 

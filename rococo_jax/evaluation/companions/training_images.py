@@ -11,12 +11,11 @@ from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.variants import UNSEEN
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
 from rococo_jax.evaluation.input_lists import image_files
 from rococo_jax.evaluation.models.model import Model
-
-UNSEEN = "unseen"
 
 
 class TrainingImages(Companion):

@@ -20,8 +20,9 @@ from rococo_jax.benchmarks.classes import read_classes
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.benchmarks.tasks.classify import CLEAN, ClassifyTask, ClassOutcome
+from rococo_jax.benchmarks.tasks.classify import ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
+from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError, is_whole
@@ -32,8 +33,6 @@ from rococo_jax.evaluation.runner import Evaluated, evaluate_model
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.storage import hash_file, load_arrays, read_json, read_table
 from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
-
-UNCORRUPTED = "uncorrupted"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.published_field import (
     MEASURED,
@@ -23,7 +24,6 @@ from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.tables import extreme, has_any, interval_panels, leaderboard, tile
 from rococo_jax.report.vocabulary import percent
 
-MEAN = "mean"
 _MEAN_NOTE = " Mean: over the parts, each with the same weight, whatever its size."
 _STRICT = "Every comparison is strict, so a tie counts as an error."
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import ood
 from rococo_jax.report.blocks import Charts, Note, Part, Tiles
@@ -14,7 +15,6 @@ from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.tables import extreme, leaderboard, tile
 from rococo_jax.report.vocabulary import percent, variant_label
 
-CLEAN = "clean"
 _LEAD = (CLEAN, "top1")
 _FIGURES = (
     *("top1", "shape_bias", "saw_texture", "top5", "per_class", "prior", "confidence", "ece", "ece_mass", "ece_scaled"),

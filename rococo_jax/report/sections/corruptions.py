@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.metrics import metric_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
@@ -28,20 +29,10 @@ from rococo_jax.report.blocks import (
     figure_cell,
     rich,
 )
-from rococo_jax.report.collection import Figure, Run, corrupted_by, tasks_of
+from rococo_jax.report.collection import Figure, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any, heads_of, model_table, tile
-from rococo_jax.report.vocabulary import (
-    UNCORRUPTED,
-    corrupted_means,
-    corruption_of,
-    is_about_corruption,
-    percent,
-    pooled,
-    pooled_severity,
-    task_label,
-    variant_label,
-)
+from rococo_jax.report.vocabulary import percent, task_label, variant_label
 
 SHADES = 10
 _QUESTION = (
@@ -60,7 +51,7 @@ _STRIP = (
     "One image of the run as the model received it, in the kind of each group that costs most at the highest severity. "
 )
 
-# A task, and the part whose variants are meant: "" or "PART/".
+# A task, and the part whose variants are meant; "" where it has none.
 _Track = tuple[str, str]
 
 
@@ -70,17 +61,23 @@ def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Exa
     if not kinds:
         return None
     tasks = [task for task in tasks_of(runs) if any(run.corruptions(task) for run in runs)]
-    names = {(task, name) for run in runs for task in tasks for name in run.corruptions(task)}
-    parts = {task: {name.rpartition("/")[0] for of, name in names if of == task} for task in tasks}
-    tracks = [(task, f"{part}/" if part else "") for task in tasks for part in sorted(parts[task])]
+    tracks = sorted(
+        {(task, each.part) for run in runs for task in tasks for each in run.corruptions(task)},
+        key=lambda track: (tasks.index(track[0]), track[1]),
+    )
     shown = ordered(runs, tasks[0])
     shown += [run for run in runs if run not in shown]
     shown = [run for run in shown if any(run.corruptions(task) for task in tasks)]
     every = [
-        Part(f"{run.label}, {task_label(task).lower()}", [model_table(run, task, run.corruptions(task))], 5, "")
+        Part(
+            f"{run.label}, {task_label(task).lower()}",
+            [model_table(run, task, [each.name for each in measured])],
+            5,
+            "",
+        )
         for run in shown
         for task in tasks
-        if run.corruptions(task)
+        if (measured := run.corruptions(task))
     ]
     blocks: list[Block | None] = [
         Note(_QUESTION, "question"),
@@ -89,7 +86,7 @@ def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Exa
         error_part(shown, tasks),
         change_part(shown, tasks),
         Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
-        _strips(shown, tracks, severities, illustrations),
+        _strips(shown, tracks, kinds, severities, illustrations),
         Folded("Every figure of the corruptions", every),
     ]
     return Part("Corrupted images", blocks, 3, "task", anchor)
@@ -100,27 +97,28 @@ def _lead(runs: Sequence[Run], task: str) -> str:
     return section_of(runs, task).lead[1]
 
 
-def _pooled_severities(runs: Sequence[Run]) -> list[int]:
-    return corrupted_means(name for run in runs for task in run.tasks for name in run.corruptions(task))
+def _name(kind: str, severity: int = 0, part: str = "") -> str:
+    return Variant(part, corruption=kind, severity=severity).name
 
 
 def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
     """The mean drop of each task at the lowest and the highest severity."""
-    severities, shown = _pooled_severities(runs), []
+    severities, shown = pooled_severities(runs), []
     for task in tasks:
         for severity in dict.fromkeys(severities[:1] + severities[-1:]):
-            figures = [run.figure(task, pooled(severity), "drop") for run in runs]
-            found = [None if each.value is None else (pooled(severity), each) for each in figures]
+            name = _name(ALL_KINDS, severity)
+            figures = [run.figure(task, name, "drop") for run in runs]
+            found = [None if each.value is None else (name, each) for each in figures]
             shown.append(tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, found, ours=True))
     return Tiles.of(shown)
 
 
 def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     """One row a model and task: the uncorrupted figure, then figure and drop of each severity."""
-    severities = _pooled_severities(runs)
+    severities = pooled_severities(runs)
     if not severities:
         return None
-    tasks = [task for task in tasks if any(UNCORRUPTED in run.corruptions(task) for run in runs)]
+    tasks = [task for task in tasks if has_any(runs, task, [UNCORRUPTED], _lead(runs, task))]
     label = metric_of(_lead(runs, tasks[0])).label if len({_lead(runs, task) for task in tasks}) == 1 else "Figure"
     heads = [*heads_of(["Model", "Task"]), Head(label, edge=True)]
     heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
@@ -133,10 +131,13 @@ def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
             row = [Cell(run.label), Cell(task_label(task), words=True)]
             row.append(figure_cell(run.figure(task, UNCORRUPTED, name), edge=True))
             for severity in severities:
-                row.append(figure_cell(run.figure(task, pooled(severity), name), edge=True))
-                row.append(figure_cell(run.figure(task, pooled(severity), "drop")))
+                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity), name), edge=True))
+                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity), "drop")))
             rows.append(row)
-    groups = [(variant_label(UNCORRUPTED), 1, ""), *((variant_label(pooled(each)), 2, "") for each in severities)]
+    groups = [
+        (variant_label(UNCORRUPTED), 1, ""),
+        *((variant_label(_name(ALL_KINDS, each)), 2, "") for each in severities),
+    ]
     table = Table("Means over corruptions", heads, rows, groups, lead=2, sortable=len(rows) > 1)
     return Part("Means over kinds", [Note(_MEANS), table])
 
@@ -144,8 +145,9 @@ def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
 def _maps(
     runs: Sequence[Run], tracks: Sequence[_Track], kinds: Sequence[str], severities: Sequence[int]
 ) -> list[Block]:
-    variants = [f"{kind}_{severity}" for kind in kinds for severity in severities]
-    drops = [run.figure(task, part + name, "drop").value for run in runs for task, part in tracks for name in variants]
+    variants = [(kind, severity) for kind in kinds for severity in severities]
+    drops = [run.figure(task, _name(*each, part), "drop").value
+             for run in runs for task, part in tracks for each in variants]  # fmt: skip
     top = top_of_scale(drops)
     maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
     scale = Scale("no drop", f"{top:.0f} %")
@@ -160,7 +162,7 @@ def _maps(
 
 def _has(run: Run, track: _Track) -> bool:
     task, part = track
-    return any(name.rpartition("/")[0] == part.rstrip("/") for name in run.corruptions(task))
+    return any(each.part == part for each in run.corruptions(task))
 
 
 def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int], top: float) -> Part:
@@ -170,16 +172,17 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
         by_group[CORRUPTIONS[kind].group].append(kind)
     rows = [
         (group.capitalize(), variant_label(kind),
-         [_cell(run, task, f"{part}{kind}_{severity}", top) for severity in severities])
+         [_cell(run, task, _name(kind, severity, part), top) for severity in severities])
         for group, members in by_group.items()
         for kind in members
     ]  # fmt: skip
-    means = [_cell(run, task, part + pooled(severity), top) for severity in severities]
+    means = [_cell(run, task, _name(ALL_KINDS, severity, part), top) for severity in severities]
     if any(cell.text != percent(None) for cell in means):
         rows.insert(0, ("", f"Mean of {len(kinds)} kinds", means))
     name = _lead([run], task)
-    baseline = f"Uncorrupted {metric_of(name).label} {percent(run.figure(task, part + UNCORRUPTED, name).value)} %"
-    label = task_label(task) + (f", {variant_label(part.rstrip('/')).lower()}" if part else "")
+    uncorrupted = run.figure(task, _name(UNCORRUPTED, part=part), name)
+    baseline = f"Uncorrupted {metric_of(name).label} {percent(uncorrupted.value)} %"
+    label = task_label(task) + (f", {variant_label(part).lower()}" if part else "")
     heads = ["Severity", *map(str, severities)]
     return Part(label, [Note(baseline), HeatMap(f"{run.label}, {label}", heads, rows)], 5, "")
 
@@ -212,16 +215,22 @@ def shade(value: float | int, top: float) -> int:
 
 
 def _strips(
-    runs: Sequence[Run], tracks: Sequence[_Track], severities: Sequence[int], illustrations: Sequence[Example]
+    runs: Sequence[Run],
+    tracks: Sequence[_Track],
+    kinds: Sequence[str],
+    severities: Sequence[int],
+    illustrations: Sequence[Example],
 ) -> Part | None:
     """The pictures that the evaluation kept: a strip a kind, the severities side by side, the original first."""
     by_kind: dict[str, dict[int, Example]] = {}
+    sets = {_name(kind, severity): (kind, severity) for kind in kinds for severity in severities}
     for each in illustrations:
-        if is_about_corruption(each.variant) and (found := corruption_of(each.variant)) is not None:
-            by_kind.setdefault(found[0], {})[found[1]] = each
+        if each.variant in sets:
+            kind, severity = sets[each.variant]
+            by_kind.setdefault(kind, {})[severity] = each
 
     def cost(kind: str) -> float:
-        drops = [run.figure(task, f"{part}{kind}_{severities[-1]}", "drop").value for run in runs
+        drops = [run.figure(task, _name(kind, severities[-1], part), "drop").value for run in runs
                  for task, part in tracks]  # fmt: skip
         drops = [drop for drop in drops if drop is not None]
         return sum(drops) / len(drops) if drops else -math.inf
@@ -267,9 +276,9 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     rows = []
     for task in tasks:
         for run in runs:
-            names = run.corruptions(task)
-            shown = [name for name in names if pooled_severity(name) is not None] or names
-            for name in shown:
+            measured = [each for each in run.corruptions(task) if not each.unseen]
+            means = [each for each in measured if each.corruption == ALL_KINDS]
+            for name in (each.name for each in means or measured):
                 figures = [run.figure(task, name, each) for each in CHANGES]
                 if figures[0].value is not None:
                     label = Cell(variant_label(name), words=True, title=name)
@@ -289,7 +298,7 @@ def error_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     rows = []
     for task in tasks:
         name = section_of(runs, task).lead[1]
-        variants = [[f"{kind}_{severity}" for severity in severities] for kind in kinds]
+        variants = [[_name(kind, severity) for severity in severities] for kind in kinds]
         whole = [run for run in runs if all(has_any([run], task, [each], name) for of in variants for each in of)]
         if not whole or not has_any(whole, task, [UNCORRUPTED], name):
             continue

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
 from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, short_labels, stacked_bars
@@ -18,7 +19,7 @@ from rococo_jax.report.tables import (
     panels,
     tile,
 )
-from rococo_jax.report.vocabulary import ALTERED, CLEAN, CONTROL, QUERIES, percent, variant_label, variant_note
+from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label, variant_note
 
 _LEAD = (CLEAN, "r1")
 _FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")
@@ -36,12 +37,12 @@ _SCATTER = (
 
 
 def _altered(runs: Sequence[Run], task: str, metric: str | None = None) -> list[str]:
-    return [name for name in variants_of(runs, task, metric) if name != CLEAN]
+    return variants_of(runs, task, metric, lambda each: not each.is_clean)
 
 
 def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
     """Clean R@1, R@1 where it is lowest, the largest drop and the largest FR@1: a number each, or a range of models."""
-    altered = [name for name in _altered(runs, task) if name != CONTROL]
+    altered = variants_of(runs, task, which=lambda each: each.is_attack)
 
     def of(label: str, variants: Sequence[str], name: str, end, ours: bool = False):
         return tile(label, runs, [extreme(run, task, variants, name, end) for run in runs], CLEAN, ours)
@@ -61,7 +62,7 @@ def _results(runs: Sequence[Run], task: str) -> Part:
     names = [name for name in ("r1", "fr1", "blind", "grounding", "drop") if has_any(runs, task, altered, name)]
     if 3 + len(altered) * len(names) > WIDEST and "blind" in names:
         names = [name for name in names if name != "drop"]  # which has a chart below
-    groups = [(CLEAN, ("r1", "r5", "r10")), *((variant, names) for variant in altered)]
+    groups = [(name, names if name in altered else ("r1", "r5", "r10")) for name in variants_of(runs, task)]
     note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "") + _seeds(runs, task)
     if has_any(runs, task, variants_of(runs, task), "blind"):
         note += f" {HOW_TO_READ}"
@@ -106,7 +107,7 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     """A panel for each altered variant, a point for each model; None with fewer than two models."""
     runs = best_first(runs, task, _LEAD)
     found: dict[str, list[tuple[int, Run, Figure, Figure]]] = {}
-    for variant in _altered(runs, task, "r1")[:MOST_PANELS]:
+    for variant in variants_of(runs, task, "r1", lambda each: not (each.is_clean or each.unseen))[:MOST_PANELS]:
         pairs = [(place, run, run.figure(task, *_LEAD), run.figure(task, variant, "r1"))
                  for place, run in enumerate(runs, 1)]  # fmt: skip
         found[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
