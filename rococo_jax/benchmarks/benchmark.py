@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.image_sets import CorruptedImages
+from rococo_jax.benchmarks.lost_input import LostInput, take_images
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
@@ -52,10 +53,11 @@ class Benchmark:
         texts: strings as they are to be embedded.
         image_sets: by name, `originals` first; each has one image for each of `images`.
         tasks: all tasks; a baseline before the variants that are measured against it.
-        notes: what a reader of the results must know, one sentence each.
+        notes: what a reader of the results must know, one sentence each; those of `lost` are added.
         data: what a reader needs to know of the data: folders, counts, coverage.
         decides: what of the data and the settings decides a result, as JSON.
         unread: names of annotation files that are no part of it, or of parts that are absent.
+        lost: input that does not count, or that no model can tell apart.
     """
 
     name: str
@@ -67,6 +69,11 @@ class Benchmark:
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     decides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    lost: tuple[LostInput, ...] = ()
+
+    def __post_init__(self):
+        notes = dict.fromkeys((*(each.note for each in self.lost), *self.notes))
+        object.__setattr__(self, "notes", tuple(notes))
 
     def fingerprint(self) -> dict[str, Any]:
         """The data and settings that decide a result, whatever the folders are called."""
@@ -180,32 +187,22 @@ def recognise(annotations: Path) -> BenchmarkInfo:
     return next((info for info in known.values() if info.recognises(annotations)), next(iter(known.values())))
 
 
-def open_images(
-    folder: Path, names: Sequence[str], settings: Settings
-) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
-    """The images that are present in the order of `names`, the names of the others, and what a reader must know of it.
+SMALLER_GALLERY = (
+    "the gallery is smaller than the benchmark's, so recalls are not comparable with figures on the whole of it"
+)
 
-    With `settings.limit` those after the first so many that are there count as missing.
+
+def open_images(
+    folder: Path, names: Sequence[str], settings: Settings, effect: str = SMALLER_GALLERY, order: Sequence[str] = ()
+) -> tuple[FileImages, tuple[LostInput, ...], dict[str, Any]]:
+    """Image files of a benchmark, as `lost_input.take_images`; `names` may repeat.
 
     Raises InputError where images are missing and that is not allowed, or none is there.
     """
     names = list(dict.fromkeys(names))
     present, missing = find_images(names, folder)
     refuse_missing_images(folder, missing, len(names), settings.allow_missing_images)
-    opened = tuple(name for name in names if name in present)
-    if settings.limit:
-        missing, opened = [*missing, *opened[settings.limit :]], opened[: settings.limit]
-    coverage = {"present": len(opened), "wanted": len(names), "complete": not missing}
-    data = {"images": str(folder.resolve()), "image_count": len(opened), "coverage": coverage}
-    return FileImages(opened, tuple(present[name] for name in opened)), tuple(missing), data
-
-
-def partial_note(present: int, wanted: int) -> str:
-    """Note on results of a part of the images."""
-    return (
-        f"only {present} of {wanted} images were present: the gallery is smaller than the benchmark's, "
-        "so recalls are not comparable with figures on the whole of it"
-    )
+    return take_images(str(folder.resolve()), names, present, settings, effect, order)
 
 
 def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities: Sequence[int]) -> Benchmark:

@@ -20,6 +20,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.choices.records import read_records
+from rococo_jax.benchmarks.lost_input import in_turns
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
@@ -78,12 +79,12 @@ def class_benchmark(read: Read, **about: Any) -> BenchmarkInfo:
 def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     labelled = read(folders)
     _check(labelled, name)
-    originals, missing, data = open_images(folders["images"], [each.image for each in labelled.images], settings)
+    names = [each.image for each in labelled.images]
+    order = in_turns([(each.task, each.label, each.texture) for each in labelled.images])
+    effect = "figures are of these images alone"
+    originals, lost, data = open_images(folders["images"], names, settings, effect, [names[place] for place in order])
     row = {image: place for place, image in enumerate(originals.names)}
     there = [each for each in labelled.images if each.image in row]
-    notes = list(labelled.notes)
-    if missing:
-        notes.append(f"only {len(originals)} of {len(originals) + len(missing)} images of {name} were present")
     texts: dict[str, int] = {}
     # Names decide the order, whatever the labels are.
     classes = sorted(labelled.classes, key=lambda label: (labelled.classes[label], label))
@@ -119,7 +120,8 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
     decides["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
     data |= {"annotations": str(labelled.source.resolve()), "caption_count": len(texts)}
     sets = {ORIGINALS: originals}
-    return Benchmark(name, originals.names, tuple(texts), sets, tuple(tasks), tuple(notes), data, decides)
+    notes = tuple(labelled.notes)
+    return Benchmark(name, originals.names, tuple(texts), sets, tuple(tasks), notes, data, decides, lost=lost)
 
 
 def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.coco import caption_ids, coco_number, is_numbers, package_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
@@ -28,7 +28,7 @@ FILES = ("eccv_image_to_caption.json", "eccv_caption_to_image.json")
 def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     judgements = [package_file(name, folders["judgements"]) for name in FILES]
     ids = caption_ids(folders["judgements"], folders["captions"])
-    images, missing, data = open_images(folders["images"], [image for image, _ in ids.values()], settings)
+    images, lost, data = open_images(folders["images"], [image for image, _ in ids.values()], settings)
     row = {image: place for place, image in enumerate(images.names)}
     captions = {number: pair for number, pair in sorted(ids.items()) if pair[0] in row}
     place = {number: column for column, number in enumerate(captions)}
@@ -57,11 +57,10 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         every = np.arange(len(images))
         groups = (at, of_caption) if by_image else (of_caption[at], every)
         tasks.append(JudgedTask(NAME, variant, queries[at], gallery, [several for _, several in queried], *groups))
-    notes = [partial_note(len(images), len(images) + len(missing))] if missing else []
     decides = {"judgements": [hash_file(path) for path in judgements], "captions": hash_json([*texts])}
     decides["images"] = hash_json(dict(zip(images.names, images.hashes, strict=True)))
     tasks = tuple(tasks) if settings.wants(NAME) else ()
-    return Benchmark(NAME, images.names, tuple(texts), {ORIGINALS: images}, tasks, tuple(notes), data, decides)
+    return Benchmark(NAME, images.names, tuple(texts), {ORIGINALS: images}, tasks, (), data, decides, lost=lost)
 
 
 register(BenchmarkInfo(
@@ -105,7 +104,8 @@ def _open_cxc(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     there = {part: path for part, name in RATINGS.items() for ending in (".gz", "")
              if (path := folder / f"{name}{ending}").is_file()}  # fmt: skip
     ids = caption_ids(folder, folders["captions"])
-    images, missing, data = open_images(folders["images"], [image for image, _ in ids.values()], settings)
+    names = [image for image, _ in ids.values()]
+    images, lost, data = open_images(folders["images"], names, settings, "pairs without their images are left out")
     number = {coco_number(image): row for row, image in enumerate(images.names)}
     texts: dict[str, int] = {}
     tasks = []
@@ -127,12 +127,11 @@ def _open_cxc(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
             table = TEXTS if part == "image_text" else ORIGINALS
             rows = Rows.of(table, one), Rows.of(ORIGINALS, other)
             tasks.append(CorrelationTask(CXC, part, *rows, rating, one, image))
-    notes = [f"only {len(images)} of {len(images) + len(missing)} images were present: pairs without are left out"]
     decides = {"ratings": {part: hash_file(path) for part, path in there.items()}, "captions": hash_json([*texts])}
     decides["images"] = hash_json(dict(zip(images.names, images.hashes, strict=True)))
     tasks = tuple(tasks) if settings.wants(CXC) else ()
     sets = {ORIGINALS: images}
-    return Benchmark(CXC, images.names, tuple(texts), sets, tasks, tuple(notes if missing else ()), data, decides)
+    return Benchmark(CXC, images.names, tuple(texts), sets, tasks, (), data, decides, lost=lost)
 
 
 register(BenchmarkInfo(

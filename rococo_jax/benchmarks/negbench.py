@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
@@ -73,7 +73,7 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         one = sorted(clean.keys() ^ negated.keys())[0]
         source = folders["annotations"] / VARIANTS["clean" if one in negated else "negated"]
         raise InputError(source, "images", f"no line of {one}", "the same images in both files")
-    originals, missing, data = open_images(folders["images"], list(clean), settings)
+    originals, lost, data = open_images(folders["images"], list(clean), settings)
     texts: dict[str, int] = {}
     every, tasks = np.arange(len(originals)), []
     for variant, of_images in captions.items():
@@ -85,12 +85,11 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
             if settings.wants(task):
                 none = np.zeros(len(sides[1]), bool)
                 tasks.append(RankTask(task, variant, *sides, none, ties))
-    notes = [partial_note(len(originals), len(clean))] if missing else []
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}
     decides = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
     decides["tasks"] = [task for task in TASKS if settings.wants(task)]
     sets = {ORIGINALS: originals}
-    return Benchmark(RETRIEVAL, originals.names, tuple(texts), sets, tuple(tasks), tuple(notes), data, decides)
+    return Benchmark(RETRIEVAL, originals.names, tuple(texts), sets, tuple(tasks), (), data, decides, lost=lost)
 
 
 register(BenchmarkInfo(

@@ -27,8 +27,8 @@ class Settings:
         out_images: images of none of the classes, from which those of the classes are to be told; may be repeated
         rerank: have the model's matching head (BLIP) judge the K best of every query by cosine; published: 256 on COCO
             (default: 0, off)
-        limit: only the first N images of a benchmark, for a trial: such figures compare with each other alone (default:
-            0, all)
+        limit: only N images of a benchmark, the first, or in turns from its classes or parts, for a trial: such figures
+            compare with each other alone (default: 0, all)
         allow_missing_images: leave out images that are not there, with a note
         require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own
 

@@ -79,7 +79,7 @@ def _verify_against(source: str, checkpoint: str) -> int:
         coverage = results.get("data", {}).get("rococo" if task.endswith(("_text", "_image")) else task, {})
         partial = not coverage.get("coverage", {}).get("complete", True)
         away = abs(value - published[name]) > _TOLERANCE
-        verdict = "not comparable: images were missing" if partial else "DIFFERS" if away else "matches"
+        verdict = "not comparable: of a part of the images" if partial else "DIFFERS" if away else "matches"
         rows.append([task, metric_of(metric).label, f"{value:.1f}", f"published {published[name]:.1f}", verdict])
     print("\n".join(_table(None, rows)) if rows else "  no figure that was published")
     return 1 if any(row[-1] == "DIFFERS" for row in rows) else 0

@@ -117,7 +117,7 @@ def markdown_lines(groups: Sequence[Group], comparisons: Comparisons) -> Iterato
             yield from ("", f"Not comparable with section 1, which differs in: {fields}.")
         for data in first.data.values():
             if found := coverage(data):
-                yield from ("", f"Only {found[0]:,} of {found[1]:,} images were there: not comparable with "
+                yield from ("", f"Only {found[0]:,} of {found[1]:,} images {found[2]}: not comparable with "
                             "figures on all of them.")  # fmt: skip
         for task in tasks_of(group.runs):
             yield from ("", f"### {escaped(task_label(task))}", "")

@@ -45,13 +45,14 @@ _CARDS = (
 )
 
 
-def coverage(data: dict[str, Any]) -> tuple[int, int] | None:
-    """Images present and images named by the annotations; None where all were there or nothing is said."""
+def coverage(data: dict[str, Any]) -> tuple[int, int, str] | None:
+    """Images used, images named by the annotations, and why; None where all were used or nothing is said."""
     said = object_of(data.get("coverage"))
-    present, named = said.get("present"), said.get("wanted")
-    if not is_whole(present) or not is_whole(named) or present >= named:
+    named, limit = said.get("wanted"), said.get("limit")
+    used = said.get("present") if limit is None else data.get("image_count")
+    if not is_whole(used) or not is_whole(named) or used >= named:
         return None
-    return present, named
+    return used, named, "were there" if limit is None else f"were taken, by the limit of {limit}"
 
 
 def data_name(data: dict[str, Any]) -> str:
@@ -103,9 +104,10 @@ def coverage_alerts(group: Group) -> list[Alert]:
     for name, data in group.runs[0].data.items():
         if found := coverage(data):
             text = (
-                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name were "
-                f"there ({percent(100 * found[0] / found[1])} %). Items on the others were left out, and a smaller "
-                "gallery is an easier one: compare models on this page with each other, not with published numbers."
+                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name "
+                f"{found[2]} ({percent(100 * found[0] / found[1])} %). Items on the others were left out, and a "
+                "smaller gallery is an easier one: compare models on this page with each other, not with published "
+                "numbers."
             )
             alerts.append(Alert("Not comparable with figures on all images.", text))
     return alerts
@@ -119,7 +121,7 @@ def notes(group: Group) -> Notes | None:
             if isinstance(note, str):
                 said.setdefault(note, []).append(run.label)
     if any(map(coverage, group.runs[0].data.values())):  # the warning above has said it already
-        said = {note: labels for note, labels in said.items() if "images were present" not in note}
+        said = {note: labels for note, labels in said.items() if not note.startswith(("only ", "limit: "))}
     told = [note if len(of) == len(group.runs) else f"{', '.join(of)}: {note}" for note, of in said.items()]
     return Notes(told) if told else None
 

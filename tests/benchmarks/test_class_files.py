@@ -6,6 +6,7 @@ import re
 import tarfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -138,6 +139,21 @@ def test_coarse_classes_need_all_of_imagenets(tmp_path, names, said):
     for name in names:
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     refused(re.escape(said), find_benchmark("imagenet16").open, {"images": tmp_path}, Settings(templates=("1",)))
+
+
+@pytest.mark.parametrize(("limit", "counts"), [(0, [3, 3, 3]), (3, [1, 1, 1]), (5, [2, 2, 1])])
+def test_a_limit_takes_as_many_images_of_every_class(limit, counts, tmp_path):
+    for number, label in enumerate(("cat", "dog", "ship")):
+        for place in range(3):
+            (tmp_path / label).mkdir(exist_ok=True)
+            Image.new("RGB", (8, 8), (number, place, 0)).save(tmp_path / label / f"{place}.png")
+    found, again = (find_benchmark("cifar10").open({"images": tmp_path}, Settings(limit=limit)) for _ in range(2))
+    assert found.images == again.images and np.bincount(found.tasks[0].label).tolist() == counts
+    assert found.data["coverage"]["present"] == 9 and found.data["coverage"]["complete"] == (not limit)
+    taken = (
+        f"limit: {limit} of 9 images were taken, in turns from each class or part: figures are of these images alone"
+    )
+    assert found.notes == ((taken,) if limit else ())
 
 
 # What systems and programs put among images, below any folder of them.

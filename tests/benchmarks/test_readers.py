@@ -180,6 +180,26 @@ def test_items_of_several_sizes_are_padded(tmp_path):
     assert np.isnan(outcome.scores.scores).sum() == 3
 
 
+def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
+    items = [
+        {"id": f"{part}{number}", "part": part, "texts": ["one", "two"], "match": [[0, 0], [1, 1]],
+         "images": [{"file": f"{part}{number}{side}.png"} for side in "ab"]}
+        for part, count in (("many", 5), ("few", 2), ("some", 3))
+        for number in range(count)
+    ]  # fmt: skip
+    files = tuple(image["file"] for item in items for image in item["images"])
+    form = dataclasses.replace(FORMS["choices"], images=files)
+    write(form, tmp_path, lambda rows: rows.__setitem__(slice(None), items))
+    for limit, ids in ((8, ["many0", "many1", "few0", "some0"]), (20, [item["id"] for item in items])):
+        found = open_form("choices", tmp_path, limit=limit)
+        assert [one for task in found.tasks for one in task.ids] == ids and len(found.images) == limit
+        coverage = {"present": 20, "wanted": 20, "complete": limit == 20} | ({"limit": 8} if limit == 8 else {})
+        assert found.data["coverage"] == coverage
+        expected = "limit: 8 of 20 images were taken, in turns from each class or part: items without their images are"
+        assert [note.removesuffix(" left out") for note in found.notes if "limit" in note] == [expected] * (limit == 8)
+        assert not any("present" in note for note in found.notes)
+
+
 def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_from(tmp_path):
     """A row is of one set: row 1 of the crops is no row 1 of the images, whatever the shapes of the two."""
     files, boxes = [f"{number}.png" for number in range(4)], ([0, 0, 8, 8], [2, 2, 9, 9])

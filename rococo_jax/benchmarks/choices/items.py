@@ -190,6 +190,15 @@ class ItemTables:
         part.match.append(image * texts + text for image, text in item.match)
         part.add_bundles(item.bundles)
 
+    def in_turns(self) -> list[str]:
+        """The names of the images of the first item of each part, then of the second of each, ..., each once."""
+        name_of = np.array([self.names[picture.file] for picture in self.pictures], int)
+        lists = [part.pictures.joined() for part in self.parts.values()]
+        turn = np.concatenate([np.repeat(np.arange(len(counts)), counts) for _, counts in lists])
+        used = name_of[np.concatenate([pictures for pictures, _ in lists])][np.argsort(turn, kind="stable")]
+        names = list(self.names)
+        return [names[number] for number in dict.fromkeys(used.tolist())]
+
     def items(self) -> Iterator[Item]:
         """The items that were added, part by part."""
         pictures, texts = list(self.pictures), list(self.texts)

@@ -14,6 +14,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, found_file
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
+from rococo_jax.benchmarks.lost_input import take_images
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileImages, ImageSet
@@ -23,6 +24,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json
 
 CROPS = "crops"
+_EFFECT = "items without their images are left out"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,7 @@ def open_choices(
     tables, hashes, _ = reader.read(annotations, files)
     data: dict[str, Any] = {"annotations": str(annotations.resolve())}
     image_sets: dict[str, ImageSet] = {}
-    notes, decides, places = list(reader.notes), {"parts": hashes}, {}
+    notes, decides, places, lost = list(reader.notes), {"parts": hashes}, {}, ()
     if reader.works_without_images and not folders["images"].is_dir():
         names = tuple(tables.names)
         notes.append("no images were there: texts are compared alone")
@@ -93,21 +95,22 @@ def open_choices(
         if any(map(_is_packed, tables.names)):
             patterns = [file for file in files if "*" in file]
             packed_tables = [path for file in patterns for path in found_files(annotations, file)]
-            originals, missing, about = _packed_images(annotations, packed_tables, list(tables.names), settings.limit)
+            places_in_tables = _packed_images(annotations, packed_tables, list(tables.names))
+            packed = str(annotations.resolve()), list(tables.names), places_in_tables
+            originals, lost, about = take_images(*packed, settings, _EFFECT, tables.in_turns())
         else:
-            originals, missing, about = open_images(folders["images"], list(tables.names), settings)
+            order = tables.in_turns()
+            originals, lost, about = open_images(folders["images"], list(tables.names), settings, _EFFECT, order)
         names = originals.names
         data |= about
         decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
-        if missing:
-            notes.append(_partial_note(len(names), len(tables.names)))
         image_sets, places = _picture_rows(tables, originals)
     rows = {one: row for row, one in enumerate(names)}
     tasks, texts = tasks_of(tables, name, places, rows, reader.leads, reader.pooled)
     data |= {"caption_count": len(texts)}
     tasks = tuple(tasks) if settings.wants(name) else ()
     unread = _unread(annotations, files)
-    return Benchmark(name, names, texts, image_sets, tasks, tuple(notes), data, decides, unread)
+    return Benchmark(name, names, texts, image_sets, tasks, tuple(notes), data, decides, unread, lost)
 
 
 def _is_packed(name: str) -> bool:
@@ -115,22 +118,16 @@ def _is_packed(name: str) -> bool:
     return ".parquet/" in name
 
 
-def _packed_images(
-    folder: Path, tables: Sequence[Path], names: Sequence[str], limit: int
-) -> tuple[FileImages, tuple[str, ...], dict[str, Any]]:
-    """As `benchmark.open_images`, of images inside tables below a folder: none of them is ever missing.
+def _packed_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) -> dict[str, TableImage]:
+    """Where the images inside tables below a folder are: none of them is ever missing.
 
     Raises InputError: two tables have one name.
     """
     by_name = {path.name: ParquetTable(path) for path in tables}
     if len(by_name) < len(tables):
         raise InputError(folder, "tables", "two of one name", "every table once")
-    opened, left_out = names[:limit] if limit else names, names[limit:] if limit else ()
-    parts = (name.split("/", 2) for name in opened)
-    places = tuple(TableImage(by_name[table], int(row), column) for table, row, column in parts)
-    coverage = {"present": len(opened), "wanted": len(names), "complete": not left_out}
-    data = {"images": str(folder.resolve()), "image_count": len(opened), "coverage": coverage}
-    return FileImages(tuple(opened), places), tuple(left_out), data
+    parts = ((name, *name.split("/", 2)) for name in names)
+    return {name: TableImage(by_name[table], int(row), column) for name, table, row, column in parts}
 
 
 def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,10 +137,6 @@ def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
     others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path not in read)
     absent = [name for name in files if "*" not in name and not (folder / name).is_file()]
     return (*others, *(f"{name} (absent)" for name in absent if not any(path.suffix == ".parquet" for path in read)))
-
-
-def _partial_note(present: int, wanted: int) -> str:
-    return f"only {present} of {wanted} images were present: items without their images are left out"
 
 
 def _picture_rows(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, partial_note, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.coco import VAL2014, karpathy_test, part_files
 from rococo_jax.benchmarks.rococo.annotations import (
     CLEAN_FILE,
@@ -198,11 +198,10 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
             parse_mix(variant)
     annotations = read_annotation_folder(folders["annotations"])
     names = [item.image for item in annotations.clean]
-    originals, missing, data = open_images(folders["images"], names, settings)
+    originals, lost, data = open_images(folders["images"], names, settings)
     built = tasks_of_set(annotations, settings.protocol, images=set(originals.names))
     tasks = [task for task in built.tasks if settings.wants(task.name)]
-    notes = [partial_note(len(originals), len(names))] if missing else []
-    notes += built.notes
+    notes = list(built.notes)
     image_sets: dict[str, Any] = {originals.name: originals}
     to_image = next((task for task in tasks if task.name == TEXT_TO_IMAGE), None)
     if to_image is not None and settings.mixed_galleries and len(originals) < 2:
@@ -223,6 +222,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         data=data,
         decides={**_hashes(annotations, originals.names, originals.hashes), **_asked(settings)},
         unread=tuple(path.name for path in annotations.ignored),
+        lost=lost,
     )
 
 
