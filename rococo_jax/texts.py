@@ -126,16 +126,10 @@ def parse_json(text: str, source: object, wanted: str, field: str = "JSON") -> A
 
     Raises InputError where it is not valid JSON (with line and column), or has an object with one key twice.
     """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            twice = next(key for key in value if sum(key == other for other, _ in pairs) > 1)
-            raise InputError(source, field, f"the key {twice!r} twice in one object", "every key once")
-        return value
-
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        return _JSON.decode(text)
+    except KeyError as twice:
+        raise InputError(source, field, f"the key {twice} twice in one object", "every key once") from None
     except RecursionError:
         raise InputError(source, field, "values nested too deeply", wanted) from None
     except json.JSONDecodeError as error:
@@ -143,6 +137,16 @@ def parse_json(text: str, source: object, wanted: str, field: str = "JSON") -> A
         raise InputError(source, field, f"{error.msg} at {line}column {error.colno}", f"{wanted}, whole") from None
     except ValueError as error:  # a number of more digits than Python converts
         raise InputError(source, field, f"a number that is too long ({error})"[:80], wanted) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise KeyError(next(key for key in value if sum(key == other for other, _ in pairs) > 1))
+    return value
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]]:

@@ -192,9 +192,9 @@ def collect_rows(
             if wanted and name not in wanted:
                 continue
         name = _name_below(row[image], roots, f"{image} of {where}", source)
-        # Of several columns some may be blank.
-        filled = [text for text in texts if isinstance(row[text], list) or str(row[text] or "").strip()] or texts[:1]
-        parts = (texts_of(row[text], text, f"{where} ({name!r})", source) for text in filled)
+        if len(texts) > 1:  # some may be blank
+            texts = [each for each in texts if isinstance(row[each], list) or str(row[each] or "").strip()] or texts[:1]
+        parts = (texts_of(row[each], each, f"{where} ({name!r})", source) for each in texts)
         captions.append((name, list(itertools.chain.from_iterable(parts))))
     also = said_of_splits(source, split, counts, must_choose)
     return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
