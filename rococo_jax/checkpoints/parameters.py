@@ -175,8 +175,22 @@ class Choices:
 
     pooling: str | None = None
     activation: str | None = None
+    heads: str | None = None
     tokenizer: str | None = None
     declared: bool = False
+
+
+def given_by_hand(choices: Choices) -> dict[str, list[str]]:
+    """The entry of provenance for what nothing in the checkpoint confirms; empty without any."""
+    names = [name for name in ("activation", "heads") if getattr(choices, name) is not None]
+    return {"given_by_hand": names} if names else {}
+
+
+def heads_in_words(spec: ModelSpec) -> str:
+    """The numbers of heads of towers that have them, such as "12 image, 8 text"."""
+    towers = {"image": spec.vision, "text": spec.text}
+    counts = {name: getattr(tower, "heads", None) for name, tower in towers.items()}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
 
 
 class Checkpoint(NamedTuple):

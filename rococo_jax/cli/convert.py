@@ -22,12 +22,14 @@ class SourceOptions:
         source_format: what the checkpoint is (default: find out)
         pooling: how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)
         activation: of an OpenAI or open_clip checkpoint, where it is not in the file
+        heads: of image and text tower, such as 16,8, for a state dict of no published size
         tokenizer: folder or hub name with the tokenizer, for checkpoints without one; 'none' to go without
     """
 
     source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
     activation: Literal["quick_gelu", "gelu"] | None = None
+    heads: Annotated[str | None, Option("IMAGE,TEXT")] = None
     tokenizer: Annotated[str | None, Option("DIR_OR_NAME")] = None
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
-from rococo_jax.checkpoints.formats.openai import activation_by_name
+from rococo_jax.checkpoints.formats.openai import activation_hints
 from rococo_jax.models import EfficientNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
@@ -59,15 +59,16 @@ def warnings_of(encoder: Any) -> list[str]:
 
 def _activation_warnings(encoder: Any) -> list[str]:
     source, spec = encoder.provenance.get("source"), encoder.spec
-    known = activation_by_name(source) if source is not None else None
+    hints = activation_hints(source) if source is not None else {}
+    known = next(iter(hints)) if len(hints) == 1 else None
     towers = {"image": spec.vision, "text": spec.text}
     found = []
     for kind, tower in towers.items():
         activation = getattr(tower, "activation", None)
         if known is not None and activation in ("quick_gelu", "gelu") and activation != known:
             found.append(f"activation: the {kind} tower has {activation}, and {source} was trained with {known}")
-    if str(encoder.provenance.get("activation", "")).endswith("--activation"):
-        found.append("activation: given by hand, nothing in the checkpoint confirms it")
+    for name in encoder.provenance.get("given_by_hand", ()):
+        found.append(f"{name}: given by hand, nothing in the checkpoint confirms it")
     return found
 
 

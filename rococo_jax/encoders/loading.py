@@ -61,13 +61,14 @@ class LoadOptions:
     """What a source may leave open.
 
     Attributes:
-        activation, tokenizer: of checkpoints of other projects; see `load_model`.
+        activation, tokenizer, heads: of checkpoints of other projects; see `load_model`.
         arguments: keyword arguments for `file.py:function` and for adapters.
     """
 
     activation: str | None = None
     tokenizer: str | None = None
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    heads: str | None = None
 
 
 def load_encoder(
@@ -91,7 +92,7 @@ def load_encoder(
     elif isinstance(source, str) and is_factory(source):
         source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
-        chosen = {"activation": options.activation, "tokenizer": options.tokenizer}
+        chosen = {"activation": options.activation, "tokenizer": options.tokenizer, "heads": options.heads}
         encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder
@@ -109,6 +110,7 @@ def load_model(
     source_format: str = "auto",
     pooling: str | None = None,
     activation: str | None = None,
+    heads: str | None = None,
     tokenizer: str | None = None,
 ) -> Encoder:
     """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
@@ -120,7 +122,7 @@ def load_model(
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
-        source_format, pooling, activation, tokenizer: of checkpoints of other projects, as for `formats.convert`.
+        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `formats.convert`.
 
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
@@ -144,6 +146,7 @@ def load_model(
         source_format=source_format,
         pooling=pooling,
         activation=activation,
+        heads=heads,
         tokenizer=tokenizer,
         dtype=dtype,
         image_size=image_size,

@@ -29,6 +29,7 @@ def evaluate(
     images_at_once: int | None = None,
     model_arguments: Mapping[str, Any] | None = None,
     activation: str | None = None,
+    heads: str | None = None,
     tokenizer: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def evaluate(
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
-        activation, tokenizer: of checkpoints of other projects; see `load_model`.
+        activation, heads, tokenizer: of checkpoints of other projects; see `load_model`.
         settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
@@ -58,7 +59,7 @@ def evaluate(
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     requested = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
-    options = LoadOptions(activation, tokenizer, model_arguments or {})
+    options = LoadOptions(activation, tokenizer, model_arguments or {}, heads)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=options)
     embeddings, companions = EmbeddingCache(cache), standard_companions()

@@ -52,11 +52,13 @@ class ModelOptions:
     Attributes:
         model_arg: argument of the function or adapter that MODEL names; may be repeated
         activation: activation of an OpenAI or open_clip checkpoint that does not name it
+        heads: heads of image and text tower, such as 16,8, for a state dict of no published size
         tokenizer: folder or hub name of the tokenizer, for a checkpoint without one
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
     activation: Literal["quick_gelu", "gelu"] | None = None
+    heads: Annotated[str | None, Option("IMAGE,TEXT")] = None
     tokenizer: Annotated[str | None, Option("NAME")] = None
 
     def load_options(self) -> "LoadOptions":
@@ -64,7 +66,7 @@ class ModelOptions:
         from rococo_jax.encoders import LoadOptions
         from rococo_jax.encoders.adapters import parse_arguments
 
-        return LoadOptions(self.activation, self.tokenizer, parse_arguments(self.model_arg))
+        return LoadOptions(self.activation, self.tokenizer, parse_arguments(self.model_arg), self.heads)
 
 
 @dataclasses.dataclass(frozen=True)

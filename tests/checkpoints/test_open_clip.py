@@ -142,11 +142,20 @@ def test_it_goes_through_a_model_directory(tmp_path):
         ({}, "timm/vit_base_patch16_clip_224.laion400m_e32", "gelu"),
         ({}, "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k", "gelu"),
         ({}, "checkpoints/laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K", "gelu"),
+        # The folder's or the repository's own name counts, and no other part of the path.
+        ({}, "vs-openai/CLIP-ViT-B-32-laion2B-s34B-b79K", "gelu"),
+        ({}, "from_metaclip/ViT-B-16-quickgelu-dfn5b/", "quick_gelu"),
+        ({}, "hub/models--laion--CLIP-ViT-B-32-laion2B-s34B-b79K/snapshots/0a1b2c", "gelu"),
         ({"vision_cfg": {"timm_model_name": "vit_base_patch16_siglip_224"}}, "mine", "gelu"),
     ],
 )
 def test_the_activation_is_known_by_its_provenance(config, name, activation):
     assert activation_of_open_clip(config, name, None)[0] == activation
+
+
+@pytest.mark.parametrize("name", ["my-datacomp-finetune-from-openai", "laion/run_metaclip_vs_gelu", "openai/mine"])
+def test_hints_that_disagree_and_owners_tell_no_activation(name):
+    refused(r"activation: found (two hints that disagree|neither)", activation_of_open_clip, {}, name, None)
 
 
 def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
@@ -156,7 +165,8 @@ def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
         load_model(folder, mesh=MESH, tokenizer="none")
     asked = load_model(folder, mesh=MESH, tokenizer="none", activation="gelu")
     assert_golden(asked, record)
-    assert asked.provenance["activation"] == "gelu: --activation"
+    assert asked.provenance["given_by_hand"] == ["activation"]
+    assert asked.provenance["activation"] == "gelu: the argument activation"
     # It matters, or the cases here would show nothing.
     other = load_model(folder, mesh=MESH, tokenizer="none", activation="quick_gelu")
     assert np.abs(other.encode_image(pixels_for(32)) - np.array(record["images"])).max() > 1e-3

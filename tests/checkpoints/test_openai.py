@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.formats.openai import PUBLISHED, spec_from_tensors
+from rococo_jax.checkpoints.formats.openai import PUBLISHED, choose_heads, spec_from_tensors
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.encoders import load_model
@@ -79,7 +79,7 @@ def test_a_bare_state_dict_does_not_say_its_activation_and_a_training_checkpoint
     for form in ("state_dict", "checkpoint"):
         path = openai_file("vit_quick_gelu", tmp_path / f"{form}.pt", form, numbers=False)
         refused("activation: found a bare state dict", load_model, path, mesh=MESH, tokenizer="none")
-        for options in ({"source_format": "openai"}, {"activation": "quick_gelu"}):
+        for options in ({"source_format": "openai"}, {"activation": "quick_gelu", "heads": "2,1"}):
             encoder = load_model(path, mesh=MESH, tokenizer="none", **options)
             assert encoder.spec.text.activation == "quick_gelu"
     assert_golden(encoder, golden("vit_quick_gelu"))
@@ -144,7 +144,7 @@ def test_the_nine_published_architectures_are_told_by_their_shapes(name):
         shapes |= {"visual.conv1.weight": (width, 3, patch, patch)}
         shapes["visual.positional_embedding"] = ((size // patch) ** 2 + 1, width)
         shapes |= {f"visual.transformer.resblocks.{i}.mlp.c_fc.weight": (4 * width, width) for i in range(layers)}
-    spec = spec_from_tensors(without_values(shapes), "quick_gelu")
+    spec = spec_from_tensors(without_values(shapes), "quick_gelu", lambda tower, width, layers: width // 64)
     assert spec.vision.image_size == size
     assert spec.vision.heads == {80: 40, 96: 48, 128: 64, 64: 32, 768: 12, 1024: 16}[spec.vision.width]
     assert sum(parameter_counts(spec).values()) == parameters
@@ -209,3 +209,33 @@ def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
         load_model(tmp_path / "other.pt", mesh=MESH, tokenizer="none", source_format="openai")
     torch.save({}, tmp_path / "empty.pt")
     refused("tensors: found none", load_model, tmp_path / "empty.pt", mesh=MESH)
+
+
+# (width, layers, heads) of towers in open_clip's configurations: model_configs/ViT-H-14.json and so on.
+CONFIGURED = {
+    "ViT-B-32": ((768, 12, 12), (512, 12, 8)),
+    "ViT-H-14": ((1280, 32, 16), (1024, 24, 16)),
+    "ViT-g-14": ((1408, 40, 16), (1024, 24, 16)),
+    "ViT-bigG-14": ((1664, 48, 16), (1280, 32, 20)),
+    "ViT-e-14": ((1792, 56, 16), (1280, 36, 20)),
+    "ViT-S-32-alt": ((384, 12, 6), (256, 10, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_heads_of_a_state_dict_are_those_of_the_configuration_of_its_size(name):
+    choose, how = choose_heads(name, None, None)
+    for tower, (width, layers, heads) in zip(("vision", "text"), CONFIGURED[name], strict=True):
+        assert choose(tower, width, layers) == heads
+    assert how == "open_clip's configurations, by width and layers"
+
+
+def test_heads_that_nothing_tells_are_asked_for(tmp_path):
+    path = openai_file("vit_quick_gelu", tmp_path / "run.pt", "checkpoint", numbers=False)
+    options = {"mesh": MESH, "tokenizer": "none", "activation": "quick_gelu"}
+    refused("heads: found .* tower of .* layers of .*wanted the argument heads", load_model, path, **options)
+    refused("heads: .*found '8'; wanted two numbers", load_model, path, heads="8", **options)
+    encoder = load_model(path, heads="1,2", **options)
+    assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
+    assert encoder.provenance["heads"] == "1 image, 2 text: the argument heads"
+    assert encoder.provenance["given_by_hand"] == ["activation", "heads"]

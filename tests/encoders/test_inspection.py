@@ -72,7 +72,7 @@ def test_a_model_in_order_has_no_warnings(encoder):
     ("trap", "words"),
     [
         (lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B"), "activation: the image tower has quick_"),
-        (lambda e: e.provenance.update(activation="gelu: --activation"), "activation: given by hand"),
+        (lambda e: e.provenance.update(given_by_hand=["activation"]), "activation: given by hand"),
         (
             lambda e: with_tokenizer(e, eos_id=3),
             "end of text: the tokenizer ends texts with id 3, the tower pools at 2",

@@ -39,6 +39,7 @@ def convert(
     source_format: str = "auto",
     pooling: str | None = None,
     activation: str | None = None,
+    heads: str | None = None,
     tokenizer: str | None = None,
     dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
@@ -50,6 +51,7 @@ def convert(
         source_format: one of `FORMATS`; `auto` finds out.
         pooling: of a DINOv2 or BERT tower; see `Family.poolings`.
         activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
+        heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
         dtype: of the compute; parameters are float32 whatever the checkpoint holds.
         image_size: for images of another size than the checkpoint's.
@@ -62,11 +64,12 @@ def convert(
     for option, value, forms in (
         ("pooling", pooling, ("huggingface",)),
         ("activation", activation, ("openai", "open_clip")),
+        ("heads", heads, ("openai",)),
     ):
         if value is not None and form not in forms:
             wanted = f"no choice: it is fixed in the {form} form"
             raise InputError(option, str(source), value, wanted)
-    choices = Choices(pooling, activation, tokenizer, declared=source_format == form)
+    choices = Choices(pooling, activation, heads, tokenizer, declared=source_format == form)
     return assemble_parts(_READERS[form](source, choices), dtype, image_size)
 
 

@@ -23,6 +23,7 @@ from rococo_jax.checkpoints.parameters import (
     HasNamedParts,
     assemble_parts,
     hash_parameters,
+    heads_in_words,
     parameters_of,
 )
 from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors, write_tensors
@@ -48,6 +49,9 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     family = family_of_config(config, path)
     spec, parameters = family.read(folder, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
+    activations = dict.fromkeys(getattr(tower, "activation", None) for tower in (spec.vision, spec.text))
+    provenance["activation"] = f"{' and '.join(filter(None, activations))}: config.json"
+    provenance["heads"] = f"{heads_in_words(spec)}: config.json"
     provenance |= family.notes(spec)
     preprocessing, tokenizer = None, None
     if spec.vision is not None:

@@ -28,7 +28,15 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, HasNamedParts, parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import (
+    Checkpoint,
+    Choices,
+    HasNamedParts,
+    given_by_hand,
+    heads_in_words,
+    parameter_shapes,
+    parameters_of,
+)
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Tensors,
@@ -74,6 +82,8 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         "format": "open_clip",
         "model_type": "siglip" if spec.logit_bias else "clip",
         "activation": known,
+        "heads": f"{heads_in_words(spec)}: model_cfg",
+        **given_by_hand(choices),
         "preprocessing": read_from,
         "tokenizer": tokenizer_from,
     }

@@ -1,13 +1,14 @@
 """OpenAI's CLIP: the nine published archives, and state dicts in their naming.
 
 An archive is a TorchScript module in half precision. The architecture is in the shapes, as OpenAI's own `build_model`
-reads it; heads are 64 wide everywhere. Images: shortest side resized (bicubic), centre crop. The BPE vocabulary is not
+reads it, with heads 64 wide. Other state dicts in this naming have the heads of open_clip's configuration of their
+width and depth, or are asked about. Images: shortest side resized (bicubic), centre crop. The BPE vocabulary is not
 in the archive; it is that of the hub's `openai/clip-vit-base-patch32`.
 """
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
 from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
+from rococo_jax.checkpoints.parameters import (
+    Checkpoint,
+    Choices,
+    given_by_hand,
+    heads_in_words,
+    parameter_shapes,
+)
 from rococo_jax.checkpoints.tensors import Tensors, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
@@ -38,22 +45,29 @@ PUBLISHED = {
     "3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02": "ViT-L/14@336px",
 }
 ACTIVATIONS = ("quick_gelu", "gelu")
-# In this order: the longer names are exceptions to the shorter ones.
+GIVEN = "the argument activation"
+# What names of checkpoints say. A name that says both is asked about.
 _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
-    (r"openai", "quick_gelu"),
-    (r"quick_?gelu", "quick_gelu"),
-    (r"metaclip_altogether", "gelu"),
-    (r"metaclip", "quick_gelu"),
-    (r"dfn2b.*39b", "gelu"),
-    (r"dfn[25]b", "quick_gelu"),
+    (r"openai|quick_?gelu", "quick_gelu"),
+    (r"metaclip(?!_altogether)|dfn5b|dfn2b(?!.*39b)", "quick_gelu"),
     (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
     (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
+    (r"(?<!quick_)(?<!quick)gelu", "gelu"),
+    (r"metaclip_altogether|dfn2b.*39b", "gelu"),
     (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
-    (r"clipa_|coca_|convnext|mobileclip|eva0?[12]?_|eva_giant|pe_core", "gelu"),
+    (r"clipa_|coca_|convnext|mobileclip|(?<![a-z])eva(0?[12]_|_)|eva_giant|pe_core", "gelu"),
     (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool|nllb_(clip|siglip)", "gelu"),
 )
 _OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
 _HEAD_WIDTH = 64
+# (width, layers) of the towers in open_clip's configurations whose heads are 64 wide, and of those with 16 heads.
+_HEADS_OF_64 = {
+    "vision": {(384, 12), (512, 12), (768, 12), (896, 12), (1024, 24)},
+    "text": {(256, 10), (384, 12), (512, 12), (640, 12), (768, 12), (768, 16), (1024, 12), (1024, 20), (1024, 24)}
+    | {(1280, 24), (1280, 32), (1280, 36)},
+}
+_16_HEADS = {"vision": {(1280, 32), (1408, 40), (1664, 48), (1792, 56)}, "text": {(1152, 27)}}
+_CONFIGURED = "another architecture of open_clip is read from a folder with its open_clip_config.json"
 
 
 def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
@@ -64,8 +78,10 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
     with tensors:
         published = PUBLISHED.get(digest)
         archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
-        known, how = activation_of_openai(source, choices.activation, archive=archive, declared=choices.declared)
-        spec = spec_from_tensors(tensors, known)
+        own = "OpenAI's archive" if archive else "the format openai" if choices.declared else None
+        known, how = activation_of_openai(source, choices.activation, own)
+        heads, heads_from = choose_heads(source, choices.heads, own)
+        spec = spec_from_tensors(tensors, known, heads)
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(tensors, openai_table(spec, scalar_axes=axes), parameter_shapes(spec))
     config = {"model_type": "clip", "text_config": {"max_position_embeddings": spec.text.context_length}}
@@ -78,6 +94,8 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "model_type": published or ("resnet" if isinstance(spec.vision, ResNetSpec) else "clip"),
         "file_sha256": digest,
         "activation": f"{known}: {how}",
+        "heads": f"{heads_in_words(spec)}: {heads_from}",
+        **given_by_hand(choices),
         "preprocessing": "OpenAI's",
         "tokenizer": tokenizer_from,
     }
@@ -89,20 +107,23 @@ def clip_preprocessing(size: int):
     return Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
 
 
-def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
-    """The spec, read off the shapes. Raises InputError where they are not those of a CLIP."""
+def spec_from_tensors(tensors: Tensors, activation: Activation, heads: Callable[[str, int, int], int]) -> ModelSpec:
+    """The spec, read off the shapes; `heads` gives those of a tower (vision or text) by width and layers.
+
+    Raises InputError where the shapes are not those of a CLIP.
+    """
     shapes = {name: tensors.shape(name) for name in tensors.names}
     needed = ("text_projection", "positional_embedding", "token_embedding.weight", "ln_final.weight", "logit_scale")
     needed += ("transformer.resblocks.0.mlp.c_fc.weight",)
     resnet = "visual.layer1.0.conv1.weight" in shapes
     tensors.require(needed + (_RESNET_NEEDS if resnet else _VIT_NEEDS), "the weights of OpenAI's CLIP")
-    width = shapes["ln_final.weight"][0]
+    width, layers = shapes["ln_final.weight"][0], tensors.count(r"transformer\.resblocks\.(\d+)\.")
     text = TextSpec(
         vocabulary_size=shapes["token_embedding.weight"][0],
         context_length=shapes["positional_embedding"][0],
         width=width,
-        layers=tensors.count(r"transformer\.resblocks\.(\d+)\."),
-        heads=_heads(tensors, width),
+        layers=layers,
+        heads=heads("text", width, layers),
         mlp_width=shapes["transformer.resblocks.0.mlp.c_fc.weight"][0],
         activation=activation,
         norm_eps=1e-5,
@@ -113,7 +134,7 @@ def spec_from_tensors(tensors: Tensors, activation: Activation) -> ModelSpec:
     head = HeadSpec("linear", shapes["text_projection"][-1])
     if resnet:
         return ModelSpec(_resnet(tensors, shapes), text, HeadSpec("linear", head.dim, bias=True), head)
-    return ModelSpec(_vit(tensors, shapes, activation), text, head, head)
+    return ModelSpec(_vit(tensors, shapes, activation, heads), text, head, head)
 
 
 _RESNET_NEEDS = ("visual.attnpool.positional_embedding",)
@@ -122,22 +143,29 @@ _VIT_NEEDS = ("visual.conv1.weight", "visual.positional_embedding", "visual.tran
 
 def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]]) -> ResNetSpec:
     width = shapes["visual.layer1.0.conv1.weight"][0]
+    counts = tuple(tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4))
     return ResNetSpec(
         image_size=32 * round((shapes["visual.attnpool.positional_embedding"][0] - 1) ** 0.5),
         width=width,
-        stage_layers=tuple(tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4)),
-        heads=_heads(tensors, 32 * width),
+        stage_layers=counts,
+        heads=_build_model_heads(tensors.path, "vision", 32 * width, sum(counts)),
     )
 
 
-def _vit(tensors: Tensors, shapes: dict[str, tuple[int, ...]], activation: Activation) -> VisionSpec:
+def _vit(
+    tensors: Tensors,
+    shapes: dict[str, tuple[int, ...]],
+    activation: Activation,
+    heads: Callable[[str, int, int], int],
+) -> VisionSpec:
     width, _, _, patch = shapes["visual.conv1.weight"]
+    layers = tensors.count(r"visual\.transformer\.resblocks\.(\d+)\.")
     return VisionSpec(
         image_size=patch * round((shapes["visual.positional_embedding"][0] - 1) ** 0.5),
         patch_size=patch,
         width=width,
-        layers=tensors.count(r"visual\.transformer\.resblocks\.(\d+)\."),
-        heads=_heads(tensors, width),
+        layers=layers,
+        heads=heads("vision", width, layers),
         mlp_width=shapes["visual.transformer.resblocks.0.mlp.c_fc.weight"][0],
         activation=activation,
         norm_eps=1e-5,
@@ -145,10 +173,37 @@ def _vit(tensors: Tensors, shapes: dict[str, tuple[int, ...]], activation: Activ
     )
 
 
-def _heads(tensors: Tensors, width: int) -> int:
+def _build_model_heads(source: object, tower: str, width: int, layers: int) -> int:
+    """The heads of OpenAI's own models, 64 wide as in its `build_model`."""
     if width % _HEAD_WIDTH:
-        raise InputError(tensors.path, "width", width, f"a multiple of {_HEAD_WIDTH}, the width of CLIP's heads")
+        raise InputError(source, "width", width, f"a multiple of {_HEAD_WIDTH}, the width of CLIP's heads")
     return width // _HEAD_WIDTH
+
+
+def _published_heads(source: object, tower: str, width: int, layers: int) -> int:
+    """The heads of a tower of open_clip's configurations by its size. InputError for others: no tensor tells."""
+    if (width, layers) in _16_HEADS[tower]:
+        return 16
+    if (width, layers) in _HEADS_OF_64[tower]:
+        return width // _HEAD_WIDTH
+    found = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
+    wanted = f"the argument heads, such as 16,8 for image and text: nothing in the weights tells; {_CONFIGURED}"
+    raise InputError(source, "heads", found, wanted)
+
+
+def choose_heads(source: object, requested: str | None, own: str | None) -> tuple[Callable[[str, int, int], int], str]:
+    """The function from a tower, its width and its layers to its number of heads, and how that is known.
+
+    `requested` is "image,text"; `own` says why the file is one of OpenAI's, None for others.
+    """
+    if requested is not None:
+        numbers = [number.strip() for number in requested.split(",")]
+        if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
+            raise InputError("heads", "argument", repr(requested), "two numbers, of image and text tower: 16,8")
+        return lambda tower, width, layers: int(numbers[tower == "text"]), "the argument heads"
+    if own is not None:
+        return functools.partial(_build_model_heads, source), f"64 wide, {own}"
+    return functools.partial(_published_heads, source), "open_clip's configurations, by width and layers"
 
 
 def activation_of_open_clip(
@@ -160,7 +215,7 @@ def activation_of_open_clip(
     the name tells it, and it was not asked for.
     """
     if requested is not None:
-        return _checked(requested), "--activation"
+        return _checked(requested), GIVEN
     for key in ("quick_gelu", "force_quick_gelu"):
         if isinstance(model_config.get(key), bool):
             return ("quick_gelu" if model_config[key] else "gelu"), f"{key} in the configuration"
@@ -172,35 +227,44 @@ def activation_of_open_clip(
     pretrained = model_config.get("pretrained_cfg")
     if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
         return ("quick_gelu" if pretrained["quick_gelu"] else "gelu"), "quick_gelu in pretrained_cfg"
-    if (known := activation_by_name(source)) is not None:
-        return known, "the name of a known checkpoint"
-    raise _unknown(source, "neither quick_gelu in the configuration nor a known name")
+    hints = activation_hints(source)
+    if len(hints) == 1:
+        return next(iter(hints.items()))
+    found = " and ".join(f"{hint} ({activation})" for activation, hint in hints.items())
+    neither = "neither quick_gelu in the configuration nor a known name"
+    raise _unknown(source, f"two hints that disagree, {found}" if hints else neither)
 
 
-def activation_by_name(source: object) -> Activation | None:
-    """The activation of a checkpoint that is known by its name, None for others."""
-    # The last two parts of a path are a folder's own name and, on the hub, its owner's.
-    name = re.sub(r"[-. ]", "_", "/".join(str(source).rstrip("/").split("/")[-2:]).lower())
-    return next((activation for pattern, activation in _KNOWN_NAMES if re.search(pattern, name)), None)
+def activation_hints(source: object) -> dict[Activation, str]:
+    """What a checkpoint's own name says of its activation: by activation, the part of the name that says so.
+
+    The name is the last part of a path or hub name; of the hub's own folder of a snapshot it is the repository's.
+
+    >>> activation_hints("openai-and-more/CLIP-ViT-B-32-laion2B")
+    {'gelu': "'laion2b' in the name"}
+    """
+    path = Path(str(source))
+    parts = (path.resolve() if path.exists() else path).parts
+    in_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
+    own = parts[-3].rpartition("--")[2] if in_snapshot else parts[-1] if parts else ""
+    name = re.sub(r"[-. ]", "_", own.lower())
+    hints: dict[Activation, str] = {}
+    for pattern, activation in _KNOWN_NAMES:
+        if match := re.search(pattern, name):
+            hints.setdefault(activation, f"'{match[0]}' in the name")
+    return hints
 
 
-def activation_of_openai(
-    source: object, requested: str | None, *, archive: bool, declared: bool
-) -> tuple[Activation, str]:
+def activation_of_openai(source: object, requested: str | None, own: str | None) -> tuple[Activation, str]:
     """The activation of weights in OpenAI's form, and how it is known.
 
-    Args:
-        archive: the file is one of OpenAI's, or has the numbers that OpenAI's code alone stores beside the weights.
-        declared: the user asked for the format `openai`: OpenAI's code knows QuickGELU only.
-
-    Raises InputError for a bare state dict, which open_clip writes under the same names.
+    `own` says why the file is one of OpenAI's; None for a bare state dict, which open_clip writes under the same names:
+    then InputError, where it was not requested.
     """
     if requested is not None:
-        return _checked(requested), "--activation"
-    if archive:
-        return "quick_gelu", "OpenAI's archive"
-    if declared:
-        return "quick_gelu", "--source-format openai"
+        return _checked(requested), GIVEN
+    if own is not None:
+        return "quick_gelu", own
     raise _unknown(source, "a bare state dict, as OpenAI's code and open_clip write alike")
 
 
@@ -213,7 +277,7 @@ def _checked(requested: str) -> Activation:
 def _unknown(source: object, found: str) -> InputError:
     wanted = (
         f"the argument activation, {' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained "
-        "with --force-quick-gelu or a '-quickgelu' architecture, or from OpenAI's weights, else gelu; both run, one is "
-        "wrong, and nothing in the weights tells"
+        "with force_quick_gelu or a '-quickgelu' architecture, or from OpenAI's weights, else gelu; both run, one is "
+        "wrong, and nothing in the weights tells (where there is no such argument, convert the model with it first)"
     )
     return InputError(source, "activation", found, wanted)
