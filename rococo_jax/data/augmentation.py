@@ -85,7 +85,7 @@ class Augmentation:
         mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
         if self.resize_prob and rng.random() < self.resize_prob:
             pixels = resizing_whole(preprocessing).resize(image)
-        elif self.crop_scale is None or 0 in image.size:
+        elif self.crop_scale is None:
             pixels = preprocessing.resize(image)
         else:
             box = random_box(image.size, self.crop_scale, self.crop_ratio, rng)

@@ -51,9 +51,11 @@ def decode_image(data: bytes, source: object) -> Image.Image:
     image = _header(data, source)
     if any("16" in str(tile.args) for tile in image.tile):  # the decoder's mode, such as RGB;16B
         _say_once("images of 16 bits a channel are scaled to 8 bits")
-    if getattr(image, "is_animated", False) and image.format != "MPO":  # a camera's previews
-        _say_once("of images with several frames or pages the first is read")
-    return as_picture(image, source)
+    picture = as_picture(image, source)
+    with contextlib.suppress(Exception):  # a damaged second frame, which is looked for in a GIF
+        if image.is_animated and image.format != "MPO":  # a camera's previews
+            _say_once("of images with several frames or pages the first is read")
+    return picture
 
 
 def image_size(place: Place) -> tuple[int, int]:
@@ -141,14 +143,11 @@ def _from_array(image: Any, source: object) -> Image.Image:
 def _bytes(place: Place) -> bytes:
     try:
         return place.read_bytes()
-    except FileNotFoundError:
-        raise InputError(place, "image", "nothing there", _WANTED) from None
-    except IsADirectoryError:
-        raise InputError(place, "image", "a folder", _WANTED) from None
     except PermissionError:
         raise
     except OSError as error:
-        raise InputError(place, "image", f"a damaged file ({error})", _WANTED) from None
+        others = {FileNotFoundError: "nothing there", IsADirectoryError: "a folder"}
+        raise InputError(place, "image", others.get(type(error), f"a damaged file ({error})"), _WANTED) from None
 
 
 def _header(data: bytes, source: object) -> Image.Image:
@@ -162,14 +161,11 @@ def _header(data: bytes, source: object) -> Image.Image:
 def _refusals(source: object) -> Iterator[None]:
     try:
         yield
-    except UnidentifiedImageError:
-        raise InputError(source, "image", "a file that is not an image", _WANTED) from None
-    except Image.DecompressionBombError as error:
-        raise InputError(source, "image", str(error), _WANTED) from None
     except (Exception, MemoryError) as error:
         # What Pillow's decoders raise on damaged files differs from plugin to plugin: OSError, SyntaxError, KeyError,
         # NotImplementedError, struct.error, ...
-        raise InputError(source, "image", f"a damaged file ({error})", _WANTED) from None
+        others = {UnidentifiedImageError: "a file that is not an image", Image.DecompressionBombError: str(error)}
+        raise InputError(source, "image", others.get(type(error), f"a damaged file ({error})"), _WANTED) from None
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import SIDE, make_plan, squas
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import FileImages
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.pictures import as_picture, as_rgb, has_exif_turn, image_size, open_image
+from rococo_jax.data.pictures import as_picture, as_rgb, decode_image, has_exif_turn, image_size, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.foreign import ForeignEncoder
 from rococo_jax.encoders.programs import as_pixels
@@ -289,6 +289,14 @@ def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
     )
     for _ in range(2):
         assert np.asarray(as_rgb(open_image(tmp_path / "x")))[3, 3].tolist() == [255, 0, 0]
+    whole = (tmp_path / "x").read_bytes()
+    for length in range(len(whole) // 2, len(whole), 3):  # a damaged second frame changes nothing
+        try:
+            plain = Image.open(io.BytesIO(whole[:length])).convert("RGB").tobytes()
+        except Exception:
+            refused("x: image: found", decode_image, whole[:length], "x")
+        else:
+            assert as_rgb(decode_image(whole[:length], "x")).tobytes() == plain
     assert capsys.readouterr().err.count("of images with several frames or pages the first is read") == 1
 
 

@@ -37,24 +37,18 @@ class TorchModel:
         encode_images, encode_texts: the vectors of one batch.
         settings: what else decides them, as JSON: preprocessing, tokenizer, dtype, versions.
         batch_size: given to the module at once.
-        picture_for_library: a picture as `encode_images` takes it; as stored where the library itself makes RGB of it.
     """
 
     name = ""
+    # A picture as `encode_images` takes it: RGB, or as stored where the library makes RGB of it by its own rule.
+    picture_for_library = staticmethod(as_rgb)
 
     def __init__(
-        self,
-        module: Any,
-        encode_images: Encode,
-        encode_texts: Encode,
-        settings: Mapping[str, Any],
-        batch_size: int,
-        picture_for_library: Callable[[Any], Any] = as_rgb,
+        self, module: Any, encode_images: Encode, encode_texts: Encode, settings: Mapping[str, Any], batch_size: int
     ):
         if batch_size < 1:
             raise InputError("model argument", "batch_size", batch_size, "at least 1")
         self.module, self.settings, self.batch_size = module.eval(), dict(settings), batch_size
-        self.picture_for_library = picture_for_library
         self.encode_image = functools.partial(self._encoded, encode_images)
         self.encode_text = functools.partial(self._encoded, encode_texts)
 
@@ -111,7 +105,9 @@ def load_open_clip(
         return module.encode_text(tokenize(texts).to(device))
 
     settings |= {"images": repr(prepare), "dtype": dtype}
-    return TorchModel(module, encode_images, encode_texts, settings, batch_size, as_picture)
+    encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    encoder.picture_for_library = as_picture
+    return encoder
 
 
 def load_transformers(
@@ -150,9 +146,10 @@ def load_transformers(
         tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
         return _vectors(module.get_text_features(**tokens), config["model_type"])
 
-    converts = getattr(ready.image_processor, "do_convert_rgb", None)
-    picture_for_library = as_picture if converts else as_rgb
-    return TorchModel(module, encode_images, encode_texts, settings, batch_size, picture_for_library)
+    encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    if getattr(ready.image_processor, "do_convert_rgb", None):
+        encoder.picture_for_library = as_picture
+    return encoder
 
 
 def _plain(value: Any) -> Any:
