@@ -67,7 +67,8 @@ def has_exif_turn(place: Place) -> bool:
     """Whether a file has an EXIF orientation, which is not applied; read without decoding. Errors as `open_image`."""
     image = _header(_bytes(place), place)
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+        # A PNG's own method decodes it, in search of EXIF behind its pixels.
+        return Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in range(2, 9)
     except Exception:  # EXIF that cannot be read turns nothing
         return False
 

@@ -225,7 +225,7 @@ def separate_images(images: Any) -> Iterable[Any]:
         images = np.asarray(images)
         if images.ndim != 4:
             raise InputError("images", "shape", images.shape, "(images, height, width, 3)")
-    if isinstance(images, Image.Image | str):
+    if isinstance(images, Image.Image | str) or not isinstance(images, Iterable):
         raise InputError("images", "type", f"one {type(images).__name__}", "a list of PIL images, or an array")
     return images
 

@@ -108,12 +108,19 @@ def bad_input(name):
 
 @pytest.mark.parametrize(
     ("x", "y", "size"),
-    [(-3, -2, (20, 18)), (25, 20, (20, 18)), (-5, -5, (60, 50)), (-30, 3, (20, 18)), (2, 40, (9, 9))],
+    [
+        (-3, -2, (20, 18)),
+        (25, 20, (20, 18)),
+        (-5, -5, (60, 50)),
+        (-30, 3, (20, 18)),
+        (2, 40, (9, 9)),
+        (-99, -99, (220, 220)),
+    ],
 )
 def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(x, y, size, tmp_path):
     box = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), (x, y, *size), strict=True))
     write(FORMS["aro"], tmp_path, lambda rows: rows[0].update(box))
-    if not (0 <= x + size[0] / 2 <= 40 and 0 <= y + size[1] / 2 <= 30):
+    if size[0] > 80 or not (0 <= x + size[0] / 2 <= 40 and 0 <= y + size[1] / 2 <= 30):
         refused("of 40 x 30 pixels; wanted a box whose middle is inside its image", open_form, "aro", tmp_path)
         return
     (tmp_path / "images" / "7.jpg").unlink()

@@ -257,6 +257,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         (RGB, r"images: shape: found (32, 32, 3); wanted (images, height, width, 3)"),
         (Image.fromarray(RGB), "images: type: found one Image; wanted a list of PIL images"),
         ("a.png", "images: type: found one str"),
+        (None, "images: type: found one NoneType"),
         (["a.png"], "image 0: pixels: found a str; wanted a PIL image or an array"),
         (np.zeros((1, 0, 5, 3), np.uint8), "image 0: size: found 5 x 0"),
         ([Image.fromarray(DEEP.astype(np.int32))], "in mode I"),
@@ -305,8 +306,9 @@ def test_an_exif_turn_is_seen_without_decoding(tmp_path):
         exif = Image.Exif()
         if orientation:
             exif[0x0112] = orientation
-        Image.fromarray(RGB[:20]).save(tmp_path / "x.jpg", exif=exif)
-        assert has_exif_turn(tmp_path / "x.jpg") == (orientation == 6)
+        for suffix in ("jpg", "png", "webp", "tif"):
+            Image.fromarray(RGB[:20]).save(tmp_path / f"x.{suffix}", exif=exif)
+            assert has_exif_turn(tmp_path / f"x.{suffix}") == (orientation == 6)
     assert image_size(tmp_path / "x.jpg") == open_image(tmp_path / "x.jpg").size == (S, 20)
 
 

@@ -162,6 +162,7 @@ def _picture_rows(
 def _check_inside(source: object, picture: Picture, size: tuple[int, int]) -> None:
     (width, height), (left, top, right, bottom) = size, picture.box
     # Published boxes reach a few pixels outside; further, and the image has another size than theirs.
-    if not (0 <= left + right <= 2 * width and 0 <= top + bottom <= 2 * height):
+    is_near = 0 <= left + right <= 2 * width and 0 <= top + bottom <= 2 * height
+    if not is_near or right - left > 2 * width or bottom - top > 2 * height:
         found = f"{list(picture.box)} in {picture.file} of {width} x {height} pixels"
-        raise InputError(source, "box", found, "a box whose middle is inside its image")
+        raise InputError(source, "box", found, "a box whose middle is inside its image, at most twice its size")
