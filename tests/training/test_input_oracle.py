@@ -137,6 +137,18 @@ def _(world):
     assert world.texts(batches) == [f"a big cat {ADJECTIVES[number % 5]}" for number in numbers]
 
 
+@of("data.split")
+def _(world):
+    word = dict(zip(("train", "test"), ADJECTIVES, strict=False))
+    lines = [{"image": f"{n:02}.png", "split": split, "caption": [f"a big cat {word[split]}"]}
+             for n, split in enumerate(["train", "test"] * (IMAGES // 2))]  # fmt: skip
+    (world.folder / "split.json").write_text(json.dumps(lines))
+    for split in word:
+        batches = world.take(data__captions=str(world.folder / "split.json"), data__split=split)
+        assert {*world.texts(batches)} == {f"a big cat {word[split]}"}
+        assert max(number for batch in batches for number in batch.image_id.tolist()) < IMAGES // 2
+
+
 @of("data.captions_per_image")
 def _(world):
     def drawn(choice: str) -> list[tuple[int, str]]:
