@@ -21,11 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import read_json_object
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-WEIGHT_FILES = ("model*.safetensors", _INDEX)
+# Components that wrappers of torch put before the names of all tensors, and those that they put into them.
+_WRAPPERS = ("module", "model", "base_model", "net", "network", "clip", "clip_model")
+_WRAPPERS_ANYWHERE = r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 # As safetensors spells them, and as NumPy does.
 _FLOATING = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
 
@@ -33,7 +32,8 @@ _FLOATING = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bflo
 class Tensors:
     """Named tensors of a checkpoint, read one at a time; a context manager that closes what they come from.
 
-    `about` has the shape and type of each, by the type's name in safetensors or NumPy; `path` is for error lines.
+    `about` has the shape and type of each, by the type's name in safetensors or NumPy; `path` is for error lines, and
+    `origin` tells for provenance which part of a file they are and which prefix was left out of their names.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Tensors:
         about: Mapping[str, tuple[tuple[int, ...], str]],
         read: Callable[[str], np.ndarray],
         close: Callable[[], None] = lambda: None,
+        origin: str = "",
     ):
         self.path, self._about, self._read, self._close = path, dict(about), read, close
+        self.origin = origin or path.name
 
     def __enter__(self) -> "Tensors":
         return self
@@ -69,9 +71,21 @@ class Tensors:
         """The values of a tensor as float32."""
         return self._read(name).astype(np.float32)
 
+    def about(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Its shape and its type."""
+        return self._about[name]
+
+    def stored(self, name: str) -> np.ndarray:
+        """Its values as they are stored."""
+        return self._read(name)
+
     def require(self, names: Iterable[str], wanted: str) -> None:
         """Raises InputError where a tensor is not there."""
+        names = list(names)
         if missing := [name for name in names if name not in self._about]:
+            if prefix := common_prefix(missing, self._about):
+                wanted = f"names without it, as model.state_dict() gives them: {wanted}"
+                raise InputError(self.path, "tensors", f"the prefix {prefix!r} before {len(missing)} names", wanted)
             raise InputError(self.path, "tensors", f"no {', '.join(missing)}", wanted)
 
     def count(self, pattern: str) -> int:
@@ -82,46 +96,37 @@ class Tensors:
         """The same tensors; (pattern, replacement) are applied to their names."""
         stored = {functools.reduce(lambda new, alias: re.sub(*alias, new), aliases, name): name for name in self._about}
         about = {new: self._about[name] for new, name in stored.items()}
-        return Tensors(self.path, about, lambda new: self._read(stored[new]), self._close)
+        return Tensors(self.path, about, lambda new: self._read(stored[new]), self._close, self.origin)
+
+    def unwrapped(self) -> "Tensors":
+        """The same tensors without what wrappers of torch put before all names, or into them."""
+        plain, prefix = self.renamed([(_WRAPPERS_ANYWHERE, "")]), ""
+        while True:
+            # The counter of averaged models stands beside `module.`.
+            heads = {name.partition(".")[0] for name in plain._about if name != "n_averaged" and "." in name}
+            bare = [name for name in plain._about if "." not in name and name != "n_averaged"]
+            if bare or len(heads) != 1 or not heads & set(_WRAPPERS):
+                break
+            prefix += f"{next(iter(heads))}."
+            plain = plain.renamed([(f"^{next(iter(heads))}\\.", "")])
+        if prefix or plain.names != self.names:
+            plain.origin += f" without {prefix}" if prefix else " without wrappers"
+            plain._about.pop("n_averaged", None)
+        return plain
 
 
-def open_safetensors(folder: Path, single: str | None = None) -> Tensors:
-    """The tensors of `model.safetensors`, of the files that an index names, or of the file `single` of a folder.
-
-    Raises InputError where there are no safetensors files, or one is missing, cut short or otherwise unreadable.
-    """
-    files, about, weight_map = {}, {}, {} if single else _weight_map(folder)
+def open_safetensors(path: Path) -> Tensors:
+    """The tensors of a file. Raises InputError where it is not there, cut short or otherwise unreadable."""
+    if not path.is_file():
+        raise InputError(path, "file", "nothing there", "a safetensors file")
     with contextlib.ExitStack() as stack:
-        for name in sorted(set(weight_map.values()) or {single or _SINGLE}):
-            path = folder / name
-            if not path.is_file():
-                raise InputError(path, "file", "nothing there", "a safetensors file")
-            try:
-                file = stack.enter_context(safe_open(path, framework="np"))
-            except SafetensorError as error:
-                raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
-            names = set(file.keys())
-            if absent := {n for n, f in weight_map.items() if f == name} - names:
-                raise InputError(path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
-            files |= dict.fromkeys(names, file)
-            slices = {tensor: file.get_slice(tensor) for tensor in names}
-            about |= {tensor: (tuple(part.get_shape()), part.get_dtype()) for tensor, part in slices.items()}
-        return Tensors(folder, about, lambda tensor: files[tensor].get_tensor(tensor), stack.pop_all().close)
-
-
-def _weight_map(folder: Path) -> dict[str, str]:
-    """File names by tensor; empty for a single file."""
-    if (folder / _SINGLE).is_file():
-        return {}
-    if not (folder / _INDEX).is_file():
-        pickles = [name for name in _PICKLES if (folder / name).exists()]
-        raise InputError(folder, "weights", ", ".join(pickles) or "no weight files", f"{_SINGLE} or {_INDEX}")
-    weight_map = read_json_object(folder / _INDEX, "an index of safetensors files").get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise InputError(folder / _INDEX, "weight_map", type(weight_map).__name__, "file names by tensor")
-    if outside := sorted(file for file in set(weight_map.values()) if Path(file).name != file):
-        raise InputError(folder / _INDEX, "weight_map", outside[0], "file names inside the folder")
-    return weight_map
+        try:
+            file = stack.enter_context(safe_open(path, framework="np"))
+        except SafetensorError as error:
+            raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
+        slices = {tensor: file.get_slice(tensor) for tensor in file.keys()}  # noqa: SIM118  no mapping
+        about = {tensor: (tuple(part.get_shape()), part.get_dtype()) for tensor, part in slices.items()}
+        return Tensors(path, about, file.get_tensor, stack.pop_all().close)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -308,6 +313,11 @@ def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> None:
         elif kind not in _FLOATING:
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
     missing, unknown = expected.keys() - stored, stored - known
+    if prefix := common_prefix(missing, unknown):
+        found = f"the prefix {prefix!r} before {sum(name.startswith(prefix) for name in unknown)} names"
+        if others := sorted(name for name in unknown if not name.startswith(prefix)):
+            found += f", beside {list_differences(others=others)}"
+        raise InputError(source.path, "tensors", found, "names without it, and nothing but the model's tensors")
     if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         wanted = f"the {len(expected)} tensors that its configuration asks for"
         raise InputError(source.path, "tensors", differences, wanted)
@@ -330,6 +340,15 @@ def _expected_tensors(table: NameTable, shapes: Shapes) -> dict[str, tuple[int, 
         raise AssertionError(f"the table and the model differ in {sorted(differ)}")
     empty = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
     return {name: array.shape for name, array in write_tensors(empty, table).items()}
+
+
+def common_prefix(missing: Iterable[str], stored: Iterable[str]) -> str | None:
+    """What stands before all missing names in the stored ones; None where that is not what keeps them apart."""
+    missing, stored = list(missing), set(stored)
+    if not missing:
+        return None
+    ends = [name.removesuffix(missing[0]) for name in stored if name.endswith(f".{missing[0]}")]
+    return next((prefix for prefix in sorted(ends) if all(prefix + name in stored for name in missing)), None)
 
 
 def list_differences(**named: Collection[str]) -> str:

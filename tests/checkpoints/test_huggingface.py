@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -170,11 +169,52 @@ def test_weights_cut_short_are_refused(clip_copy):
         refused("a whole safetensors file", convert, clip_copy)
 
 
-def test_pickled_weights_are_refused_by_name(clip_copy):
+def _as_pickle(folder, tensors):
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def _as_shards(folder, tensors):
+    names, weight_map = sorted(tensors), {}
+    for number, part in enumerate((names[::2], names[1::2]), start=1):
+        file = f"pytorch_model-0000{number}-of-00002.bin"
+        torch.save({name: tensors[name] for name in part}, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def _as_variant(folder, tensors):
+    safetensors_torch.save_file(tensors, folder / "model.fp16.safetensors")
+
+
+def _as_safetensors(folder, tensors):
+    safetensors_torch.save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("write", "prefix"),
+    [
+        (_as_pickle, ""),
+        (_as_pickle, "module._orig_mod."),
+        (_as_shards, ""),
+        (_as_shards, "model."),
+        (_as_variant, ""),
+        (_as_safetensors, "module."),
+        (_as_safetensors, "_orig_mod.module."),
+    ],
+)
+def test_weights_are_read_from_any_file_and_below_any_wrapper(folders, clip_copy, write, prefix):
+    tensors = safetensors_torch.load_file(clip_copy / "model.safetensors")
     (clip_copy / "model.safetensors").unlink()
-    with zipfile.ZipFile(clip_copy / "pytorch_model.bin", "w") as file:
-        file.writestr("archive/data.pkl", b"")
-    refused(r"found pytorch_model.bin; wanted model.safetensors", convert, clip_copy)
+    write(clip_copy, {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
+    assert_equal(parameters(clip_copy), parameters(folders["clip"]))
+
+
+def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):
+    change_tensors(clip_copy, lambda tensors: tensors.update({f"tower.{n}": tensors.pop(n) for n in list(tensors)}))
+    refused(r"tensors: found the prefix 'tower.' before \d+ names; wanted names without it", convert, clip_copy)
+    shutil.copy(clip_copy / "model.safetensors", clip_copy / "model.fp16.safetensors")
+    (clip_copy / "model.safetensors").rename(clip_copy / "model.bf16.safetensors")
+    refused("weights: found variants alone: model.bf16.safetensors, model.fp16", convert, clip_copy)
 
 
 def test_an_index_that_names_what_is_not_there_is_refused(folders, tmp_path):

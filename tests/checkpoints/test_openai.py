@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints.formats.openai import PUBLISHED, choose_heads, spec_from_tensors
-from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
+from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.checkpoints.tensors import Tensors
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts
@@ -94,7 +95,7 @@ def test_half_precision_is_read_as_torch_reads_it(tmp_path):
         "scalar": torch.tensor(2.5),
     }
     torch.save(values, tmp_path / "values.pt")
-    _, tensors = read_torch_archive(tmp_path / "values.pt")
+    tensors = open_torch_archive(tmp_path / "values.pt")
     assert tensors.names == sorted(values)
     for name, value in values.items():
         np.testing.assert_array_equal(tensors.read(name), value.float().numpy())
@@ -182,7 +183,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_nothing_of_it_runs(tmp_path, mo
 def test_names_outside_the_archive_are_refused(tmp_path):
     for number, name in enumerate(("../escape", "archive/../../escape", "/etc/escape", "..\\escape", "C:/escape")):
         path = archive_with(tmp_path / f"{number}.pt", pickle.dumps({}), (name,))
-        refused("wanted names inside the archive", read_torch_archive, path)
+        refused("wanted names inside the archive", open_torch_archive, path)
 
 
 def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_path):
@@ -191,16 +192,16 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
     cut = tmp_path / "cut.pt"
     for size in (0, 100, len(path.read_bytes()) // 2):
         cut.write_bytes(path.read_bytes()[:size])
-        refused("archive", read_torch_archive, cut)
+        refused("archive", open_torch_archive, cut)
     with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "lie.pt", "w") as lie:
         for name in whole.namelist():
             data = whole.read(name)
             lie.writestr(name, data[:100] if "/data/" in name else data)
-    _, tensors = read_torch_archive(tmp_path / "lie.pt")
+    tensors = open_torch_archive(tmp_path / "lie.pt")
     refused("the storage of w is cut short", tensors.read, "w")
     legacy = tmp_path / "legacy.pt"
     torch.save({"w": torch.zeros(2)}, legacy, _use_new_zipfile_serialization=False)
-    refused("wanted a zip archive", read_torch_archive, legacy)
+    refused("found the form of torch before 1.6; wanted a zip archive.*torch.save", open_torch_archive, legacy)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
@@ -239,3 +240,40 @@ def test_heads_that_nothing_tells_are_asked_for(tmp_path):
     assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
     assert encoder.provenance["heads"] == "1 image, 2 text: the argument heads"
     assert encoder.provenance["given_by_hand"] == ["activation", "heads"]
+
+
+def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_path):
+    weights = {"w": torch.ones(2), "b": torch.zeros(3)}
+    average = {name: 0 * tensor for name, tensor in weights.items()}
+    wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in weights.items()}
+    path = Path("data")
+    forms = {
+        "numpy": {"epoch": 3, "best": np.float64(0.5), "seen": np.arange(3), "out": path, "state_dict": weights},
+        "optimizer": {"model_state_dict": wrapped, "optimizer_state_dict": {"state": {0: {"m": torch.ones(2)}}}},
+        "averaged": {"model": weights, "model_ema": average, "rng_state": torch.zeros(4)},
+        "swa": {"n_averaged": torch.tensor(3), **{f"module.{name}": tensor for name, tensor in weights.items()}},
+        "inner": {"state_dict": {"_orig_mod.w": weights["w"], "b": weights["b"]}},
+    }
+    for name, content in forms.items():
+        torch.save(content, tmp_path / f"{name}.pt")
+        with open_torch_archive(tmp_path / f"{name}.pt").unwrapped() as tensors:
+            assert tensors.names == ["b", "w"]
+            np.testing.assert_array_equal(tensors.read("w"), [1, 1])
+            if name == "averaged":
+                assert tensors.origin == "averaged.pt: model, beside the averages model_ema, which were left aside"
+    torch.save({"model": weights, "state_dict": weights}, tmp_path / "two.pt")
+    refused("weights: found several parts: state_dict, model; wanted one", open_torch_archive, tmp_path / "two.pt")
+
+
+def test_long_clip_reads_twenty_positions_of_one_table_and_the_rest_of_another(tmp_path):
+    """`model_longclip.py`: `positional_embedding * mask1 + positional_embedding_res * mask2`, `mask1[:20] = 1`."""
+    record = golden("vit_quick_gelu")
+    state = {name: torch.from_numpy(np.array(array)) for name, array in weights_for(record["shapes"]).items()}
+    width = state["positional_embedding"].shape[1]
+    state["positional_embedding"], state["positional_embedding_res"] = torch.randn(2, 248, width)
+    torch.save(state, tmp_path / "longclip.pt")
+    encoder = load_model(tmp_path / "longclip.pt", mesh=MESH, tokenizer="none")
+    assert encoder.spec.text.context_length == 248
+    expected = torch.cat([state["positional_embedding"][:20], state["positional_embedding_res"][20:]])
+    np.testing.assert_array_equal(parameters_of(encoder.model)["text.positions"], expected.numpy())
+    assert encoder.provenance["activation"] == "quick_gelu: Long-CLIP"

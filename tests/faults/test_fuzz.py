@@ -28,9 +28,9 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sugarcrepe import INFO as SUGARCREPE
 from rococo_jax.checkpoints.formats import convert
 from rococo_jax.checkpoints.formats.big_vision import read_npz
-from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.model_directory import read_description
 from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
@@ -83,7 +83,7 @@ LINE_READERS = {
 BYTE_READERS = {
     ".npy": Reader("s.npy", read_array),
     ".npz": Reader("small.npz", read_npz),
-    "safetensors": Reader("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path.parent))),
+    "safetensors": Reader("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path))),
     ".pt": Reader("small.pt", lambda path: _open_pt(path)),
     "JSON text": Reader("annotations/danger.json", read_annotation),
     "tokenizer.json": Reader("hf/tokenizer.json", lambda path: convert(path.parent)),
@@ -103,8 +103,7 @@ def _open_choices(path: Path) -> None:
 
 
 def _open_pt(path: Path) -> None:
-    _, tensors = read_torch_archive(path)
-    _all_tensors(tensors)
+    _all_tensors(open_torch_archive(path))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.checkpoints.tensors import NameTable, Tensors, open_safetensors, read_parameters
+from rococo_jax.checkpoints.tensors import NameTable, Tensors, read_parameters
 from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
 from rococo_jax.errors import InputError, is_number, is_whole
@@ -96,16 +96,15 @@ class Family:
         return self.spec(config, path, names, pooling or next(iter(self.poolings), None))
 
     def read(
-        self, folder: Path, config: Mapping[str, Any], pooling: str | None
+        self, folder: Path, tensors: Tensors, config: Mapping[str, Any], pooling: str | None
     ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
         """The spec and the parameters of a folder. InputError where they do not fit, and as `spec_from_config`."""
-        with open_safetensors(folder) as tensors:
-            spec = self.spec_from_config(config, folder / "config.json", tensors.names, pooling)
-            return spec, self.read_parameters(tensors, spec)
+        spec = self.spec_from_config(config, folder / "config.json", tensors.names, pooling)
+        return spec, self.read_parameters(tensors, spec)
 
     def read_parameters(self, tensors: Tensors, spec: ModelSpec) -> dict[str, np.ndarray]:
         """The parameters of a checkpoint, with `constants` for those that it does not hold."""
-        present = (prefix if any(n.startswith(prefix) for n in tensors.names) else "" for prefix in self.prefixes)
+        present = (prefix if any(f".{prefix}" in f".{n}" for n in tensors.names) else "" for prefix in self.prefixes)
         shapes = {path: shape for path, shape in parameter_shapes(spec).items() if path not in self.constants}
         return {**read_parameters(tensors, self.table(spec, *present), shapes), **self.constants}
 

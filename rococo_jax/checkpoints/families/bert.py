@@ -24,13 +24,14 @@ from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Row,
+    Tensors,
     Transform,
     block_rows,
     norm_rows,
-    open_safetensors,
     without_first,
     write_safetensors,
 )
+from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
@@ -109,9 +110,9 @@ class Bert(Family):
         ]
 
     def read(
-        self, folder: Path, config: Mapping[str, Any], pooling: str | None
+        self, folder: Path, tensors: Tensors, config: Mapping[str, Any], pooling: str | None
     ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
-        spec, parameters = super().read(folder, config, pooling or sentence_pooling(folder))
+        spec, parameters = super().read(folder, tensors, config, pooling or sentence_pooling(folder))
         head, dense = _read_dense(folder, spec.text)
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
@@ -218,7 +219,7 @@ def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.nd
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation != _IDENTITY:
         raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)
-    with open_safetensors(dense) as tensors:
+    with open_weights(dense) as tensors:
         if not {"linear.weight"} <= set(tensors.names) <= {"linear.weight", "linear.bias"}:
             raise InputError(dense, "tensors", ", ".join(tensors.names), "linear.weight, with linear.bias or without")
         weight = tensors.read("linear.weight")

@@ -19,7 +19,7 @@ from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import read_openai
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
-from rococo_jax.checkpoints.tensors import WEIGHT_FILES
+from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object
 
@@ -105,4 +105,4 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
 def _is_known_huggingface(folder: Path, local: bool) -> bool:
     """Whether `config.json` beside an open_clip configuration is of a model that `transformers` reads, weights too."""
     known = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type") in FAMILIES
-    return known and (not local or any(any(folder.glob(pattern)) for pattern in WEIGHT_FILES))
+    return known and (not local or find_weights(folder) is not None)

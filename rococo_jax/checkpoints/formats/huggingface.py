@@ -26,7 +26,8 @@ from rococo_jax.checkpoints.parameters import (
     heads_in_words,
     parameters_of,
 )
-from rococo_jax.checkpoints.tensors import WEIGHT_FILES, write_safetensors, write_tensors
+from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
+from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
@@ -34,11 +35,11 @@ from rococo_jax.models.vision import positions_on_grid
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-_FILES = ("config.json", *WEIGHT_FILES, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
+_FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
 
 
 def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a folder with `config.json` and safetensors, or a name on the hub.
+    """Reads a folder with `config.json` and weights, or a name on the hub.
 
     The pooling is by default what a sentence-transformers folder names, else the family's first. The tokenizer is None
     where the folder has no file for it; preprocessing is then the family's default, and provenance tells so.
@@ -47,8 +48,12 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     path = folder / "config.json"
     config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
-    spec, parameters = family.read(folder, config, choices.pooling)
+    if find_weights(folder) is None:  # on the hub, perhaps older ones
+        find_folder(source, PICKLES)
+    with open_weights(folder) as tensors:
+        spec, parameters = family.read(folder, tensors, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
+    provenance["weights"] = tensors.origin
     activations = dict.fromkeys(getattr(tower, "activation", None) for tower in (spec.vision, spec.text))
     provenance["activation"] = f"{' and '.join(filter(None, activations))}: config.json"
     provenance["heads"] = f"{heads_in_words(spec)}: config.json"

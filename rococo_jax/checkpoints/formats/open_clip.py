@@ -4,7 +4,6 @@ open_clip crops the middle of an image as torchvision does: where an odd number 
 one pixel from the one taken here, which is that of the processors of `transformers`.
 """
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -26,7 +25,6 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
 from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_clip
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
-from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
@@ -40,11 +38,11 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Tensors,
-    open_safetensors,
     read_parameters,
     write_safetensors,
     write_tensors,
 )
+from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, with_padded_end
 from rococo_jax.errors import InputError, first_line
@@ -53,9 +51,12 @@ from rococo_jax.models.spec import Activation
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 CONFIG = "open_clip_config.json"
-_SAFETENSORS = ("open_clip_model.safetensors", "model.safetensors")
-_PICKLES = ("open_clip_pytorch_model.bin", "open_clip_pytorch_model.pt")
-_FILES = (CONFIG, *_SAFETENSORS[:1], *_PICKLES, *TOKENIZER_FILES, "text_config/*")
+# The first of them that is there, in open_clip's own order.
+_WEIGHTS = tuple(
+    f"open_clip_{name}" for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
+)
+_WEIGHTS += tuple(f"open_clip_pytorch_model.{suffix}" for suffix in ("pth", "pt"))
+_FILES = (CONFIG, *_WEIGHTS, *TOKENIZER_FILES, "text_config/*")
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
@@ -71,7 +72,7 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     if not isinstance(model, Mapping) or not all(isinstance(model.get(k), Mapping) for k in ("vision_cfg", "text_cfg")):
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
     hf_config = _hf_config(model["text_cfg"], path)
-    with _tensors(folder) as tensors:
+    with open_weights(folder, _WEIGHTS) as tensors:
         spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_config)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
     preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
@@ -81,6 +82,7 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         "source": str(source),
         "format": "open_clip",
         "model_type": "siglip" if spec.logit_bias else "clip",
+        "weights": tensors.origin,
         "activation": known,
         "heads": f"{heads_in_words(spec)}: model_cfg",
         **given_by_hand(choices),
@@ -122,17 +124,6 @@ def towers_of_open_clip(
         scalar_axes=len(tensors.shape("logit_scale")) if "logit_scale" in tensors.names else 0,
     )
     return spec, table, known[0] if known else "fixed by the towers' kind"
-
-
-def _tensors(folder: Path) -> contextlib.AbstractContextManager:
-    for name in _SAFETENSORS:
-        if (folder / name).is_file():
-            return open_safetensors(folder, name)
-    for name in _PICKLES:
-        if (folder / name).is_file():
-            return read_torch_archive(folder / name)[1]
-    wanted = " or ".join((*_SAFETENSORS[:1], *_PICKLES[:1]))
-    raise InputError(folder, "weights", "no weight files", wanted)
 
 
 def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
@@ -226,7 +217,7 @@ def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
         write_json(folder / CONFIG, config)
-        write_safetensors(folder / _SAFETENSORS[0], tensors)
+        write_safetensors(folder / _WEIGHTS[0], tensors)
         if encoder.tokenizer is not None:
             CLIP.write_tokenizer(folder, encoder.tokenizer)
         choices = Choices(tokenizer=None if encoder.tokenizer is not None else "none")

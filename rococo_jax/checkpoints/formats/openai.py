@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
-from rococo_jax.checkpoints.formats.openai_names import openai_table
+from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
 from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
-from rococo_jax.checkpoints.formats.torch_archive import read_torch_archive
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
@@ -25,6 +24,7 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
 )
 from rococo_jax.checkpoints.tensors import Tensors, read_parameters
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
@@ -74,16 +74,18 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
     """Reads a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
-    _, tensors = read_torch_archive(path)
-    with tensors:
+    with open_torch_archive(path).unwrapped() as tensors:
         published = PUBLISHED.get(digest)
         archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
         own = "OpenAI's archive" if archive else "the format openai" if choices.declared else None
+        own = "Long-CLIP" if LONG_CLIP in tensors.names else own
         known, how = activation_of_openai(source, choices.activation, own)
         heads, heads_from = choose_heads(source, choices.heads, own)
         spec = spec_from_tensors(tensors, known, heads)
         axes = len(tensors.shape("logit_scale"))
-        parameters = read_parameters(tensors, openai_table(spec, scalar_axes=axes), parameter_shapes(spec))
+        parameters = read_parameters(
+            tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
+        )
     config = {"model_type": "clip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     tokenizer, tokenizer_from = choose_tokenizer(
         source, choices.tokenizer, None, TOKENIZER, functools.partial(CLIP.read_tokenizer, config=config)
@@ -93,6 +95,7 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "format": "openai",
         "model_type": published or ("resnet" if isinstance(spec.vision, ResNetSpec) else "clip"),
         "file_sha256": digest,
+        "weights": tensors.origin,
         "activation": f"{known}: {how}",
         "heads": f"{heads_in_words(spec)}: {heads_from}",
         **given_by_hand(choices),

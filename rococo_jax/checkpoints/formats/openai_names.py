@@ -35,6 +35,12 @@ _IGNORED = (
     r"input_resolution|context_length|vocab_size",
     r"text\.transformer\.(embeddings\.position_ids|embed_positions\.weights|pooler\.dense\.(weight|bias))",
 )
+# Long-CLIP (arXiv 2403.15378) keeps CLIP's first 20 positions and reads all others from a table of its own.
+LONG_CLIP = "positional_embedding_res"
+_FIRST_AND_REST = Transform(
+    to_ours=lambda theirs: np.concatenate([theirs[0][:20], theirs[1][20:]]),
+    to_theirs=lambda ours, _: [ours, ours],
+)
 # What CoCa writes captions with.
 _DECODER = r"text_decoder\..*"
 
@@ -47,6 +53,7 @@ def openai_table(
     probes: int = 1,
     text_family: Bert = BERT,
     scalar_axes: int = 0,
+    long_clip: bool = False,
 ) -> NameTable:
     """The table of a model in the naming of OpenAI and open_clip.
 
@@ -56,6 +63,7 @@ def openai_table(
         probes: how many there are of a CoCa's, ours first.
         text_family: of a text tower with masked attention.
         scalar_axes: 1 where the logit scale and bias are stored as vectors of length 1.
+        long_clip: the text's positions lie in two tables.
     """
     if image_rows is not None:
         rows = list(image_rows)
@@ -67,7 +75,7 @@ def openai_table(
         rows += text_family.text_rows("text.transformer.", spec.text)
         rows += _projection_rows(spec.text_head, "text_head", "text.proj")
     else:
-        rows += _text_rows(spec, "text." if custom_text else "")
+        rows += _text_rows(spec, "text." if custom_text else "", long_clip)
     rows.append(Row("logit_scale", "logit_scale", leading_ones(scalar_axes)))
     if spec.logit_bias:
         rows.append(Row("logit_bias", "logit_bias", leading_ones(scalar_axes)))
@@ -116,11 +124,12 @@ def _cross_rows(probes: int) -> list[Row]:
     ]
 
 
-def _text_rows(spec: ModelSpec, prefix: str) -> list[Row]:
-    head = spec.text_head
+def _text_rows(spec: ModelSpec, prefix: str, long_clip: bool) -> list[Row]:
+    head, positions = spec.text_head, f"{prefix}positional_embedding"
+    two_tables = Row("text.positions", (positions, LONG_CLIP), _FIRST_AND_REST)
     rows = [
         Row("text.words", f"{prefix}token_embedding.weight"),
-        Row("text.positions", f"{prefix}positional_embedding"),
+        two_tables if long_clip else Row("text.positions", positions),
         *_block_rows("text", prefix),
         *norm_rows("text.norm", f"{prefix}ln_final"),
     ]

@@ -22,9 +22,24 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError, first_line, is_list_of, object_of
+from rococo_jax.errors import InputError, first_line, object_of
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_SAVE_ANEW = "torch.save(torch.load(FILE), NEW_FILE) in torch makes one"
+# Where training checkpoints keep the weights; the parts that are no weights, and averages of the weights.
+_STATE_KEYS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "model_state",
+    "module",
+    "net",
+    "network",
+    "weights",
+    "params",
+)
+_AVERAGES = ("ema", "average", "swa", "shadow")
 _DTYPES = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
@@ -37,6 +52,16 @@ _DTYPES = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+
+
+class _Aside(dict):
+    """An object beside the weights (a NumPy scalar, a path, a date), of which nothing is kept."""
+
+    def __init__(self, *_: Any, **__: Any):
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
 
 
 class Module:
@@ -99,8 +124,28 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
     ("torch.jit._pickle", "build_boollist"): _parameter,
     ("torch.jit._pickle", "build_tensorlist"): _parameter,
     ("torch.jit._pickle", "restore_type_tag"): _parameter,
-    # The options that a training script keeps beside the weights: a record of attributes.
-    ("argparse", "Namespace"): Module,
+    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    # What training scripts keep beside the weights.
+    **{
+        (module, name): _Aside
+        for module, name in (
+            ("argparse", "Namespace"),
+            ("types", "SimpleNamespace"),
+            ("_codecs", "encode"),
+            ("easydict", "EasyDict"),
+            *(
+                (module, name)
+                for module in ("numpy.core.multiarray", "numpy._core.multiarray")
+                for name in ("scalar", "_reconstruct")
+            ),
+            *(("numpy", name) for name in ("dtype", "ndarray", "float64", "float32", "int64", "int32", "bool_")),
+            *(("pathlib", name) for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")),
+            *(("datetime", name) for name in ("datetime", "date", "timedelta")),
+            ("collections", "defaultdict"),
+            ("collections", "Counter"),
+            *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "frozenset", "complex")),
+        )
+    },
     ("torch", "Size"): tuple,
     ("torch", "device"): str,
     # Types stay names.
@@ -120,7 +165,7 @@ class _Unpickler(pickle._Unpickler):
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Module):
             target.__setstate__(state)
-        elif not isinstance(target, collections.OrderedDict):  # a state dict's version numbers: not needed
+        elif not isinstance(target, collections.OrderedDict | _Aside):  # a state dict's version numbers: not needed
             raise pickle.UnpicklingError(f"attributes for a {type(target).__name__}")
 
     dispatch[pickle.BUILD[0]] = _build
@@ -130,6 +175,8 @@ class _Unpickler(pickle._Unpickler):
             return _ALLOWED[module, name]
         if module.startswith("__torch__"):
             return Module
+        if module == "numpy.dtypes":
+            return _Aside
         raise pickle.UnpicklingError(f"the name {module}.{name}, which is none of a tensor's")
 
     def persistent_load(self, identity: Any) -> _Storage:
@@ -141,27 +188,33 @@ class _Unpickler(pickle._Unpickler):
         return _Storage(key, _DTYPES[dtype], count)
 
 
-def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
-    """The content of a torch archive: an object of plain containers and `Module`s; its tensors, read one at a time.
+def open_torch_archive(path: Path) -> Tensors:
+    """The tensors of a torch archive, read one at a time; a context manager.
 
-    Tensors have dotted names: those of a state dict under `state_dict` or `model` too, without a common `module.`. The
-    names of state dicts in a list begin with their place.
+    They have the dotted names of the module or state dict, which may lie in a training checkpoint (`state_dict`,
+    `model`, ...).
 
     Raises InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything
     that is not part of a tensor.
     """
-    with _refusing(path):
-        archive = zipfile.ZipFile(path)
+    if not path.is_file():
+        raise InputError(path, "file", "nothing there", _WANTED)
+    with path.open("rb") as file:
+        if file.read(len(_LEGACY)) == _LEGACY:
+            raise InputError(path, "archive", "the form of torch before 1.6", f"{_WANTED}: {_SAVE_ANEW}")
+    with _refusing(path), contextlib.ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path))
         root = _root(path, archive)
         value = _Unpickler(io.BytesIO(archive.read(f"{root}data.pkl"))).load()
-        tensors = {}
-        for name, tensor in _tensors(_state_dict(value)):
+        state, origin = _state_dict(path, value)
+        tensors = dict(_tensors(state))
+        for tensor in tensors.values():
             tensor.check()
-            tensors[name] = tensor
-    if not tensors:
-        raise InputError(path, "tensors", "none", "a state dict, or a module with parameters")
-    if all(name.startswith("module.") for name in tensors):
-        tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+        if not tensors:
+            keys = ", ".join(map(str, list(object_of(value))[:8]))
+            found = f"none (keys: {keys})" if keys else "none"
+            raise InputError(path, "tensors", found, "a state dict, or a module with parameters")
+        close = stack.pop_all().close
 
     def read(name: str) -> np.ndarray:
         tensor = tensors[name]
@@ -172,7 +225,7 @@ def read_torch_archive(path: Path) -> tuple[Any, Tensors]:
             return tensor.of(np.frombuffer(data, tensor.dtype, tensor.storage.count))
 
     shapes = {name: (tensor.shape, tensor.dtype.name) for name, tensor in tensors.items()}
-    return value, Tensors(path, shapes, read, archive.close)
+    return Tensors(path, shapes, read, close, origin)
 
 
 @contextlib.contextmanager
@@ -182,7 +235,8 @@ def _refusing(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except pickle.UnpicklingError as error:
-        raise InputError(path, "pickle", error, "tensors and nothing else: a pickle can run code") from None
+        wanted = "tensors and nothing else, since a pickle can run code: save model.state_dict() alone"
+        raise InputError(path, "pickle", error, wanted) from None
     except Exception as error:  # a broken pickle raises whatever its opcodes run into
         raise InputError(path, "archive", first_line(error), f"{_WANTED}, whole") from None
 
@@ -200,15 +254,26 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
     return roots[0]
 
 
-def _state_dict(value: Any) -> Any:
-    """A training checkpoint keeps the state dict beside other things."""
-    for key in ("state_dict", "model"):
-        state = object_of(value).get(key)
-        if isinstance(state, dict):
-            return state
-        if state and is_list_of(dict, state):
-            return {str(place): part for place, part in enumerate(state)}
-    return value
+def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
+    """The part of a training checkpoint that holds the weights, and where it lies; else the whole.
+
+    Raises InputError where several parts may be the weights.
+    """
+    parts = {
+        str(key): item
+        for key, item in object_of(value).items()
+        if isinstance(item, dict) and any(isinstance(each, _Tensor) for each in item.values())
+    }
+    averages = [key for key in parts if any(word in key.lower() for word in _AVERAGES)]
+    named = [key for key in _STATE_KEYS if key in parts] or [key for key in parts if key not in averages] or averages
+    if not named:
+        return value, ""
+    if len(named) > 1:
+        wanted = "one part with the weights, as torch.save({'state_dict': model.state_dict()}, FILE) writes it"
+        raise InputError(path, "weights", f"several parts: {', '.join(named)}", wanted)
+    others = [key for key in averages if key not in named]
+    beside = f", beside the averages {', '.join(others)}, which were left aside" if others else ""
+    return parts[named[0]], f"{path.name}: {named[0]}{beside}"
 
 
 def _tensors(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, _Tensor]]:
