@@ -156,7 +156,7 @@ def _words_hash(point: Point) -> str:
     """Hash of what decides the influence of the captions' words."""
     leaves = flat(point.config)
     chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
-    chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "losses.sc.lexicon")}
+    chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "data.split", "losses.sc.lexicon")}
     return hash_json(chosen if point.config.init.model else {**chosen, "seed": point.seed})[:12]
 
 

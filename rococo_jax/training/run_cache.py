@@ -37,7 +37,9 @@ class RunCache:
 
     def source(self, data: ConfigDict) -> PairSource:
         """Open the source of pairs once, as `open_source`."""
-        return self._get("source", (data.images, data.captions, data.left_out_fold), lambda: open_source(data))
+        return self._get(
+            "source", (data.images, data.captions, data.split, data.left_out_fold), lambda: open_source(data)
+        )
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """Load the starting encoder once, as `starting_encoder`."""

@@ -420,7 +420,7 @@ def test_negatives_are_read_from_a_table_and_positives_from_bare_strings(tmp_pat
         ("0\ta\tx\t[3]\t[1]\n", None, "a list of strings"),
         ("0\ta\tx\t['b']\t[1]\n", '"c"\n"d"\n', "lines: found 2; wanted 1"),
         ("0\ta\tx\t['b']\t[1]\n", "{}\n", "line 1: found {}; wanted a string"),
-        ("0\ta\n", None, "neg_caption of row 0"),
+        ("0\ta\n", None, "found 2 cells; wanted 5 between tabs"),
         ("", None, "captions: found none"),
     ],
 )
