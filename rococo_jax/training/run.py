@@ -110,10 +110,11 @@ def train(
     workdir = Path(workdir)
     check_wandb(config.log.wandb)
     kept = refuse_other_config(workdir / CONFIG, config) if (workdir / CONFIG).exists() else None
-    if kept is None and (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).iterdir()):
-        found = "nothing there beside checkpoints"
+    folders = [name for name in (CHECKPOINTS, MODEL) if (workdir / name).is_dir() and any((workdir / name).iterdir())]
+    if kept is None and folders:
+        found = f"nothing there beside {folders[0]}"
         raise InputError(workdir / CONFIG, "config", found, "the one they were written with")
-    if (workdir / MODEL).exists() and (kept is None or kept["steps"] == config.steps):
+    if (workdir / MODEL).exists() and kept is not None and kept["steps"] == config.steps:
         return Run(config.steps, workdir / MODEL, config.steps)
     with contextlib.ExitStack() as while_held:
         broadcast_from_process_0("the working folder", lambda: _hold_folder(while_held, workdir))
@@ -231,7 +232,7 @@ def _loop(
     on_step: Callable[[int, TrainState], None],
 ) -> Outcome:
     """Trains on from a state, with all that happens around its steps."""
-    origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size), int(state.step)
+    origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size, run.mesh.size), int(state.step)
     constants = with_teacher(run.frozen, run.teacher)
     estimate = Estimate(config, origin.spec, origin.preprocessing, run.text_length, state, constants, mesh)
 

@@ -106,7 +106,8 @@ def make_step(
             "loss": value,
             **parts,
             "gradient_norm": norm,
-            "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
+            # The rate follows the updates made, which a skipped one is not.
+            "learning_rate": jnp.asarray(schedule(update_count(state.moments)), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
         return TrainState(state.step + 1, parameters, moments, average), metrics

@@ -88,10 +88,11 @@ class Meter:
 
     Args:
         images: images of a global batch.
+        devices: of the run's mesh.
     """
 
-    def __init__(self, images: int):
-        self.images = images
+    def __init__(self, images: int, devices: int = 1):
+        self.images, self.devices = images, devices
         self.memory: int | None = None
         device = jax.local_devices()[0]
         self.peak = peak_flops(device)
@@ -142,7 +143,7 @@ class Meter:
         rate = self.images / seconds
         figures = {
             "images_per_second": rate,
-            "images_per_second_per_device": rate / jax.device_count(),
+            "images_per_second_per_device": rate / self.devices,
             "seconds_per_step": seconds,
             "seconds_waiting_for_data": waited,
             "goodput": self.goodput()[0],

@@ -111,6 +111,15 @@ _resumed(
 )
 
 
+def _model_alone(world):
+    shutil.copytree(world / "model", world / "workdir/model")
+    shutil.rmtree(world / "workdir/checkpoints")
+    (world / "workdir/config.json").unlink()
+
+
+_resumed("a model without config.json: done?", _model_alone, says="config: found nothing there beside model")
+
+
 def _steps(world):
     assert [json.loads(line)["step"] for line in (world / "workdir/metrics.jsonl").read_text().splitlines()] == [1, 2]
 

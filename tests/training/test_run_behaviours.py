@@ -171,7 +171,7 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
     )
     monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
     monkeypatch.setattr(throughput, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
-    meter = Meter(8)
+    meter = Meter(8, devices=4)  # of a mesh, whatever else the machine has
     meter.hold(4)
     meter.hold(3)
     meter.start = 98.0
@@ -179,7 +179,7 @@ def test_model_and_hardware_use_of_a_step(monkeypatch):
         meter.count(0.0, StepFlops(share * 2e12, share * 3e12))
     found = meter.read()
     seconds = found["seconds_per_step"]
-    assert seconds == 0.5
+    assert seconds == 0.5 and found["images_per_second_per_device"] == found["images_per_second"] / 4 == 4
     assert found["mfu"] == pytest.approx(2e12 / seconds / 989e12) and found["hfu"] == pytest.approx(1.5 * found["mfu"])
     assert found["memory_bytes_per_device"] == 4
     share, words = meter.goodput()

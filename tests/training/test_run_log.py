@@ -1,7 +1,10 @@
 """Curves for TensorBoard: what a resumed run writes takes the place of what it does again, and of nothing else."""
 
+import contextlib
+import json
 import struct
 import time
+from pathlib import Path
 
 from rococo_jax.training.hooks.log import METRICS, TENSORBOARD, RunLog
 
@@ -39,3 +42,19 @@ def test_a_resumed_run_writes_its_curves_over_what_it_does_again(tmp_path):
     assert shown(tmp_path / TENSORBOARD) == {"metrics/loss": [(1, 9.0), (2, 8.0), (3, 5.0)]}
     lines = (tmp_path / METRICS).read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ['{"step": 1', '{"step": 2', '{"step": 3']
+
+
+def test_a_kill_while_a_run_resumes_leaves_its_log(tmp_path, monkeypatch):
+    lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in (1, 2, 3)]
+    (tmp_path / METRICS).write_text("".join(lines))
+
+    def killed(path, text):
+        path.open("w").close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "write_text", killed)
+        RunLog(tmp_path, 2, tensorboard=False)
+    assert (tmp_path / METRICS).read_text() == "".join(lines)
+    RunLog(tmp_path, 2, tensorboard=False).close()
+    assert (tmp_path / METRICS).read_text() == "".join(lines[:2])

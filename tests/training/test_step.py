@@ -213,17 +213,19 @@ def test_an_update_that_is_not_finite_is_left_out_whole():
         state = make_state(trained, optimizer, mesh, averaged=True)
         random = np.random.default_rng(0)
         rows = random.standard_normal((PAIRS, 32), np.float32)
-        losses = []
+        losses, rates = [], []
         for each in broken:
             images = np.where(each, np.float32(np.nan), rows)
             batch = Batch(Images(features=images), Texts(features=rows), np.arange(PAIRS, dtype=np.int32), {}, {})
             state, metrics = step(state, frozen, place_batch(batch, mesh))
             losses.append(float(metrics["loss"]))
-        return losses, state
+            rates.append(float(metrics["learning_rate"]))
+        return losses, rates, state
 
-    losses, skipped = run(False, True, False)
+    losses, rates, skipped = run(False, True, False)
     assert np.isnan(losses[1]) and np.isfinite(losses[2])
-    expected, never = run(False, False)
+    expected, rates_of_updates, never = run(False, False)
+    assert rates[::2] == rates_of_updates and rates[0] > rates[2]
     assert int(skipped.step) == 3 and losses[2] == expected[1]
     jax.tree.map(np.testing.assert_array_equal, skipped._replace(step=0), never._replace(step=0))
 

@@ -123,8 +123,8 @@ class RunLog:
         if folder is None:
             return
         for name in (METRICS, EVALUATIONS):
-            kept = _lines_up_to(folder / name, first_step)
-            (folder / name).write_text("".join(kept))
+            with atomic_write(folder / name) as path:  # a kill here leaves the log as it was
+                path.write_text("".join(_lines_up_to(folder / name, first_step)))
             self.files[name] = (folder / name).open("a", buffering=1)
         if tensorboard:
             from tensorboardX import SummaryWriter
