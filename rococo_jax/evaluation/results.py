@@ -10,10 +10,12 @@
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts in
-the same way. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
-original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
+the same way. Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of` has them, by
+task, variant and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each
+pair of an original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -29,12 +31,14 @@ from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, intervals, mean_of_runs
+from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, Interval, intervals, mean_of_runs
 from rococo_jax.runtime import numeric_flags
 from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.results", 2
+# The kind of a task whose variants are of several: some ask for texts, others for images, ...
+MIXED = "mixed"
 _ROWS_AT_ONCE = 2**17
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
@@ -56,43 +60,43 @@ def make_fingerprint(
     return {"model": dict(model), **conditions, "comparable": hash_json(conditions)}
 
 
+@dataclasses.dataclass(frozen=True)
+class VariantResult:
+    """What `results.json` has of one variant of a task, by part; None for a part without an entry."""
+
+    tasks: Mapping[str, float | None]
+    intervals: Mapping[str, Interval]
+    sizes: Mapping[str, Any]
+    curves: Mapping[str, Any] | None
+    resamples: Mapping[str, int] | None
+    notes: Sequence[str]
+
+
 def make_results(
     model: str, protocol: str, fingerprint: Mapping[str, Any], outcomes: Sequence[Outcome], notes: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most."""
     unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
     runs: dict[tuple[str, str], list[Outcome]] = {}
+    kinds: dict[str, str] = {}
     for each in outcomes:
+        kinds[each.task] = each.kind if kinds.get(each.task, each.kind) == each.kind else MIXED
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
-    kinds, tasks, bounds, sizes, curves, alone = {}, {}, {}, {}, {}, []
-    for (task, variant), of_variant in runs.items():
-        first = of_variant[0]
-        against = None if variant == first.baseline else unaltered.get((task, first.baseline))
-        baseline = None if against is None else against.counted
-        counted = [each.counted for each in of_variant]
-        kinds[task] = first.kind
-        of_pairs = [found for each in of_variant if (found := each.grounding) is not None]
-        left_out = next(filter(None, (each.left_out for each in of_variant)), None)
-        # A mean over parts is over all of them, or there is none.
-        of_pairs = [] if left_out else of_pairs
-        tasks.setdefault(task, {})[variant] = mean_of_runs(counted, baseline) | (
-            mean_of_runs(of_pairs) if of_pairs else {}
-        )
-        bounds.setdefault(task, {})[variant] = intervals(counted, baseline) | (intervals(of_pairs) if of_pairs else {})
-        changed = [each.change_from(against) for each in of_variant] if against else []
-        if changed and None not in changed:
-            tasks[task][variant] |= mean_of_runs(changed)
-            bounds[task][variant] |= intervals(changed)
-        alone += _chance_notes(task, variant, first.chance, tasks, bounds)
-        if not of_pairs:
-            no_partner = "no pair has a wrong partner" if first.differences is not None else None
-            if why := left_out or no_partner:
-                alone.append(f"{task}, {variant}: no preference, blind and grounding, because {why}")
-        seeds = {"seeds": [each.seed for each in of_variant]} if first.seed is not None else {}
-        sizes.setdefault(task, {})[variant] = first.sizes | seeds
-        if variant == first.variant and len(of_variant) == 1 and (charted := first.curves()):
-            curves.setdefault(task, {})[variant] = charted
+    results = {
+        (task, variant): _variant_result(variant, of_variant, unaltered.get((task, of_variant[0].baseline)))
+        for (task, variant), of_variant in runs.items()
+    }
+
+    def by_task(part: str) -> dict[str, dict[str, Any]]:
+        nested: dict[str, dict[str, Any]] = {}
+        for (task, variant), result in results.items():
+            if (value := getattr(result, part)) is not None:
+                nested.setdefault(task, {})[variant] = value
+        return nested
+
+    bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
+    fewer, curves = by_task("resamples"), by_task("curves")
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -100,20 +104,42 @@ def make_results(
         "protocol": protocol,
         "fingerprint": dict(fingerprint),
         "kinds": kinds,
-        "tasks": tasks,
-        "intervals": bounds,
-        "sizes": sizes,
-        "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"},
-        "notes": [*notes, *alone],
+        **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
+        "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
+        "notes": [*notes, *(note for result in results.values() for note in result.notes)],
         **({"curves": curves} if curves else {}),
     }
 
 
-def _chance_notes(task: str, variant: str, chance: Mapping[str, float], tasks: Mapping, bounds: Mapping) -> list[str]:
+def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None) -> VariantResult:
+    """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or there is none."""
+    first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
+    baseline = None if variant == first.baseline else baseline
+    changes = [each.change_from(baseline) for each in outcomes] if baseline is not None else [None]
+    left_out = next(filter(None, (each.left_out for each in outcomes)), None)
+    is_grounded = not left_out and None not in pairs
+    metrics = mean_of_runs(counted, baseline and baseline.counted)
+    bounds = intervals(counted, baseline and baseline.counted)
+    for runs in [pairs] * is_grounded + [changes] * (None not in changes):
+        metrics |= mean_of_runs(runs)
+        bounds |= intervals(runs)
+    notes = _chance_notes(first.task, variant, first.chance, metrics, bounds)
+    if not is_grounded:
+        of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
+        no_partner = "no pair has a wrong partner" if first.differences is not None else None
+        if why := left_out or of_some or no_partner:
+            notes.append(f"{first.task}, {variant}: no preference, blind and grounding, because {why}")
+    seeds = {"seeds": [each.seed for each in outcomes]} if first.seed is not None else {}
+    curves = first.curves() if variant == first.variant and len(outcomes) == 1 else None
+    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
+    return VariantResult(metrics, bounds, first.sizes | seeds, curves or None, resamples, notes)
+
+
+def _chance_notes(task: str, variant: str, chance: Mapping[str, float], metrics: Mapping, bounds: Mapping) -> list[str]:
     """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
     notes = []
     for name, level in chance.items() if variant == CLEAN else ():
-        interval, value = bounds[task][variant].get(name), tasks[task][variant].get(name)
+        interval, value = bounds.get(name), metrics.get(name)
         if interval and value is not None and interval[0] <= level:
             notes.append(
                 f"{task}: {metric_of(name).label} {value:.1f} is no better than chance ({level:.2g}): the model is "

@@ -44,7 +44,8 @@ class Counted:
     group: Int[np.ndarray, " items"]
     metrics: tuple[Metric, ...]
 
-    # Metrics that no sums over images make have their own `drawn(resamples, seed)` instead of `per_image`.
+    # Metrics that no sums over images make have `drawn(resamples, seed)` instead of `per_image`, and say in
+    # `resamples_of(resamples)` how many draws each takes.
     resampled_alone: ClassVar[bool] = False
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ CORRELATIONS = (
     Metric("spearman", "Spearman", "higher", "", "rank correlation of similarity and rating over all pairs, times 100",
            "ours", lambda shares: shares),
 )  # fmt: skip
-_SAMPLES = 1000
+_SAMPLES, _MOST_RESAMPLES = 1000, 500
 
 
 def judge_rows(
@@ -89,10 +89,14 @@ class Correlated:
             correlations.append(100 * spearman(self.similarity[pairs], self.rating[pairs]))
         return np.array(correlations)
 
+    def resamples_of(self, resamples: int) -> dict[str, int]:
+        """How many draws each metric takes where `resamples` are asked for."""
+        return {"spearman_sampled": _SAMPLES, "spearman": min(resamples, _MOST_RESAMPLES)}
+
     def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """The samples as published, and all pairs of redrawn images."""
         _, place = np.unique(self.group, return_inverse=True)
-        blocks = draw_blocks(int(place.max()) + 1, min(resamples, 500), seed)
+        blocks = draw_blocks(int(place.max()) + 1, self.resamples_of(resamples)["spearman"], seed)
         pairs = np.arange(len(self))
         redrawn_pairs = [np.repeat(pairs, counts[place]) for block in blocks for counts in block]
         redrawn = [100 * spearman(self.similarity[each], self.rating[each]) for each in redrawn_pairs]

@@ -92,10 +92,14 @@ class Separated:
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         return {name: float(each[0]) for name, each in self._measured(*(np.ones((1, size)) for size in sizes)).items()}
 
+    def resamples_of(self, resamples: int) -> dict[str, int]:
+        """How many draws each metric takes where `resamples` are asked for: fewer of many images."""
+        return {metric.name: max(200, min(resamples, _MOST // len(self))) for metric in self.metrics}
+
     def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """The same for each bootstrap draw; in- and out-images are drawn apart."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
-        resamples = max(200, min(resamples, _MOST // sum(sizes)))
+        resamples = self.resamples_of(resamples)[self.primary]
         step = max(1, _AT_ONCE // sum(sizes))
         sides = [draw_blocks(size, resamples, seed + side, step) for side, size in enumerate(sizes)]
         parts = [self._measured(*(each.astype(np.float64) for each in draws)) for draws in zip(*sides, strict=True)]

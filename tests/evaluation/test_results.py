@@ -1,0 +1,74 @@
+"""`results.json` of a benchmark whose parts are of several kinds, and the draws that intervals took."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.task import Task
+from rococo_jax.evaluation.results import make_results
+from rococo_jax.metrics.intervals import RESAMPLES, Counted
+from rococo_jax.metrics.judged import Correlated
+from rococo_jax.metrics.metric import percent
+from rococo_jax.metrics.ood import Separated
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Figures(Outcome):
+    """Counts and pairs as they are given."""
+
+    of: Task
+    kind: str
+    counted: Any
+    grounding: Any = None
+    sizes: dict = dataclasses.field(default_factory=dict)
+
+
+def counts(share: float, *names: str) -> Counted:
+    hits = np.repeat([[1.0], [0.0]], [round(10 * share), round(10 * (1 - share))], axis=0)
+    metrics = tuple(percent(name, name, "higher", name, "ours") for name in names)
+    return Counted(np.repeat(hits, len(names), axis=1), names, np.arange(10), metrics)
+
+
+def part(name: str, kind: str, counted, grounding=None) -> Figures:
+    return Figures(Task("own", name, pooled="mean"), kind, counted, grounding)
+
+
+def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts_have():
+    outcomes = [
+        part("texts", "choice", counts(0.4, "ota", "ties"), counts(0.6, "blind")),
+        part("more texts", "choice", counts(0.8, "ota", "ties"), counts(0.2, "blind")),
+        part("images", "image_choice", counts(0.2, "image_score", "ties")),
+    ]
+    made = make_results("one", "paper", {}, outcomes)
+    assert (
+        made["kinds"] == {"own": "mixed"} and make_results("one", "paper", {}, outcomes[::-1])["kinds"] == made["kinds"]
+    )
+    mean = made["tasks"]["own"]["mean"]
+    assert set(mean) == set(made["intervals"]["own"]["mean"]) | {"ties_std"} == {"ties", "ties_std"}
+    assert made["tasks"]["own"]["texts"]["blind"] == 60.0 and "blind" not in made["tasks"]["own"]["images"]
+    (note,) = made["notes"]
+    assert note.startswith("own, mean: no preference, blind and grounding, because only some of its parts have pairs")
+    of_texts = make_results("one", "paper", {}, outcomes[:2])
+    assert of_texts["kinds"] == {"own": "choice"} and of_texts["tasks"]["own"]["mean"]["blind"] == 40.0
+    assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "mean"}
+
+
+def test_the_number_of_draws_is_the_one_that_was_taken():
+    rng = np.random.default_rng(0)
+    judged = Correlated(rng.random(8), rng.random(8), np.arange(8) // 2, np.arange(8) // 2)
+    far = Separated(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
+    outcomes = [
+        Figures(Task("cxc", "captions"), "correlation", judged),
+        Figures(Task("pets_ood", "far"), "out_of_distribution", far),
+    ]
+    bootstrap = make_results("one", "paper", {}, [*outcomes, part("texts", "choice", counts(0.4, "ota"))])["bootstrap"]
+    assert bootstrap["resamples"] == RESAMPLES and set(bootstrap["resamples_of"]) == {"cxc", "pets_ood"}
+    taken = bootstrap["resamples_of"]["cxc"]["captions"]
+    assert taken == {name: len(drawn) for name, drawn in judged.drawn(RESAMPLES, 0).items()}
+    assert set(taken.values()) == {500, 1000}
+    assert set(bootstrap["resamples_of"]["pets_ood"]["far"].values()) == {RESAMPLES}
+    of_ten_million = Separated(*({"mcm": np.broadcast_to(0.5, 5 * 10**6)} for _ in range(2)))
+    assert set(of_ten_million.resamples_of(RESAMPLES).values()) == {200}
+    assert set(far.resamples_of(300).values()) == {len(each) for each in far.drawn(300, 0).values()} == {300}
