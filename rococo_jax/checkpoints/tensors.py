@@ -51,6 +51,10 @@ class Tensors:
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
         self._close()
 
     @property

@@ -18,6 +18,7 @@ from rococo_jax.checkpoints.formats.huggingface import read_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import read_openai
 from rococo_jax.checkpoints.hub import WANTED, find_folder
+from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
 from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.errors import InputError
@@ -92,8 +93,9 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
         raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
     if source_format != "auto":
         return source_format
-    folder = find_folder(source, ("config.json", CONFIG))
-    has_config, has_open_clip = (folder / "config.json").is_file(), (folder / CONFIG).is_file()
+    folder = find_folder(source, ("config.json", CONFIG, ADAPTER))
+    has_config = (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
+    has_open_clip = (folder / CONFIG).is_file()
     if has_open_clip and not (has_config and _is_known_huggingface(folder, path.is_dir())):
         return "open_clip"
     if not has_config:
@@ -104,5 +106,7 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
 
 def _is_known_huggingface(folder: Path, local: bool) -> bool:
     """Whether `config.json` beside an open_clip configuration is of a model that `transformers` reads, weights too."""
+    if not (folder / "config.json").is_file():
+        return False
     known = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type") in FAMILIES
     return known and (not local or find_weights(folder) is not None)

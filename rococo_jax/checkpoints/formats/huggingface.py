@@ -17,6 +17,7 @@ from rococo_jax.checkpoints.families import family_of_config, family_of_spec
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder, has_tokenizer
+from rococo_jax.checkpoints.lora import ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
@@ -41,17 +42,20 @@ _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKE
 def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     """Reads a folder with `config.json` and weights, or a name on the hub.
 
-    The pooling is by default what a sentence-transformers folder names, else the family's first. The tokenizer is None
-    where the folder has no file for it; preprocessing is then the family's default, and provenance tells so.
+    The pooling is by default what a sentence-transformers folder names, else the family's first. An adapter of PEFT is
+    merged (`lora`). The tokenizer is None where the folder has no file for it; preprocessing is then the family's
+    default, and provenance tells so.
     """
-    folder = find_folder(source, _FILES)
-    path = folder / "config.json"
+    folder = find_folder(source, (*_FILES, *ADAPTER_FILES))
+    base = base_folder(folder, _FILES)
+    path = base / "config.json"
     config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
-    if find_weights(folder) is None:  # on the hub, perhaps older ones
+    if base == folder and find_weights(folder) is None:  # on the hub, perhaps older ones
         find_folder(source, PICKLES)
-    with open_weights(folder) as tensors:
-        spec, parameters = family.read(folder, tensors, config, choices.pooling)
+    with open_weights(base) as stored:
+        tensors = with_adapter(stored, folder)
+        spec, parameters = family.read(base, tensors, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance["weights"] = tensors.origin
     activations = dict.fromkeys(getattr(tower, "activation", None) for tower in (spec.vision, spec.text))
@@ -60,10 +64,12 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     provenance |= family.notes(spec)
     preprocessing, tokenizer = None, None
     if spec.vision is not None:
-        preprocessing, provenance["preprocessing"] = _read_preprocessing(folder, family, spec.vision.image_size)
-    if spec.text is not None and (choices.tokenizer or has_tokenizer(folder)):
+        place = folder if any((folder / name).is_file() for name in _PROCESSOR_FILES) else base
+        preprocessing, provenance["preprocessing"] = _read_preprocessing(place, family, spec.vision.image_size)
+    place = folder if has_tokenizer(folder) else base
+    if spec.text is not None and (choices.tokenizer or has_tokenizer(place)):
         read = functools.partial(family.read_tokenizer, config=config)
-        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, folder, str(folder), read)
+        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, place, str(place), read)
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 

@@ -26,6 +26,7 @@ from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
+from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
@@ -72,6 +73,9 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     if not isinstance(model, Mapping) or not all(isinstance(model.get(k), Mapping) for k in ("vision_cfg", "text_cfg")):
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
     hf_config = _hf_config(model["text_cfg"], path)
+    if (folder / ADAPTER).is_file():
+        wanted = "no adapter: the weights that merge_and_unload() of PEFT gives"
+        raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
     with open_weights(folder, _WEIGHTS) as tensors:
         spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_config)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))

@@ -1,0 +1,157 @@
+"""Adapters of PEFT beside a model, alone, or unmerged in its weights; the formula is restated from the paper."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rococo_jax.checkpoints import convert
+from rococo_jax.checkpoints.lora import check_adapter
+from rococo_jax.checkpoints.parameters import parameters_of
+from tests.support.reference_models import clip, saved, torch, transformers
+from tests.support.refusals import refused
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+QUERY, VALUE = (f"text_model.encoder.layers.1.self_attn.{name}_proj" for name in "qv")
+WORDS, PATCHES = "text_model.embeddings.token_embedding", "vision_model.embeddings.patch_embedding"
+CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 5, "target_modules": ["q_proj"], "megatron_core": "megatron.core"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return saved(clip(), tmp_path_factory.mktemp("lora") / "base")
+
+
+@pytest.fixture(scope="module")
+def weights(base):
+    return safetensors_torch.load_file(base / "model.safetensors")
+
+
+def matrices(weights, name, rank):
+    torch.manual_seed(rank)
+    outputs, *inputs = weights[f"{name}.weight"].shape
+    return torch.randn(rank, *inputs), torch.randn(outputs, rank, *(1 for _ in inputs[1:]))
+
+
+def parameters(folder):
+    return {path: np.asarray(array) for path, array in parameters_of(convert(folder)[0]).items()}
+
+
+def merged(weights, folder, base, changes):
+    """The parameters of the model whose weights are changed by hand."""
+    shutil.copytree(base, folder)
+    tensors = {name: tensor.clone() for name, tensor in weights.items()}
+    for name, change in changes.items():
+        tensors[name] = change(tensors[name])
+    safetensors_torch.save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors"
+    )
+    return parameters(folder)
+
+
+def write_adapter(folder, tensors, **config):
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
+    stored = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors_torch.save_file(stored, folder / "adapter_model.safetensors")
+    return folder
+
+
+def assert_close(ours, expected):
+    for path, array in expected.items():
+        # Two products of float32 that sum in another order.
+        np.testing.assert_allclose(ours[path], array, rtol=0, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("place", ["alone", "beside", "unmerged"])
+def test_an_adapter_is_merged(base, weights, place, tmp_path):
+    a, b = matrices(weights, QUERY, 2)
+    c, d = matrices(weights, VALUE, 3)
+    adapter = {f"{QUERY}.lora_A.weight": a, f"{QUERY}.lora_B.weight": b, f"{VALUE}.lora_A.weight": c}
+    adapter |= {f"{VALUE}.lora_B.weight": d, "visual_projection.weight": 2 * weights["visual_projection.weight"]}
+    config = {"rank_pattern": {"v_proj": 3}, "alpha_pattern": {"1.self_attn.v_proj": 7}}
+    folder = tmp_path / "adapter"
+    if place == "unmerged":
+        shutil.copytree(base, folder)
+        tensors = dict(weights)
+        for name in (QUERY, VALUE):
+            tensors[f"{name}.base_layer.weight"], tensors[f"{name}.base_layer.bias"] = (
+                tensors.pop(f"{name}.{part}") for part in ("weight", "bias")
+            )
+        tensors |= {n.replace(".weight", ".default.weight"): t for n, t in adapter.items() if "lora" in n}
+        tensors["visual_projection.original_module.weight"] = tensors.pop("visual_projection.weight")
+        tensors["visual_projection.modules_to_save.default.weight"] = adapter["visual_projection.weight"]
+        safetensors_torch.save_file(tensors, folder / "model.safetensors")
+        refused("matrices of LoRA that are not merged; wanted adapter_config.json beside", convert, folder)
+        (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
+    else:
+        if place == "beside":
+            shutil.copytree(base, folder)
+        write_adapter(folder, adapter, **config, base_model_name_or_path=str(base) if place == "alone" else None)
+    changes = {
+        f"{QUERY}.weight": lambda weight: weight + 5 / 2 * b @ a,
+        f"{VALUE}.weight": lambda weight: weight + 7 / 3 * d @ c,
+        "visual_projection.weight": lambda weight: 2 * weight,
+    }
+    assert_close(parameters(folder), merged(weights, tmp_path / "merged", base, changes))
+
+
+def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path):
+    c, d = matrices(weights, PATCHES, 3)
+    e, f = torch.randn(2, weights[f"{WORDS}.weight"].shape[0]), torch.randn(weights[f"{WORDS}.weight"].shape[1], 2)
+    adapter = {f"{WORDS}.lora_embedding_A": e, f"{WORDS}.lora_embedding_B": f, f"{QUERY}.bias": torch.ones(32)}
+    adapter |= {f"{PATCHES}.lora_A.weight": c, f"{PATCHES}.lora_B.weight": d}
+    folder = write_adapter(tmp_path / "a", adapter, use_rslora=True, bias="all", base_model_name_or_path=str(base))
+    changes = {
+        f"{WORDS}.weight": lambda weight: weight + 5 / 2**0.5 * (f @ e).T,
+        f"{PATCHES}.weight": lambda weight: weight + 5 / 3**0.5 * torch.einsum("or,rihw->oihw", d[:, :, 0, 0], c),
+        f"{QUERY}.bias": torch.ones_like,
+    }
+    assert_close(parameters(folder), merged(weights, tmp_path / "merged", base, changes))
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"peft_type": "IA3"}, "peft_type"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+        ({"a_key_of_the_future": 1}, "a_key_of_the_future"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path"),
+    ],
+)
+def test_what_would_give_another_result_is_refused_by_its_key(base, weights, config, field, tmp_path):
+    a, b = matrices(weights, QUERY, 2)
+    adapter = {f"{QUERY}.lora_A.weight": a, f"{QUERY}.lora_B.weight": b}
+    folder = write_adapter(tmp_path / "a", adapter, **{"base_model_name_or_path": str(base), **config})
+    refused(rf"adapter_config.json: {field}: found", convert, folder)
+
+
+def test_the_keys_of_peft_are_without_effect_or_refused():
+    config, path = pytest.importorskip("peft").LoraConfig(r=2).to_dict(), Path("adapter_config.json")
+    check_adapter(config, path)
+    for key in config:
+        if (
+            key.startswith(("use_", "target_p", "layer_r", "lora_b", "trainable", "arrow", "kasa"))
+            and "rslora" not in key
+        ):
+            refused(f"{key}: found", check_adapter, {**config, key: True}, path)
+
+
+def test_an_adapter_equals_merge_and_unload(base, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = transformers.CLIPModel.from_pretrained(base)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=["q_proj", "v_proj", "token_embedding", "patch_embedding"], bias="lora_only",
+        modules_to_save=["visual_projection"], init_lora_weights=False, rank_pattern={"text.*q_proj": 2},
+        alpha_pattern={"0.self_attn.v_proj": 3}, use_rslora=True, fan_in_fan_out=True,
+    )  # fmt: skip
+    adapted = peft.get_peft_model(model, config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    assert_close(parameters(tmp_path / "adapter"), parameters(tmp_path / "merged"))
