@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rococo_jax.data.tokenizers import TOKENIZER_FILES, Tokenizer
+from rococo_jax.data.tokenizer_files import TOKENIZER_FILES
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hub_snapshot
 

@@ -11,6 +11,7 @@ from rococo_jax.checkpoints import export_huggingface, export_open_clip
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.cli import export
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizer_files import for_transformers
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec
@@ -168,14 +169,18 @@ def test_open_clip_folders_come_back_the_same(case, tmp_path):
         assert torch.equal(tensor, theirs[key]), key
 
 
-def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_path):
+def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_path, capsys):
     spec = changed("text", eos_id=299)
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), std=(0.5, 0.25, 0.2))
     encoder = encoder_of(spec, preprocessing, tiny_tokenizer(end=299))
     export_open_clip(encoder, tmp_path / "out")
+    assert "cleaned as open_clip does" in capsys.readouterr().err
     again = load_model(tmp_path / "out", mesh=MESH)
     assert (again.spec, again.preprocessing) == (spec, preprocessing)
-    assert again.tokenizer.hash() == encoder.tokenizer.hash()
+    texts = ["A dog on the  grass", "“Red” boat"]
+    assert again.tokenizer.encode(texts[:1]) == encoder.tokenizer.encode(texts[:1])
+    assert again.tokenizer.encode(texts[1:]) == encoder.tokenizer.encode(['"Red" boat'])
+    assert for_transformers(again.tokenizer).encode(texts) == encoder.tokenizer.encode(texts)
 
 
 @pytest.mark.parametrize(

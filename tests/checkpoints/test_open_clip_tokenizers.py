@@ -10,8 +10,10 @@ import tokenizers
 
 from rococo_jax.checkpoints.formats.open_clip import read_open_clip
 from rococo_jax.checkpoints.parameters import Choices
-from rococo_jax.data.tokenizers import with_padded_end
+from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer, read_open_clip_tokenizer, with_padded_end
+from rococo_jax.data.tokenizers import cleaner
 from tests.checkpoints.test_open_clip import NAMES, golden, open_clip_folder
+from tests.support.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "##s", "on", "the", "grass", ".", "two"]
@@ -103,3 +105,64 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
         ids, mask = ours.pad(ours.encode(TEXTS))
         np.testing.assert_array_equal(ids, expected["input_ids"])
         np.testing.assert_array_equal(mask, np.array(expected["attention_mask"], bool))
+
+
+# open_clip 3.3's `get_clean_fn` of these texts.
+ODD = [
+    "“curly” ‘quotes’ it’s",
+    "schÃ¶n mojibake",
+    "fish &amp;amp; chips &lt;b&gt;",
+    "İstanbul ΟΔΟΣ straße",
+    "A red_bus, two  dogs.",
+]
+CLEANED = {
+    "whitespace": ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>", "İstanbul ΟΔΟΣ straße",
+                   "A red_bus, two dogs."],
+    "lower": ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>", "i̇stanbul οδος straße",
+              "a red_bus, two dogs."],
+    "canonicalize": ["curly quotes its", "schön mojibake", "fish chips b", "i̇stanbul οδος straße", "a red bus two dogs"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLEANED)
+def test_a_text_is_cleaned_as_open_clip_cleans_it(name, tmp_path):
+    assert [cleaner(name)(text) for text in ODD] == CLEANED[name]
+    folder = clip_folder(tmp_path)
+    simple = read_open_clip_tokenizer(folder, "clip", 9, {"clean": name}, simple=True)
+    assert simple.spec.cleaning == name and simple.encode(["a  dog"]) == [[2, 0, 1, 3]]
+    defaults = [
+        read_open_clip_tokenizer(folder, "clip", 9, {}, simple=simple).spec.cleaning for simple in (True, False)
+    ]
+    assert defaults == ["lower", "whitespace"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "simple"),
+    [
+        ({"clean": "nfkc"}, True), ({"clean": None}, False), ({"reduction_mask": "syntax"}, True),
+        ({"additional_special_tokens": ["<x>"]}, True), ({"strip_sep_token": True}, True), ({"language": "fra"}, False),
+        ({"context_length": 5}, True), ({"use_fast": True}, False),
+    ],
+)  # fmt: skip
+def test_an_argument_of_the_tokenizer_that_is_not_followed_is_refused(arguments, simple, tmp_path):
+    field = rf"open_clip_config.json: text_cfg.tokenizer_kwargs.{next(iter(arguments))}"
+    options = {"simple": simple, "config": "open_clip_config.json"}
+    refused(field, read_open_clip_tokenizer, clip_folder(tmp_path), "clip", 9, arguments, **options)
+    off = {"reduction_mask": "", "additional_special_tokens": None, "strip_sep_token": False, "language": None}
+    read_open_clip_tokenizer(tmp_path, "clip", 9, off, **options)
+
+
+def test_settings_beside_a_tokenizer_file_win_as_in_transformers(tmp_path):
+    folder = bert_folder(tmp_path)
+    texts = ["A dog on the grass.", "dog"]
+    for settings in ({"do_lower_case": False}, {"do_lower_case": True}, {}):
+        for name in ({"tokenizer_class": "BertTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}):
+            values = {**settings, **name, "pad_token": "[PAD]", "sep_token": "[SEP]"}
+            (folder / "tokenizer_config.json").write_text(json.dumps(values))
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+            assert read_huggingface_tokenizer(folder, {"model_type": "bert"}).encode(texts) == theirs
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 5, "do_lower_case": true}')
+    assert read_huggingface_tokenizer(folder, {"model_type": "bert"}).spec.cleaning == "str_lower"
+    for side in ("padding_side", "truncation_side"):
+        (folder / "tokenizer_config.json").write_text(json.dumps({side: "left"}))
+        refused(side, read_huggingface_tokenizer, folder, {"model_type": "bert"})

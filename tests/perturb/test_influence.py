@@ -11,7 +11,8 @@ import tokenizers
 from flax import nnx
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip, read_huggingface_tokenizer
+from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
 from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table

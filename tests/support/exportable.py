@@ -1,7 +1,6 @@
 """A tiny CLIP of ours that the Hugging Face form can express, and its folder for `transformers`."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import tokenizers
@@ -40,7 +39,4 @@ def exportable_encoder() -> Encoder:
 def export_for_transformers(encoder: Encoder, folder: Path) -> Path:
     """The folder of the encoder, which `transformers` reads."""
     export_huggingface(encoder, folder)
-    # CLIPTokenizer builds a byte-pair tokenizer; this one knows whole words.
-    config = folder / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     return folder

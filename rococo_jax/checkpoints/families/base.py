@@ -10,7 +10,8 @@ import numpy as np
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Tensors, read_parameters
 from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
-from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
+from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_number, is_whole
 from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.checked_spec import largest
@@ -54,7 +55,7 @@ class Family:
             and `image_size` in `config.json` does not count.
         lower_case: its text towers were trained on lower case alone.
         processor_classes: of an exported image processor, where images are cropped and where they are not.
-        tokenizer_class, end_token: of an exported tokenizer: its class, and the name of the token that ends a text.
+        end_token: of an exported tokenizer: the name of the token that ends a text.
     """
 
     name: ClassVar[str]
@@ -66,7 +67,6 @@ class Family:
     interpolates_positions: ClassVar[bool] = False
     lower_case: ClassVar[bool] = False
     processor_classes: ClassVar[tuple[str, str]] = ("CLIPImageProcessor", "CLIPImageProcessor")
-    tokenizer_class: ClassVar[str] = "PreTrainedTokenizerFast"
     end_token: ClassVar[str] = "eos_token"
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
@@ -169,7 +169,8 @@ class Family:
         tokenizer.save(folder / "tokenizer.json")
         token = tokenizer.rust.id_to_token
         settings = {
-            "tokenizer_class": self.tokenizer_class,
+            # Reads `tokenizer.json` as it is; a family's own class would build its tokenizer anew.
+            "tokenizer_class": "PreTrainedTokenizerFast",
             self.end_token: token(tokenizer.spec.eos_id),
             "pad_token": token(tokenizer.spec.pad_id),
             "model_max_length": tokenizer.spec.context_length,

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from tokenizers.processors import TemplateProcessing
 
 from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, text_config
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, find_folder
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Row,
@@ -32,7 +30,7 @@ from rococo_jax.checkpoints.tensors import (
     write_safetensors,
 )
 from rococo_jax.checkpoints.weight_files import open_weights
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.storage import read_json, read_json_object, write_json
@@ -57,7 +55,6 @@ class Bert(Family):
     model_types = ("bert",)
     prefixes = ("", "bert.")
     poolings = ("cls", "mean")
-    tokenizer_class = "BertTokenizer"
     end_token = "sep_token"
     unused_positions = 0
     open_clip_poolings: ClassVar = {"mean_pooler": "mean", "cls_last_hidden_state_pooler": "cls"}
@@ -159,17 +156,11 @@ class Roberta(Bert):
             raise section.refuse("pad_token_id", f"{last}, after which RoBERTa counts its positions")
 
     def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
-        folder = find_folder(source, TOKENIZER_FILES, "tokenizer", "a folder, or a name on the Hugging Face hub")
-        rust = read_rust_tokenizer(folder / "tokenizer.json")
-        ends = {token: rust.token_to_id(token) for token in ("</s>", "<pad>")}
-        if None in ends.values():
-            raise InputError(folder, "tokenizer", "no </s> or <pad>", "the special tokens of a RoBERTa")
         if "text_config" in config:  # the tower's own limit
-            length = int(config["text_config"]["max_position_embeddings"])
-        else:
-            section = Section(source, "", config, library_defaults(_CLASSES[config["model_type"]]))
-            length = section.integer("max_position_embeddings") - self.unused_positions
-        return Tokenizer(rust, TokenizerSpec("roberta", "none", length, pad_id=ends["<pad>"], eos_id=ends["</s>"]))
+            return super().read_tokenizer(source, config)
+        section = Section(source, "", config, library_defaults(_CLASSES[config["model_type"]]))
+        length = section.integer("max_position_embeddings") - self.unused_positions
+        return super().read_tokenizer(source, {**config, "text_config": {"max_position_embeddings": length}})
 
 
 BERT, ROBERTA = Bert(), Roberta()
@@ -241,7 +232,7 @@ def _write_dense(folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndar
     write_safetensors(folder / "model.safetensors", tensors)
 
 
-_LANGUAGE, _BASE = "eng_Latn", 10000.0
+_BASE = 10000.0
 
 
 class Nllb(Roberta):
@@ -284,15 +275,6 @@ class Nllb(Roberta):
             ),
             *norm_rows("text.norm", f"{prefix}layer_norm"),
         ]  # fmt: skip
-
-    def read_tokenizer(self, source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
-        """As `Roberta`, with the language before a text: the file may have it after the end, where NLLB once had it."""
-        tokenizer = super().read_tokenizer(source, config)
-        if (language := tokenizer.rust.token_to_id(_LANGUAGE)) is None:
-            raise InputError(source, "tokenizer", f"no {_LANGUAGE}", "the languages of NLLB")
-        ends = [(_LANGUAGE, language), ("</s>", tokenizer.spec.eos_id)]
-        tokenizer.rust.post_processor = TemplateProcessing(single=f"{_LANGUAGE} $A </s>", special_tokens=ends)
-        return tokenizer
 
 
 def sinusoids(first: int, count: int, width: int) -> np.ndarray:

@@ -34,7 +34,6 @@ class Clip(Family):
     prefixes = ("vision_model.", "text_model.")
     processor: ClassVar = {"image_processor_type": "CLIPImageProcessor"}
     lower_case = True
-    tokenizer_class = "CLIPTokenizer"
     classes: ClassVar[Mapping[str, str]] = {"vision": "CLIPVisionConfig", "text": "CLIPTextConfig", "": "CLIPConfig"}
     # Configurations before July 2023 all have this end token; the reference then takes the highest id of a text.
     highest_id_of_eos: ClassVar[int | None] = 2

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,9 +31,11 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import positions_on_grid
+from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -95,7 +98,7 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, spec, name = Path(out), encoder.model.spec, encoder.name
-    family = family_of_spec(spec, name)
+    family, encoder = family_of_spec(spec, name), with_rules_of("transformers", encoder)
     parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
     if spec.vision is not None and spec.vision.position_grid is not None and not family.interpolates_positions:
         spec, parameters = _interpolated(spec, parameters)
@@ -139,6 +142,20 @@ def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str
         field = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
         found, expressed = repr(getattr(ours, field)), repr(getattr(theirs, field))
         raise InputError(name, f"{part}.{field}", found, f"{expressed}: {wanted}")
+
+
+def with_rules_of(library: str, encoder: HasNamedParts) -> HasNamedParts:
+    """The parts of a model with another library's cleaning of texts; says so where that is a change.
+
+    Raises InputError where the library has no such cleaning.
+    """
+    parts = SimpleNamespace(model=encoder.model, name=encoder.name, provenance=encoder.provenance)
+    parts.preprocessing, parts.tokenizer = encoder.preprocessing, encoder.tokenizer
+    if parts.tokenizer is not None:
+        parts.tokenizer = (for_transformers if library == "transformers" else for_open_clip)(parts.tokenizer)
+        if parts.tokenizer is not encoder.tokenizer:
+            say(f"{encoder.name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
+    return parts
 
 
 def refuse_another_model(

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.families.clip import CLIP
-from rococo_jax.checkpoints.formats.huggingface import refuse_another_model
+from rococo_jax.checkpoints.formats.huggingface import refuse_another_model, with_rules_of
 from rococo_jax.checkpoints.formats.open_clip_config import (
     EXPRESSIBLE,
     TEXT_FAMILIES,
@@ -45,7 +44,8 @@ from rococo_jax.checkpoints.tensors import (
 )
 from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizers import Tokenizer, with_padded_end
+from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
@@ -81,7 +81,7 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
     preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_config)
-    tokenizer, tokenizer_from = _tokenizer(source, folder, model["text_cfg"], spec, kind, choices.tokenizer)
+    tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, choices.tokenizer)
     provenance = {
         "source": str(source),
         "format": "open_clip",
@@ -172,12 +172,14 @@ def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: Mode
 
 
 def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None) -> str:
-    """The family of the tokenizer; `clipa` is BERT's with padding in place of [SEP]."""
+    """The family of the tokenizer. Without `hf_tokenizer_name` it is open_clip's own, CLIP's."""
     if hf is not None:
         return hf["model_type"]
+    if not text.get("hf_tokenizer_name"):
+        return "clip"
     arguments = text.get("tokenizer_kwargs") or {}
     if arguments.get("strip_sep_token"):
-        return "clipa"
+        return "bert"
     if arguments.get("clean") == "canonicalize" or spec.text.pooling == "last":
         return "siglip"
     # MetaCLIP 2 reads XLM-V's vocabulary.
@@ -185,23 +187,22 @@ def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None
 
 
 def _tokenizer(
-    source: object, folder: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, requested: str | None
+    source: object, path: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, requested: str | None
 ) -> tuple[Tokenizer | None, str]:
     # Texts of a Hugging Face tower are cut at open_clip's own default, whatever the tower could read.
     foreign = spec.text.attention == "masked"
     length = min(spec.text.context_length, text.get("context_length", 77)) if foreign else spec.text.context_length
-    config = {"model_type": "bert" if kind == "clipa" else kind, "text_config": {"max_position_embeddings": length}}
+    arguments, simple = text.get("tokenizer_kwargs") or {}, not foreign and not text.get("hf_tokenizer_name")
 
     def read(place: str | Path) -> Tokenizer:
-        tokenizer = (FAMILIES | TEXT_FAMILIES)[config["model_type"]].read_tokenizer(place, config=config)
-        if kind == "clipa":
-            return with_padded_end(tokenizer)
-        # Where padding is read, it is open_clip's, 0.
-        if spec.text.attention == "full" and tokenizer.spec.fixed_length is None:
-            return Tokenizer(tokenizer.rust, dataclasses.replace(tokenizer.spec, fixed_length=length, pad_id=0))
-        return tokenizer
+        tokenizer = read_open_clip_tokenizer(place, kind, length, arguments, simple=simple, config=path)
+        if spec.text.attention != "full" or tokenizer.spec.fixed_length is not None:
+            return tokenizer
+        # Padding is read; open_clip's own tokenizer pads with 0.
+        padding = {"pad_id": 0} if simple else {}
+        return Tokenizer(tokenizer.rust, dataclasses.replace(tokenizer.spec, fixed_length=length, **padding))
 
-    return choose_tokenizer(source, requested, folder, text.get("hf_tokenizer_name") or TOKENIZER, read)
+    return choose_tokenizer(source, requested, path.parent, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
 def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
@@ -213,6 +214,7 @@ def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, spec, name = Path(out), encoder.model.spec, encoder.name
+    encoder = with_rules_of("open_clip", encoder)
     config = {"model_cfg": model_config(spec, name)}
     if encoder.preprocessing is not None:
         config["preprocess_cfg"] = preprocess_config(encoder.preprocessing, name)

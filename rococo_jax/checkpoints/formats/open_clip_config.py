@@ -33,13 +33,13 @@ _TEXT = {
 # What only training, or the loading of other weights, looks at; and what the tokenizer is.
 _HARMLESS = {
     "patch_dropout", "output_tokens", "pos_embed_type", "timm_model_pretrained", "timm_drop", "timm_drop_path",
-    "hf_tokenizer_name", "hf_model_pretrained", "tokenizer_kwargs", "tokenizer_mode", "vocab_path",
+    "hf_tokenizer_name", "hf_model_pretrained", "tokenizer_kwargs",
     "block_type", "attn_pooler_queries", "attn_pooler_heads", "n_queries",
 }  # fmt: skip
 # Fields that may be there as long as they are off.
 _MUST_BE_OFF = {
     "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc", "input_patchnorm",
-    "global_average_pool", "use_pad_mask", "correct_cls_mask",
+    "global_average_pool", "use_pad_mask", "correct_cls_mask", "tokenizer_mode", "vocab_path",
 }  # fmt: skip
 TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
 # What an export can express.

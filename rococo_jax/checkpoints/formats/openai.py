@@ -26,6 +26,7 @@ from rococo_jax.checkpoints.parameters import (
 from rococo_jax.checkpoints.tensors import Tensors, read_parameters
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
 from rococo_jax.models.spec import Activation
@@ -86,10 +87,9 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         parameters = read_parameters(
             tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
         )
-    config = {"model_type": "clip", "text_config": {"max_position_embeddings": spec.text.context_length}}
-    tokenizer, tokenizer_from = choose_tokenizer(
-        source, choices.tokenizer, None, TOKENIZER, functools.partial(CLIP.read_tokenizer, config=config)
-    )
+    length = spec.text.context_length
+    read = functools.partial(read_open_clip_tokenizer, kind="clip", length=length, arguments={}, simple=True)
+    tokenizer, tokenizer_from = choose_tokenizer(source, choices.tokenizer, None, TOKENIZER, read)
     provenance = {
         "source": str(source),
         "format": "openai",

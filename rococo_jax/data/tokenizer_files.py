@@ -1,0 +1,298 @@
+"""Reads the tokenizer of a folder as the library that the checkpoint belongs to reads it.
+
+transformers             `AutoTokenizer`: the class that `tokenizer_config.json`, else the model's type, names builds
+                         the tokenizer anew, so that `do_lower_case` and its like win over `tokenizer.json`
+sentence-transformers    the same, with `sentence_bert_config.json`
+open_clip                the same behind a cleaning, where `hf_tokenizer_name` is set, cut at open_clip's length;
+                         else OpenAI's tokenizer, for which any file of CLIP's vocabulary serves
+SigLIP                   its tokenizer is written in Python; the sentencepiece model is converted here
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import tokenizers
+
+from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer, TokenizerSpec, read_rust_tokenizer
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.storage import hub_snapshot, read_json_object
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "sentence_bert_config.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+_FAMILIES = {
+    "clip": "clip",
+    "clip_text_model": "clip",
+    "siglip": "siglip",
+    "siglip_text_model": "siglip",
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "m2m_100": "roberta",
+}
+# (the setting that names the token that ends a text, its default, that of padding, positions by default)
+_ENDS = {
+    "clip": ("eos_token", "<|endoftext|>", "<|endoftext|>", 77),
+    "siglip": ("eos_token", "</s>", "</s>", 64),
+    "bert": ("sep_token", "[SEP]", "[PAD]", 512),
+    "roberta": ("eos_token", "</s>", "<pad>", 512),
+}
+_VOCABULARIES = {
+    "clip": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}),
+    "siglip": ({"spiece.model"}, {"tokenizer.json"}),
+    "bert": ({"tokenizer.json"}, {"vocab.txt"}),
+    "roberta": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"sentencepiece.bpe.model"}),
+}
+# What every text here is: cut at its end and padded after it.
+_FIXED = {"padding_side": "right", "truncation_side": "right"}
+_CLEANINGS = ("whitespace", "lower", "canonicalize")
+
+
+def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a Hugging Face folder or hub name, for a model with this `config.json`.
+
+    Raises InputError where the family is unknown, no tokenizer files are there, they cannot be read, or a setting asks
+    for what is not done here.
+    """
+    kind = config.get("model_type", "")
+    family, folder = _family(source, kind), _folder(source)
+    own = _settings(folder, family)
+    _require_vocabulary(folder, family)
+    cleaning = "none"
+    if family == "siglip":
+        rust, cleaning = _read_siglip(folder)
+        if own.get("do_lower_case") is False:
+            raise InputError(folder, "do_lower_case", "false", "true, as SigLIP's text tower was trained")
+    else:
+        rust, own = _through_transformers(folder, kind, own)
+    text_config = config.get("text_config") or config
+    limits = [text_config.get("max_position_embeddings", _ENDS[family][3])]
+    limits.append(own.get("model_max_length") or limits[0])
+    if (folder / "sentence_bert_config.json").is_file():
+        sentences = read_json_object(folder / "sentence_bert_config.json", "sentence-transformers settings")
+        limits.append(sentences.get("max_seq_length") or limits[0])
+        cleaning = "str_lower" if sentences.get("do_lower_case") else cleaning
+    if not all(isinstance(limit, int | float) and limit >= 1 for limit in limits):
+        raise InputError(folder, "tokenizer", f"lengths {limits}", "numbers of tokens, 1 or more")
+    length = int(min(limits))
+    return _tokenizer(rust, folder, family, own, cleaning, length, length if family == "siglip" else None)
+
+
+def read_open_clip_tokenizer(
+    source: str | Path, kind: str, length: int, arguments: Mapping[str, Any], *, simple: bool, config: object = ""
+) -> Tokenizer:
+    """The tokenizer that open_clip makes of a folder or hub name. OpenAI's own is `simple` without arguments.
+
+    Args:
+        kind: `clip`, `siglip`, `bert`, `roberta`, `xlm-roberta` or `m2m_100`, whose special tokens are the defaults.
+        length: texts are cut there, end token kept.
+        arguments: `tokenizer_kwargs`.
+        simple: open_clip's own tokenizer, else one of `transformers`.
+        config: the file that `arguments` are of, for errors.
+
+    Raises InputError as `read_huggingface_tokenizer`, and for an argument that is not followed here.
+    """
+    family, folder = _family(source, kind), _folder(source)
+    own = _settings(folder, family)
+    _require_vocabulary(folder, family)
+    cleaning = arguments.get("clean", "lower" if simple else "whitespace")
+    for name, value in arguments.items():
+        off = value in (None, False, "", [])
+        known = {"clean": value in _CLEANINGS, "strip_sep_token": value is True and not simple}
+        known["language"] = isinstance(value, str) and kind == "m2m_100"
+        if not known.get(name, off) and not (off and name != "clean"):
+            wanted = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
+            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), wanted)
+    if "tokenizer_class" not in own and (folder / "tokenizer.json").is_file():
+        rust = read_rust_tokenizer(folder / "tokenizer.json")
+    elif family == "siglip" and (folder / "spiece.model").is_file():
+        rust, more = _read_siglip(folder)
+        cleaning = f"{cleaning}+{more}"
+    else:
+        rust, own = _through_transformers(folder, kind, own)
+    if simple:
+        rust.normalizer = tokenizers.normalizers.Sequence([])
+    tokenizer = _tokenizer(rust, folder, family, own, cleaning, length, None)
+    if kind == "m2m_100":
+        # The language stands before a text: the file may have it after the end, where NLLB once had it.
+        language = arguments.get("language") or own.get("src_lang", "eng_Latn")
+        if (number := rust.token_to_id(language)) is None:
+            raise InputError(source, "tokenizer", f"no {language}", "the languages of NLLB")
+        ends = [(language, number), ("</s>", tokenizer.spec.eos_id)]
+        rust.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{language} $A </s>", special_tokens=ends
+        )
+    return with_padded_end(tokenizer) if arguments.get("strip_sep_token") else tokenizer
+
+
+def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
+    """CLIPA's (arXiv 2305.07017) from BERT's: the padding id in place of [SEP], texts padded to the context length.
+
+    open_clip calls it `strip_sep_token`.
+    """
+    rust, spec = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str()), tokenizer.spec
+    first = rust.encode("").ids[0]
+    start, pad = rust.id_to_token(first), rust.id_to_token(spec.pad_id)
+    special = [(start, first), (pad, spec.pad_id)]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(single=f"{start} $A {pad}", special_tokens=special)
+    changed = dataclasses.replace(spec, eos_id=spec.pad_id, fixed_length=spec.context_length)
+    return Tokenizer(rust, changed)
+
+
+def for_transformers(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer as `transformers` can have it: of open_clip's cleaning `lower`, its lower case and white space.
+
+    Raises InputError for another cleaning of open_clip's.
+    """
+    if tokenizer.spec.cleaning not in _CLEANINGS:
+        return tokenizer
+    if tokenizer.spec.cleaning != "lower":
+        raise InputError("tokenizer", "cleaning", tokenizer.spec.cleaning, "what a tokenizer.json can express")
+    steps = tokenizers.normalizers
+    replace = steps.Replace(tokenizers.Regex(r"\s+"), " ")
+    return _with_cleaning(tokenizer, "none", steps.Sequence([steps.NFC(), replace, steps.Lowercase()]))
+
+
+def for_open_clip(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer as open_clip's own: one without a cleaning gets `lower` in place of its normaliser."""
+    if tokenizer.spec.cleaning != "none":
+        return tokenizer
+    return _with_cleaning(tokenizer, "lower", tokenizers.normalizers.Sequence([]))
+
+
+def _with_cleaning(tokenizer: Tokenizer, cleaning: str, normalizer: Any) -> Tokenizer:
+    rust = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str())
+    rust.normalizer = normalizer
+    return Tokenizer(rust, dataclasses.replace(tokenizer.spec, cleaning=cleaning))
+
+
+def _family(source: object, kind: str) -> str:
+    if kind not in _FAMILIES:
+        raise InputError(source, "model_type", kind or None, f"one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[kind]
+
+
+def _folder(source: str | Path) -> Path:
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    return hub_snapshot(source, str(source), TOKENIZER_FILES, "tokenizer", "a folder, or a name on the hub")
+
+
+def _settings(folder: Path, family: str) -> dict[str, Any]:
+    """`special_tokens_map.json` under `tokenizer_config.json`, where they exist."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            read = read_json_object(folder / name, "tokenizer settings")
+            settings.update({key: value for key, value in read.items() if value is not None})
+    for key, wanted in _FIXED.items():
+        if settings.get(key, wanted) != wanted:
+            raise InputError(folder, key, settings[key], f"{wanted}, as its text tower was trained")
+    for key in (_ENDS[family][0], "pad_token"):
+        _content(folder, key, settings.get(key, ""))
+    return settings
+
+
+def _content(folder: Path, field: str, token: Any) -> str:
+    token = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(token, str):
+        raise InputError(folder, field, repr(token), "a token of the vocabulary")
+    return token
+
+
+def _require_vocabulary(folder: Path, family: str) -> None:
+    have = {name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    if not any(files <= have for files in _VOCABULARIES[family]):
+        wanted = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
+        raise InputError(folder, "tokenizer", ", ".join(sorted(have)) or "no tokenizer files", wanted)
+
+
+def _through_transformers(
+    folder: Path, kind: str, own: Mapping[str, Any]
+) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """The Rust tokenizer that `transformers` makes of a folder for a `model_type`, and its settings."""
+    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
+
+    if (folder / "tokenizer.json").is_file():
+        read_rust_tokenizer(folder / "tokenizer.json")  # names what is wrong with it
+    try:
+        config = AutoConfig.for_model(kind)
+        library = AutoTokenizer.from_pretrained(
+            str(folder), config=config, local_files_only=True, trust_remote_code=False
+        )
+        if type(library) is TokenizersBackend and (folder / "tokenizer.json").is_file():
+            rust = read_rust_tokenizer(folder / "tokenizer.json")  # which it takes as it is
+        else:
+            rust = tokenizers.Tokenizer.from_str(library.backend_tokenizer.to_str())
+    except Exception as error:
+        raise InputError(folder, "tokenizer", first_line(error), "vocabulary files that can be read") from None
+    names = (*_FIXED, "model_max_length", "pad_token", "eos_token", "sep_token")
+    return rust, {**own, **{name: value for name in names if (value := getattr(library, name, None)) is not None}}
+
+
+def _tokenizer(
+    rust: tokenizers.Tokenizer,
+    folder: Path,
+    family: str,
+    own: Mapping[str, Any],
+    cleaning: str,
+    length: int,
+    fixed_length: int | None,
+) -> Tokenizer:
+    end_field, end, pad, _ = _ENDS[family]
+    numbers = []
+    for field, default in ((end_field, end), ("pad_token", pad)):
+        token = _content(folder, field, own.get(field, default))
+        if (number := rust.token_to_id(token)) is None:
+            found = f"{token!r}, which is not in the vocabulary"
+            raise InputError(folder, field, found, "a token of the vocabulary")
+        numbers.append(number)
+    return Tokenizer(rust, TokenizerSpec(family, cleaning, length, numbers[1], numbers[0], fixed_length))
+
+
+def _read_siglip(folder: Path) -> tuple[tokenizers.Tokenizer, str]:
+    """The Rust tokenizer, and the cleaning before it."""
+    if (folder / "spiece.model").is_file():
+        return _from_sentencepiece(folder / "spiece.model"), "siglip"
+    rust = read_rust_tokenizer(folder / "tokenizer.json")
+    # SigLIP 2 reads Gemma's BPE vocabulary, lower-cased and with its punctuation.
+    return rust, "lowercase" if isinstance(rust.model, tokenizers.models.BPE) else "siglip"
+
+
+def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
+    """SigLIP's sentencepiece model as a Rust tokenizer. `clean_like_siglip` runs before it and sets the word mark."""
+    from tokenizers import Regex, normalizers
+    from transformers.convert_slow_tokenizer import SpmConverter
+
+    class SiglipConverter(SpmConverter):
+        def normalizer(self, proto):
+            spec, steps = proto.normalizer_spec, []
+            if spec.precompiled_charsmap:
+                steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+            if spec.remove_extra_whitespaces:
+                # As in sentencepiece: a run of spaces is one space; spaces and word marks at the end are dropped.
+                steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+                steps.append(normalizers.Replace(Regex(f"[ {WORD_MARK}]+$"), ""))
+            return normalizers.Sequence(steps)
+
+        def post_processor(self):
+            end = next(number for number, piece in enumerate(self.proto.pieces) if piece.piece == "</s>")
+            return tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
+
+    try:
+        return SiglipConverter(SimpleNamespace(vocab_file=str(path))).converted()
+    except Exception as error:  # protobuf, the converter and Rust raise without a common class
+        raise InputError(path, "sentencepiece model", first_line(error), "one that can be read") from None
