@@ -1,6 +1,6 @@
 """Reads the tokenizer of a folder as the library that the checkpoint belongs to reads it.
 
-transformers             `AutoTokenizer`: the class that `tokenizer_config.json`, else the model's type, names builds
+transformers             `AutoTokenizer`: the class that `tokenizer_config.json`, else the model's type, names makes
                          the tokenizer anew, so that `do_lower_case` and its like win over `tokenizer.json`
 sentence-transformers    the same, with `sentence_bert_config.json`
 open_clip                the same behind a cleaning, where `hf_tokenizer_name` is set, cut at open_clip's length;

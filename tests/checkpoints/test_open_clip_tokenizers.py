@@ -120,7 +120,8 @@ CLEANED = {
                    "A red_bus, two dogs."],
     "lower": ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>", "i̇stanbul οδος straße",
               "a red_bus, two dogs."],
-    "canonicalize": ["curly quotes its", "schön mojibake", "fish chips b", "i̇stanbul οδος straße", "a red bus two dogs"],
+    "canonicalize": ["curly quotes its", "schön mojibake", "fish chips b", "i̇stanbul οδος straße",
+                     "a red bus two dogs"],
 }  # fmt: skip
 
 
