@@ -39,6 +39,8 @@ from rococo_jax.errors import InputError
 _ROUNDS = 4
 # The heads of the current epochs are needed at every batch, older ones hardly ever.
 _HEADS_KEPT = 4
+# An epoch, and the one before it, whose tail is in the same batch.
+_EPOCHS_KEPT = 2
 _MOST_IMAGES = 2**31 - 1
 _IN_MEMORY = 2**20
 
@@ -83,6 +85,8 @@ class SampleOrder:
             raise InputError("training data", "batch_size", batch_size, wanted)
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self._heads: dict[int, Int[np.ndarray, " head"]] = {}
+        # Of its own: sources of a mixture would drive each other out.
+        self._permutation = functools.lru_cache(maxsize=_EPOCHS_KEPT)(_permutation)
         self._lock = threading.Lock()
 
     def __reduce__(self):
@@ -128,14 +132,14 @@ class SampleOrder:
     def _drawn(self, epoch: int, place: int) -> int:
         seed = derive_seed(self.seed, "order", epoch)
         if self.images <= _IN_MEMORY:
-            return int(_permutation(self.images, seed)[place])
+            return int(self._permutation(self.images, seed)[place])
         return index_shuffle(place, max_index=self.images - 1, seed=seed, rounds=_ROUNDS)
 
     def _run(self, epoch: int, first: int, last: int) -> Int[np.ndarray, " places"]:
         """The images at some consecutive places of an epoch, before its head is reordered."""
         seed = derive_seed(self.seed, "order", epoch)
         if self.images <= _IN_MEMORY:
-            return _permutation(self.images, seed)[first:last]
+            return self._permutation(self.images, seed)[first:last]
         return _shuffled(self.images, seed, first, last)
 
     def _carried(self, epoch: int) -> int:
@@ -177,7 +181,6 @@ class SampleOrder:
         return self._drawn(epoch, place)
 
 
-@functools.lru_cache(maxsize=4)
 def _permutation(images: int, seed: int) -> Int[np.ndarray, " images"]:
     return np.random.Generator(np.random.Philox(seed)).permutation(images)
 
@@ -206,21 +209,24 @@ class ShardLine:
 
     def __init__(self, shards: Sequence[int], seed: int):
         self.shards, self.seed, self.images = tuple(shards), seed, sum(shards)
+        self._line = functools.lru_cache(maxsize=_EPOCHS_KEPT)(_line)
+
+    def __reduce__(self):
+        return ShardLine, (self.shards, self.seed)
 
     def image(self, epoch: int, place: int) -> int:
         """The image at a place of an epoch's line."""
-        firsts, ends, starts = _line(self.shards, derive_seed(self.seed, "shards", epoch))
+        firsts, ends, starts = self._line(self.shards, derive_seed(self.seed, "shards", epoch))
         shard = int(np.searchsorted(ends, place, side="right"))
         return int(firsts[shard] + place - starts[shard])
 
     def place(self, epoch: int, image: int) -> int:
         """The place of an image in an epoch's line."""
-        firsts, ends, starts = _line(self.shards, derive_seed(self.seed, "shards", epoch))
+        firsts, ends, starts = self._line(self.shards, derive_seed(self.seed, "shards", epoch))
         (shard,) = np.flatnonzero((firsts <= image) & (image < firsts + ends - starts))
         return int(starts[shard] + image - firsts[shard])
 
 
-@functools.lru_cache(maxsize=8)
 def _line(shards: tuple[int, ...], seed: int) -> tuple[Int[np.ndarray, " shards"], ...]:
     """First image of each shard in a shuffled order, and where the shard ends and starts in the line."""
     sizes = np.array(shards, np.int64)
