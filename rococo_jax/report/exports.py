@@ -6,6 +6,7 @@ file has the tables of the page for a README, an issue or a paper's draft. `plot
 matplotlib, for notebooks.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -294,7 +295,8 @@ def plot_results(results: Any, metric: str = "fr1", *, task: str | None = None, 
     for number, run in enumerate(runs):
         places = [place + (number - (len(runs) - 1) / 2) * width for place in range(len(rows))]
         figures = [run.figure(*row, metric) for row in rows]
-        axes.bar(places, [each.value or 0 for each in figures], 0.95 * width, label=run.label)
+        heights = [math.nan if each.value is None else each.value for each in figures]  # a gap
+        axes.bar(places, heights, 0.95 * width, label=run.label)
         for place, each in zip(places, figures, strict=True):
             if each.has_interval:
                 axes.plot([place, place], [each.low, each.high], color="0.3", linewidth=1)

@@ -9,15 +9,19 @@ from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.exports import markdown_lines, plot_results
+from rococo_jax.report.vocabulary import order_metrics
 from rococo_jax.storage import atomic_write, hash_json
 from rococo_jax.version import __version__
 
 CARD, PICTURE = "README.md", "figures.png"
 _TASK_TYPE = {
     "rank": "image-text-retrieval",
-    "choose": "image-text-choice",
-    "classify": "zero-shot-image-classification",
+    **dict.fromkeys(("choice", "image_choice", "group_choice", "mixed"), "image-text-choice"),
+    "text_choice": "sentence-similarity",
+    **dict.fromkeys(("classify", "shape"), "zero-shot-image-classification"),
 }
+# Drawn in the picture: the first that is measured and not 0 throughout.
+_DRAWN = ("fr1", "ota", "group_score", "r1", "top1")
 
 
 def model_card(results: Sequence[str | Path], licence: str = "other", weights: str | None = None):
@@ -60,9 +64,14 @@ def _eval_results(run: Run) -> Iterator:
     from huggingface_hub import EvalResult
 
     data = run.results["fingerprint"].get("data", {})
-    rankings = next((name for name in data if name not in run.tasks), next(iter(data), "unknown"))
+    # A benchmark's tasks are NAME or NAME_WHAT; `image_to_text` and `text_to_image` are of one that has none such.
+    owners = {
+        task: max((name for name in data if f"{task}_".startswith(f"{name}_")), key=len, default=None)
+        for task in run.tasks
+    }
+    rankings = next((name for name in data if name not in owners.values()), next(iter(data), "unknown"))
     for task, variants in run.tasks.items():
-        benchmark = task if task in data else rankings
+        benchmark = owners[task] or rankings
         about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
         for variant, metrics in variants.items():
             for name in metrics:
@@ -88,16 +97,13 @@ def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
 
     matplotlib.use("Agg")
     read = [content for _, content in load_results(results)]
-    metric = next(name for name in ("fr1", "ota", "accuracy", "r1") if _has(read[0], name))
+    metrics = [figures for variants in read[0]["tasks"].values() for figures in variants.values()]
+    measured = order_metrics(name for figures in metrics for name, value in figures.items() if value)
+    metric = next((name for name in (*_DRAWN, *measured) if name in measured), _DRAWN[0])
     with atomic_write(Path(folder) / PICTURE) as temporary:
         plot_results(read[0], metric).figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
     with atomic_write(Path(folder) / CARD) as temporary:
         temporary.write_text(str(card), encoding="utf-8")
-
-
-def _has(results: dict, metric: str) -> bool:
-    values = [figures.get(metric) for task in results["tasks"].values() for figures in task.values()]
-    return any(value is not None for value in values)
 
 
 def push(folder: str | Path, name: str) -> str:

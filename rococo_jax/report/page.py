@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.errors import is_whole, object_of
@@ -283,7 +284,7 @@ def report_html(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
             links.append((f"{before}Corrupted images", f"#s{number}-corruptions"))
-    links += [("How to read this page", "#how-to-read"), ("All figures as CSV", f"./{csv_name}")]
+    links += [("How to read this page", "#how-to-read"), ("All figures as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
     return render_page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)

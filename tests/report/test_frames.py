@@ -106,3 +106,21 @@ def test_what_cannot_be_plotted_is_one_line(runs):
         (folder / "not-there", {}, "nothing there"),
     ):
         refused(said, rococo_jax.plot_results, given, **asked)
+
+
+def test_what_a_model_was_not_measured_on_is_a_gap_and_no_bar_of_0(runs):
+    _, results = runs
+    some = json.loads(json.dumps(results))
+    del some["poor"]["tasks"]["image_to_text"]["danger"]
+    some["poor"]["tasks"]["image_to_text"]["same_concept"]["fr1"] = 0.0
+    axes = rococo_jax.plot_results(some, "fr1", task="image_to_text")
+    variants = [label.get_text() for label in axes.get_xticklabels()]
+    heights = dict(zip(variants, [bar.get_height() for bar in axes.containers[list(some).index("poor")]], strict=True))
+    assert heights["Same concept"] == 0.0 and heights["Danger"] != heights["Danger"]  # NaN: nothing is drawn
+
+
+def test_the_link_to_the_figures_is_an_address(runs, tmp_path):
+    folder, _ = runs
+    page = tmp_path / "50 % #1?.html"
+    assert main(["report", str(folder / "good_model"), "--out", str(page)]) == 0
+    assert page.with_suffix(".csv").exists() and 'href="./50%20%25%20%231%3F.csv"' in page.read_text()

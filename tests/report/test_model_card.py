@@ -96,6 +96,34 @@ def test_the_card_is_one_that_the_hub_reads_and_has_every_figure(tmp_path):
     assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG") and "![Figures](figures.png)" in loaded.text
 
 
+@pytest.mark.parametrize(
+    ("task", "kind", "metrics", "data", "task_type", "benchmark"),
+    [
+        ("winoground", "group_choice", ("group_score",), ("winoground",), "image-text-choice", "winoground"),
+        ("sugarcrepe", "choice", ("ota",), ("rococo", "sugarcrepe"), "image-text-choice", "sugarcrepe"),
+        ("sugarcrepe_pp", "text_choice", ("tot",), ("sugarcrepe", "sugarcrepe_pp"), "sentence-similarity",
+         "sugarcrepe_pp"),
+        ("negbench_text_to_image", "rank", ("r1",), ("rococo", "negbench"), "image-text-retrieval", "negbench"),
+        ("text_to_image", "rank", ("r1",), ("rococo",), "image-text-retrieval", "rococo"),
+        ("pets", "classify", ("top1",), ("pets",), "zero-shot-image-classification", "pets"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_task_has_a_card(tmp_path, task, kind, metrics, data, task_type, benchmark):
+    path = make_run(tmp_path / "run", "clip", 0.5) / "results.json"
+    stored = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    tasks = {task: {"mean": dict.fromkeys(metrics, 40.0) | {"fr1": 0.0}}}
+    if "rococo" in data:
+        tasks["image_to_text"] = {"clean": {"r1": 50.0}}
+    stored |= {"tasks": tasks, "kinds": {task: kind}, "intervals": {}, "sizes": {}}
+    stored["fingerprint"] |= {"data": {name: {"hash": name} for name in data}}
+    path.write_text(json.dumps(stored))
+    write_card(tmp_path, model_card([path]), [path])
+    _, results = model_index_to_eval_results(metadata_load(tmp_path / "README.md")["model-index"])
+    found = {each.task_name: (each.task_type, each.dataset_type) for each in results}
+    assert found[task] == (task_type, benchmark)
+    assert found.get("image_to_text", ("", "rococo"))[1] == "rococo" and (tmp_path / "figures.png").exists()
+
+
 def test_a_folder_is_uploaded_and_a_refusal_is_one_line_without_the_token(hub, tmp_path, capsys):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "README.md").write_text("# clip\n")
