@@ -92,3 +92,18 @@ def test_every_kind_of_task_tells_what_corruption_changed(task):
     assert set(names) <= set(fog) and not set(names) & set(made[task.variant])
     assert rain["ras"] == 0 and rain["consistency"] == 100
     assert -2 < fog["ras"] < 1 and fog["consistency"] < 100
+    unseen = np.arange(12) % 3 > 0
+    some = [outcome.only(outcome.touched(unseen), "unseen") for outcome in outcomes]
+    made = make_results("m", "paper", {}, [*outcomes, *some])["tasks"][task.name]
+    of_some = next(made[name] for name in made if name.endswith("fog_3/unseen"))
+    assert set(names) <= set(of_some) and of_some["ras"] == pytest.approx(mean_ras(outcomes, unseen))
+    folds = [each.chosen_from([each, each], np.arange(12) % 2) for each in outcomes]
+    assert make_results("m", "paper", {}, folds)["tasks"][task.name] == make_results("m", "paper", {}, outcomes)[
+        "tasks"][task.name]  # fmt: skip
+
+
+def mean_ras(outcomes, images: np.ndarray) -> float:
+    """RAS of the items of some images, from the changes of all items."""
+    before, after = (next(each for each in outcomes if each.variant.endswith(end)) for end in ("uncorrupted", "fog_3"))
+    changes = after.change_from(before)
+    return float(changes.counts[after.touched(images), changes.columns.index("ras")].mean())
