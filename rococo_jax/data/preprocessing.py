@@ -6,19 +6,21 @@ A `Preprocessing` is saved with the model. It has two halves:
     device  x = (rescale_factor * pixel - mean) / std, float32                       -> what the tower reads
 
 Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT,
-EfficientNet as used by ALIGN), the reference here. Details of that reference:
+EfficientNet as used by ALIGN), or, for `library="open_clip"`, open_clip's and OpenAI's transforms of `torchvision`.
+Details of both:
 
 - The EXIF orientation of an image is *not* applied: pixels are taken as stored.
-- Transparency (an alpha band, or a palette's transparent colour) is composited onto white. `transformers` before 5 and
-  OpenAI's own code drop the alpha band instead.
+- `transformers` composites transparency (an alpha band, or a palette's transparent colour) onto white and resizes RGB.
+  open_clip and OpenAI resize an image in its own mode (a palette by its nearest pixels), crop, and drop transparency.
 - 16-bit greyscale is clipped at 255 by the reference; here it is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
-- A crop that is larger than the image is padded with zeros (black), the odd row or column going before the image.
+- A crop that is larger than the image is padded with zeros (black). Where one row or column is left over,
+  `transformers` pads before the image and crops from the smaller offset; torchvision pads after it and rounds to even.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
-from rococo_jax.data.pictures import as_rgb
+from rococo_jax.data.pictures import as_picture, as_rgb
 from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
@@ -51,6 +53,7 @@ class Preprocessing:
         rescale_factor: factor of an 8-bit value before normalisation.
         mean: of red, green and blue after rescaling, subtracted.
         std: of red, green and blue after rescaling, divided by.
+        library: whose rule for crops and for other modes than RGB is followed: `transformers` or `open_clip`.
     """
 
     shortest_edge: int | None = None
@@ -60,6 +63,7 @@ class Preprocessing:
     rescale_factor: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    library: str = "transformers"
 
     def __post_init__(self):
         _check(vars(self), "preprocessing")
@@ -74,18 +78,21 @@ class Preprocessing:
 
         Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
         """
-        image = as_rgb(image)
+        image = as_rgb(image) if self.library == "transformers" else as_picture(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MOST_RESIZED_PIXELS:
             found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
             raise InputError("image", "aspect ratio", found, f"at most {_MOST_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
-        return np.array(image if self.crop_size is None else _centre_crop(image, self.crop_size))
+        if self.crop_size is not None:
+            image = _centre_crop(image, self.crop_size, _OFFSETS[self.library])
+        return np.array(as_rgb(image, "dropped"))
 
     @property
     def view(self) -> View:
         """`resize` with what decides its pixels."""
         decides = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
+        decides += [] if self.library == "transformers" else [self.library]
         return View(f"resized {hash_json(decides)}", (*self.image_size, 3), self.resize)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
@@ -117,8 +124,9 @@ class Preprocessing:
         return dataclasses.replace(self, exact_size=exact, shortest_edge=shortest, crop_size=(size, size))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value; tuples become lists, keys are the attributes."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+        """A JSON value; tuples become lists, keys are the attributes, without `library` where it is `transformers`."""
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+        return {k: v for k, v in values.items() if (k, v) != ("library", "transformers")}
 
     @classmethod
     def from_json(cls, value: Any, source: object = "preprocessing") -> "Preprocessing":
@@ -159,6 +167,10 @@ class Preprocessing:
         numbers = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (self.mean, self.std))
         return ", ".join(steps) + ", normalised by mean ({}) and std ({})".format(*numbers)
 
+    def describe_rule(self) -> str:
+        """One line for people: the library's rule for crops and for other modes than RGB."""
+        return f"{self.library}: {_RULES[self.library]}; EXIF orientation and colour profiles not applied"
+
 
 def _check(values: Mapping[str, Any], source: object) -> None:
     shortest_edge, exact_size, crop_size = (values[name] for name in ("shortest_edge", "exact_size", "crop_size"))
@@ -176,6 +188,8 @@ def _check(values: Mapping[str, Any], source: object) -> None:
         raise InputError(source, "size", in_words, f"at most {_LARGEST_SIDE} pixels a side")
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
+    if values["library"] not in tuple(_RULES):
+        raise InputError(source, "library", repr(values["library"]), f"one of {', '.join(_RULES)}")
     if not is_number(values["rescale_factor"]):
         raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
     mean, std = values["mean"], values["std"]
@@ -187,14 +201,22 @@ def _is_colour(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(map(is_number, value))
 
 
-def _centre_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The middle `size` = (height, width) of an image; zeros where the image is smaller than that.
+def _torchvision_offset(have: int, wanted: int) -> int:
+    return -((wanted - have) // 2) if wanted > have else round((have - wanted) / 2)
 
-    Where one row is left over, the crop starts at the smaller offset and the padding puts one more zero row before
-    the image, as the reference does.
-    """
+
+# First row or column of a centre crop, negative where the image is smaller.
+_OFFSETS = {"transformers": lambda have, wanted: (have - wanted) // 2, "open_clip": _torchvision_offset}
+_RULES = {
+    "transformers": "RGB over white, resized, cropped from the smaller offset",
+    "open_clip": "resized in its own mode, cropped from the offset rounded to even, then RGB with transparency dropped",
+}
+
+
+def _centre_crop(image: Image.Image, size: tuple[int, int], offset: Callable[[int, int], int]) -> Image.Image:
+    """The middle `size` = (height, width) of an image; zeros where the image is smaller than that."""
     height, width = size
-    left, upper = (image.width - width) // 2, (image.height - height) // 2
+    left, upper = offset(image.width, width), offset(image.height, height)
     return image.crop((left, upper, left + width, upper + height))
 
 

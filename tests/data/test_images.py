@@ -152,6 +152,40 @@ def test_the_exif_orientation_is_not_applied(tmp_path):
     assert image.size == (30, 20) and ImageOps.exif_transpose(image).size == (20, 30)
 
 
+def open_clip_pixels(image: Image.Image, size: int, squash: bool) -> np.ndarray:
+    """`Resize`, `CenterCrop` (`F.pad`, `F.crop`) and `convert("RGB")` of open_clip's `image_transform`."""
+    short, long = sorted(image.size)
+    other = int(size * long / short)
+    wide = (size, size) if squash else (size, other) if image.width <= image.height else (other, size)
+    image = image.resize(wide, Image.Resampling.BICUBIC)
+    left, top = (round((side - size) / 2.0) for side in image.size)
+    return np.asarray(image.crop((left, top, left + size, top + size)).convert("RGB"))
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_the_rule_of_open_clip_resizes_in_the_own_mode_and_rounds_to_even(squash):
+    size = {"exact_size": (33, 33)} if squash else {"shortest_edge": 33, "crop_size": (33, 33)}
+    theirs, ours = Preprocessing(**size), Preprocessing(**size, library="open_clip")
+    others = set()
+    for kind, image in odd_images().items():
+        if image.mode != "I;16":  # scaled, not clipped
+            pixels = ours.resize(image)
+            np.testing.assert_array_equal(pixels, open_clip_pixels(image, 33, squash), err_msg=kind)
+            others |= {kind} if (pixels != theirs.resize(image)).any() else set()
+    assert others >= {"palette", "GIF", "1 bit", "RGBA"} and ("one pixel wide" in others) == (not squash)
+    assert Preprocessing.from_json(json.loads(json.dumps(ours.to_json()))) == ours
+    assert "library" not in theirs.to_json() and ours.hash() != theirs.hash() and ours.view.key != theirs.view.key
+    refused("library", Preprocessing, exact_size=(2, 2), library="timm")
+
+
+def test_a_crop_larger_than_the_image_is_padded_after_it_by_torchvision():
+    image = Image.new("RGB", (4, 4), "white")
+    pixels = {library: Preprocessing(exact_size=(4, 4), crop_size=(7, 7), library=library).resize(image)[..., 0]
+              for library in ("transformers", "open_clip")}  # fmt: skip
+    assert np.argwhere(pixels["open_clip"])[[0, -1]].tolist() == [[1, 1], [4, 4]]
+    assert np.argwhere(pixels["transformers"])[[0, -1]].tolist() == [[2, 2], [5, 5]]
+
+
 def test_transparency_is_composited_onto_white():
     clear = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
     assert Preprocessing(exact_size=(2, 2)).resize(clear).tolist() == [[[255] * 3] * 2] * 2

@@ -145,7 +145,7 @@ def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str
 
 
 def with_rules_of(library: str, encoder: HasNamedParts) -> HasNamedParts:
-    """The parts of a model with another library's cleaning of texts; says so where that is a change.
+    """The parts of a model with another library's rules for texts and pixels; says so where that is a change.
 
     Raises InputError where the library has no such cleaning.
     """
@@ -155,6 +155,9 @@ def with_rules_of(library: str, encoder: HasNamedParts) -> HasNamedParts:
         parts.tokenizer = (for_transformers if library == "transformers" else for_open_clip)(parts.tokenizer)
         if parts.tokenizer is not encoder.tokenizer:
             say(f"{encoder.name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
+    if parts.preprocessing is not None and parts.preprocessing.library != library:
+        parts.preprocessing = dataclasses.replace(parts.preprocessing, library=library)
+        say(f"{encoder.name}: images will be prepared by the rule of {parts.preprocessing.describe_rule()}")
     return parts
 
 

@@ -1,8 +1,4 @@
-"""open_clip folders and hub names: `open_clip_config.json` beside `open_clip_model.safetensors` (or an older `.bin`).
-
-open_clip crops the middle of an image as torchvision does: where an odd number of pixels is left over, its crop may lie
-one pixel from the one taken here, which is that of the processors of `transformers`.
-"""
+"""open_clip folders and hub names: `open_clip_config.json` beside `open_clip_model.safetensors` (or `.bin`)."""
 
 import dataclasses
 import os
@@ -158,10 +154,13 @@ def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: Mode
     given = config.get("preprocess_cfg")
     values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
     values |= {key: value for key, value in (given or {}).items() if value is not None}
-    if values["interpolation"] not in _FILTERS:
+    # `random` is so in training alone.
+    filter_name = "bicubic" if values["interpolation"] == "random" else values["interpolation"]
+    colours = {key: tuple(v) if isinstance(v := values[key], list | tuple) else (v,) * 3 for key in ("mean", "std")}
+    if filter_name not in _FILTERS:
         raise InputError(path, "preprocess_cfg.interpolation", values["interpolation"], " or ".join(_FILTERS))
     size = spec.vision.image_size
-    common = {"resample": values["interpolation"], "mean": tuple(values["mean"]), "std": tuple(values["std"])}
+    common = {"resample": filter_name, "library": "open_clip", **colours}
     if values["resize_mode"] == "shortest":
         preprocessing = Preprocessing(shortest_edge=size, crop_size=(size, size), **common)
     elif values["resize_mode"] == "squash":

@@ -6,6 +6,7 @@ width and depth, or are asked about. Images: shortest side resized (bicubic), ce
 in the archive; it is that of the hub's `openai/clip-vit-base-patch32`.
 """
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -107,7 +108,8 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
 
 def clip_preprocessing(size: int):
     """CLIP's: the shortest side to `size`, a crop of the middle, CLIP's statistics."""
-    return Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
+    preprocessing = Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
+    return dataclasses.replace(preprocessing, library="open_clip")
 
 
 def spec_from_tensors(tensors: Tensors, activation: Activation, heads: Callable[[str, int, int], int]) -> ModelSpec:
