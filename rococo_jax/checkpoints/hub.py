@@ -11,7 +11,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import hub_snapshot
 
 WANTED = "a model directory, a checkpoint's folder or file, or a hub name such as openai/clip-vit-base-patch32"
-_HUB_NAME = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
+# Old names of the hub, such as gpt2, have no owner; a name that ends like a file is none of the hub's.
+_HUB_NAME = re.compile(r"(?:hf-hub:)?((?:[\w.-]+/)?[\w-][\w.-]*(?<!\.pt)(?<!\.pth)(?<!\.bin)(?<!\.npz))")
 _NO_TOKENIZER = "none"
 
 

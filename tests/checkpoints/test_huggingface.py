@@ -329,3 +329,13 @@ def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_refer
             refused("64 x 64 pixels", convert, folder)
         else:
             assert convert(folder)[0].spec.vision.image_size == 64
+
+
+def test_names_of_the_hub_need_no_owner(monkeypatch):
+    """The hub is asked as it would be for a name with one; a name of a file is not."""
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: asked.append(name) or 1 / 0)
+    for name in ("gpt2", "bert-base-uncased", "hf-hub:owner/name"):
+        refused("the hub answers", convert, name)
+    refused("nothing there", convert, "gone.pt")
+    assert asked == ["gpt2", "bert-base-uncased", "owner/name"]
