@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.dual_encoder import abstract_model
+from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.storage import hash_bytes
 
 
@@ -31,6 +32,8 @@ class HasInputParts(Protocol):
     tokenizer: Any
 
 
+# Of another image size, by the format of the checkpoint; else that of `transformers`.
+_POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
 
 
@@ -149,24 +152,40 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
-def with_image_size(spec: ModelSpec, preprocessing: Any, image_size: int | None) -> tuple[ModelSpec, Any]:
-    """The same model for square images of another size, in pixels: the tower interpolates the stored positions.
+def with_image_size(
+    spec: ModelSpec, preprocessing: Any, provenance: Mapping[str, Any], image_size: int | None
+) -> tuple[ModelSpec, Any]:
+    """The same model for square images of another size, in pixels: the tower interpolates the stored positions, by the
+    rule of the library that the checkpoint is of.
 
-    Raises InputError where the size is smaller than a patch.
+    Raises InputError where the size is smaller than a patch, or the model reads no images.
     """
-    if spec.vision is None or image_size is None:
+    if image_size is None:
         return spec, preprocessing
+    if spec.vision is None:
+        raise InputError("image size", "pixels", image_size, "none, for a model without an image tower")
     if image_size != spec.vision.image_size:
         grid = spec.vision.position_grid or spec.vision.grid
         vision = dataclasses.replace(spec.vision, image_size=image_size)
         if vision.grid < 1:
             raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
         if vision.stores_positions:
-            vision = dataclasses.replace(vision, position_grid=None if grid == vision.grid else grid)
+            rule = _POSITION_RULES.get(provenance.get("format"), "bicubic")
+            changes = {} if grid == vision.grid else {"position_grid": grid, "position_rule": rule}
+            vision = dataclasses.replace(vision, **{"position_grid": None, "position_rule": "bicubic", **changes})
         spec = dataclasses.replace(spec, vision=vision)
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
     return spec, preprocessing
+
+
+def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
+    """The same model with position embeddings of the size at which it is used, where it interpolates stored ones."""
+    if spec.vision is None or spec.vision.position_grid is None:
+        return spec, parameters
+    vision = dataclasses.replace(spec.vision, position_grid=None, position_rule="bicubic")
+    positions = positions_on_grid(jnp.asarray(parameters["vision.positions"]), spec.vision)
+    return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,5 +234,5 @@ def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image
     provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
     if image_size is None and preprocessing is not None:
         image_size = preprocessing.image_size[0]
-    spec, preprocessing = with_image_size(spec, preprocessing, image_size)
+    spec, preprocessing = with_image_size(spec, preprocessing, provenance, image_size)
     return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)

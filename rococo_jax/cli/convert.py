@@ -24,6 +24,8 @@ class SourceOptions:
         activation: of an OpenAI or open_clip checkpoint, where it is not in the file
         heads: of image and text tower, such as 16,8, for a state dict of no published size
         tokenizer: folder or hub name with the tokenizer, for checkpoints without one; 'none' to go without
+        image_size: pixels of a side of the images, where not the checkpoint's: positions are interpolated as by its
+            own library
     """
 
     source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
@@ -31,6 +33,7 @@ class SourceOptions:
     activation: Literal["quick_gelu", "gelu"] | None = None
     heads: Annotated[str | None, Option("IMAGE,TEXT")] = None
     tokenizer: Annotated[str | None, Option("DIR_OR_NAME")] = None
+    image_size: Annotated[int | None, Option("PIXELS", least=1)] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ def run(options: Options) -> None:
 
     mesh = make_mesh(_first_device())
     if find_checkpoint(options.source) is not None:
-        encoder = load_model(options.source, mesh=mesh)
+        encoder = load_model(options.source, mesh=mesh, image_size=options.how.image_size)
     else:
         parts = convert(options.source, **vars(options.how))
         encoder = Encoder(*parts, name=Path(options.source).name, mesh=mesh)

@@ -62,6 +62,7 @@ class LoadOptions:
 
     Attributes:
         activation, tokenizer, heads: of checkpoints of other projects; see `load_model`.
+        image_size: pixels of a side of the square images, for models that are loaded here.
         arguments: keyword arguments for `file.py:function` and for adapters.
     """
 
@@ -69,6 +70,7 @@ class LoadOptions:
     tokenizer: str | None = None
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     heads: str | None = None
+    image_size: int | None = None
 
 
 def load_encoder(
@@ -92,10 +94,12 @@ def load_encoder(
     elif isinstance(source, str) and is_factory(source):
         source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
-        chosen = {"activation": options.activation, "tokenizer": options.tokenizer, "heads": options.heads}
+        chosen = {name: value for name, value in vars(options).items() if name != "arguments"}
         encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder
+    if options.image_size is not None:
+        raise InputError(source, "image_size", options.image_size, "none: the model's own library decides the size")
     if isinstance(source, Encoder | ForeignEncoder):
         return source
     return ForeignEncoder(source, mesh=mesh, images_at_once=compute.images_at_once)
@@ -179,7 +183,7 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    spec, preprocessing = with_image_size(spec, preprocessing, image_size)
+    spec, preprocessing = with_image_size(spec, preprocessing, provenance, image_size)
     encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
     return _hashed(encoder)

@@ -54,19 +54,23 @@ class ModelOptions:
         activation: activation of an OpenAI or open_clip checkpoint that does not name it
         heads: heads of image and text tower, such as 16,8, for a state dict of no published size
         tokenizer: folder or hub name of the tokenizer, for a checkpoint without one
+        image_size: pixels of a side of the images, where not the checkpoint's: positions are interpolated as by its
+            own library
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
     activation: Literal["quick_gelu", "gelu"] | None = None
     heads: Annotated[str | None, Option("IMAGE,TEXT")] = None
     tokenizer: Annotated[str | None, Option("NAME")] = None
+    image_size: Annotated[int | None, Option("PIXELS", least=1)] = None
 
     def load_options(self) -> "LoadOptions":
         """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""
         from rococo_jax.encoders import LoadOptions
         from rococo_jax.encoders.adapters import parse_arguments
 
-        return LoadOptions(self.activation, self.tokenizer, parse_arguments(self.model_arg), self.heads)
+        options = {name: value for name, value in vars(self).items() if name != "model_arg"}
+        return LoadOptions(arguments=parse_arguments(self.model_arg), **options)
 
 
 @dataclasses.dataclass(frozen=True)

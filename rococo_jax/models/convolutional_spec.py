@@ -6,7 +6,7 @@ import math
 from typing import ClassVar, Literal
 
 from rococo_jax.errors import InputError
-from rococo_jax.models.checked_spec import Activation, CheckedSpec, check_heads
+from rococo_jax.models.checked_spec import Activation, CheckedSpec, PositionRule, check_heads
 
 
 class ConvolutionalSpec(CheckedSpec):
@@ -45,15 +45,19 @@ class ResNetSpec(ConvolutionalSpec):
     """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
     `VisionSpec` means the same."""
 
+    unwritten: ClassVar[frozenset[str]] = frozenset(("position_rule",))
+
     image_size: int
     width: int
     stage_layers: tuple[int, int, int, int]
     heads: int
     position_grid: int | None = None
     pooling: Literal["attention"] = "attention"
+    position_rule: PositionRule = "bicubic"
 
     # The mean of the last map is a token before the others, as a class token is.
     class_token: ClassVar[bool] = True
+    positioned_class: ClassVar[bool] = True
     stores_positions: ClassVar[bool] = True
 
     def __post_init__(self):

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import FrozenBatchNorm, Linear
+from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
-from rococo_jax.models.vision import positions_on_grid
 
 _EXPANSION = 4
 
@@ -121,7 +121,7 @@ class ResNetTower(ConvolutionalTower):
         """
         cells = super().tokens(pixels)
         tokens = jnp.concatenate([cells.mean(1, keepdims=True), cells], axis=1)
-        return tokens + positions_on_grid(self.positions[...], self.spec.grid, class_token=True)[None]
+        return tokens + positions_on_grid(self.positions[...], self.spec)[None]
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]

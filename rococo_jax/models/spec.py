@@ -36,7 +36,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from rococo_jax.errors import InputError
-from rococo_jax.models.checked_spec import Activation, CheckedSpec, check_heads
+from rococo_jax.models.checked_spec import Activation, CheckedSpec, PositionRule, check_heads
 from rococo_jax.models.convolutional_spec import (
     ConvNextSpec,
     ConvolutionalSpec,
@@ -74,6 +74,7 @@ class VisionSpec(CheckedSpec):
     Attributes:
         position_grid: the side of the stored position embeddings where it is not `grid`: they are interpolated as the
             tower runs, so that a tower can be used at another size and still be written back as it came.
+        position_rule: how; see `models.positions`.
         rotary: positions that turn queries and keys, beside the stored ones.
         inner_norms: norms of what attention mixed and of an MLP's hidden channels, before the maps that follow them.
         norm_changes: a block norms what attention and MLP give, not what they read.
@@ -89,7 +90,7 @@ class VisionSpec(CheckedSpec):
     unwritten: ClassVar[frozenset[str]] = frozenset(
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
-            "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width",
+            "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule",
         )
     )  # fmt: skip
 
@@ -120,6 +121,7 @@ class VisionSpec(CheckedSpec):
     pooling_heads: int | None = None
     pooling_mlp_width: int | None = None
     pooling_width: int | None = None
+    position_rule: PositionRule = "bicubic"
 
     # BERT's blocks alone norm after a sum.
     norm_after_blocks: ClassVar[bool] = False

@@ -2,13 +2,7 @@
 
     pixels -> [convolutions ->] patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
 
-Position embeddings for another image size are interpolated bicubically as torch does it, as two matrices:
-
-    out[i] = sum_k w(x_i - k) in[clamp(k)],    x_i = (i + 1/2) n_in / n_out - 1/2,   k the four neighbours of x_i
-
-with Keys' kernel w for a = -3/4 (Keys 1981, IEEE TASSP 29(6)); no antialiasing, borders repeated. It equals
-`torch.nn.functional.interpolate(mode="bicubic", align_corners=False)` and so the reference's
-`interpolate_pos_encoding` for CLIP, SigLIP and DINOv2.
+Position embeddings for another image size are interpolated (`positions`).
 
 Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193), EVA-CLIP
 (2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), ViTamin (2404.02132), PE (2504.13181).
@@ -16,7 +10,6 @@ Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -24,12 +17,11 @@ from jaxtyping import Array, Float, Int
 from rococo_jax.models.attention import attend
 from rococo_jax.models.efficientnet import MbConvStem
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
+from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.stages import check_size
 from rococo_jax.models.transformer import Blocks, Mlp
-
-_KEYS_A = -0.75
 
 
 def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b patches values"]:
@@ -213,7 +205,7 @@ class VisionTower(nnx.Module):
             x = self.stem(pixels)
             x = x.reshape(len(x), -1, x.shape[-1]) if self.patch is None else self.patch(patches_of(x, 2))
         last = self.spec.class_token and not self.spec.class_position
-        positions = positions_on_grid(self.positions[...], self.spec.grid, self.spec.positioned_class)
+        positions = positions_on_grid(self.positions[...], self.spec)
         if patches is not None:
             first = positions[: int(not last and self.spec.class_token)]
             own = positions[patches + len(first)]
@@ -237,37 +229,3 @@ class VisionTower(nnx.Module):
             parts.append(tokens[:, int(self.spec.class_token) :].mean(1))
         pooled = jnp.concatenate(parts, axis=-1).astype(jnp.float32)
         return self.norm(pooled) if self.spec.norm_after_pooling else pooled
-
-
-def _keys_kernel(distance: np.ndarray) -> np.ndarray:
-    d = np.abs(distance)
-    near = ((_KEYS_A + 2) * d - (_KEYS_A + 3)) * d * d + 1
-    far = ((_KEYS_A * d - 5 * _KEYS_A) * d + 8 * _KEYS_A) * d - 4 * _KEYS_A
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-
-
-def bicubic_matrix(size_in: int, size_out: int) -> Float[np.ndarray, "size_out size_in"]:
-    """The linear map of one axis, float64; rows sum to 1."""
-    centre = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
-    first = np.floor(centre).astype(int)
-    matrix = np.zeros((size_out, size_in))
-    for offset in (-1, 0, 1, 2):
-        neighbour = first + offset
-        np.add.at(matrix, (np.arange(size_out), neighbour.clip(0, size_in - 1)), _keys_kernel(centre - neighbour))
-    return matrix
-
-
-def positions_on_grid(
-    positions: Float[Array, "tokens width"], grid: int, class_token: bool
-) -> Float[Array, "new_tokens width"]:
-    """Position embeddings (class token first, if any) of a square grid for one of `grid` patches a side, float32."""
-    first, patches = positions[: int(class_token)], positions[int(class_token) :]
-    old = round(len(patches) ** 0.5)
-    if old == grid:
-        return positions
-    matrix = jnp.asarray(bicubic_matrix(old, grid), jnp.float32)
-    square = patches.reshape(old, old, -1)
-    highest = jax.lax.Precision.HIGHEST
-    rows = jnp.einsum("ya,abw->ybw", matrix, square, precision=highest)
-    resized = jnp.einsum("xb,ybw->yxw", matrix, rows, precision=highest)
-    return jnp.concatenate([first, resized.reshape(grid * grid, -1)])

@@ -17,14 +17,19 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of, without_matching
+from rococo_jax.checkpoints.parameters import (
+    build_model,
+    hash_parameters,
+    parameters_of,
+    with_own_positions,
+    without_matching,
+)
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.models.vision import positions_on_grid
 from rococo_jax.training.cross_fit import refuse_two_models
 
 
@@ -39,7 +44,10 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         size = config.init.image_size or None
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
         trained_before = encoder.training_images
-        encoder = with_own_positions(encoder) if size else encoder
+        if size:
+            # Parameters of their own, so that training moves each of them.
+            spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
+            encoder = _of_model(encoder, build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
             encoder = _of_model(encoder, without_matching(encoder.model))
     elif config.init.spec and config.init.image_size:
@@ -61,22 +69,6 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     # What changes the model makes a new encoder.
     encoder.training_images = trained_before
     return encoder
-
-
-def with_own_positions(encoder: Encoder) -> Encoder:
-    """The same model with position embeddings of the size at which it is used, where it interpolates stored ones.
-
-    The resampled ones are parameters of their own, so that training moves each of them.
-    """
-    vision = encoder.spec.vision
-    if getattr(vision, "position_grid", None) is None:
-        return encoder
-    parameters = parameters_of(encoder.model)
-    stored = parameters["vision.positions"]
-    resampled = positions_on_grid(stored, vision.grid, vision.positioned_class)
-    spec = dataclasses.replace(encoder.spec, vision=dataclasses.replace(vision, position_grid=None))
-    model = build_model(spec, {**parameters, "vision.positions": resampled}, encoder.model.dtype)
-    return _of_model(encoder, model)
 
 
 def _of_model(encoder: Encoder, model: DualEncoder) -> Encoder:

@@ -189,7 +189,6 @@ def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_
         (export_open_clip, changed("vision_head", hidden=8), "vision_head.hidden"),
         (export_open_clip, changed("vision", pooling="cls+mean"), "vision.pooling"),
         (export_open_clip, changed("vision", activation="gelu"), "vision.activation"),
-        (export_open_clip, changed("vision", position_grid=9), "vision.position_grid"),
         (export_open_clip, tiny_spec(attention="masked"), "towers"),
         (export_huggingface, changed("vision_head", hidden=8), "vision_head.hidden"),
         (export_huggingface, changed("text_head", bias=True), "text_head.bias"),

@@ -51,6 +51,7 @@ def with_parameters(encoder: Encoder, prefix: str) -> Encoder:
 OTHER_PREPROCESSING = {
     "shortest_edge": {"shortest_edge": 40}, "crop_size": {"crop_size": (32, 24)}, "resample": {"resample": "nearest"},
     "exact_size": {"exact_size": (32, 32), "shortest_edge": None}, "rescale_factor": {"rescale_factor": 1 / 127.5},
+    "library": {"library": "open_clip"},
     "mean": {"mean": (0.5, 0.4, 0.5)}, "std": {"std": (0.25, 0.25, 0.3)},
 }  # fmt: skip
 OTHER_TOKENIZER = {
@@ -83,6 +84,7 @@ def test_every_field_of_the_tokenizer_decides_text_features_alone(field, encoder
 
 @pytest.mark.parametrize(("side", "field", "value"), [
     ("vision", "heads", 2), ("vision", "activation", "gelu"), ("vision", "norm_eps", 1e-6),
+    ("vision", "position_rule", "linear"),
     ("text", "heads", 2), ("text", "activation", "gelu"), ("text", "norm_eps", 1e-6), ("text", "eos_id", 3),
     ("text", "pooling", "highest_id"),
 ])  # fmt: skip

@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.ndimage
+import torch
 from flax import nnx
 
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec, parameter_counts
 from rococo_jax.models.dual_encoder import abstract_model
-from rococo_jax.models.vision import bicubic_matrix, positions_on_grid
+from rococo_jax.models.positions import positions_on_grid
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.tiny import drawn_parameters
 
@@ -119,26 +121,46 @@ def test_bfloat16_compute_keeps_float32_parameters_and_vectors_close():
         assert np.abs(ours - reference).max() > 1e-5  # or bfloat16 was never used
 
 
-@pytest.mark.parametrize(("size_in", "size_out"), [(7, 16), (16, 7), (16, 15), (5, 5), (1, 3), (2, 9), (37, 16)])
-def test_bicubic_matrices_equal_torch(size_in, size_out):
-    torch = pytest.importorskip("torch")
-    signal = np.random.default_rng(0).normal(size=(size_in, size_in, 4))
-    matrix = bicubic_matrix(size_in, size_out)
-    ours = np.einsum("ya,xb,abc->yxc", matrix, matrix, signal)
-    channels_first = torch.from_numpy(signal.transpose(2, 0, 1).copy())[None]
-    options = {"mode": "bicubic", "align_corners": False}
-    theirs = torch.nn.functional.interpolate(channels_first, size=(size_out, size_out), **options)[0].numpy()
-    # Both in float64; torch works its coordinates out in another order.
-    np.testing.assert_allclose(ours, theirs.transpose(1, 2, 0), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(matrix.sum(1), 1, rtol=0, atol=1e-12)
+def clips_positions(tensor, size):
+    """The reference's rule for a grid of any size, 7 here, and patches of one pixel."""
+    import transformers
+    from transformers.models.clip.modeling_clip import CLIPVisionEmbeddings
+
+    side = round((len(tensor) - 1) ** 0.5)
+    config = transformers.CLIPVisionConfig(hidden_size=4, num_attention_heads=1, image_size=side, patch_size=1)
+    embeddings = CLIPVisionEmbeddings(config).double()
+    embeddings.position_embedding.weight.data = tensor
+    return embeddings.interpolate_pos_encoding(torch.zeros(1, size**2 + 1, 4), size, size)[0].detach()
 
 
-def test_resizing_keeps_the_class_token_and_does_nothing_at_the_same_size():
-    positions = jnp.asarray(np.random.default_rng(0).normal(size=(10, 4)), jnp.float32)
-    np.testing.assert_array_equal(positions_on_grid(positions, 3, class_token=True), positions)
-    resized = positions_on_grid(positions, 5, class_token=True)
-    assert resized.shape == (26, 4) and resized.dtype == np.float32
-    np.testing.assert_array_equal(resized[0], positions[0])
+def open_clips_positions(tensor, size):
+    """`resize_pos_embed` of open_clip/model.py."""
+    side = round((len(tensor) - 1) ** 0.5)
+    square = tensor[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    square = torch.nn.functional.interpolate(square, size=(size, size), mode="bicubic", antialias=True)
+    return torch.cat([tensor[:1], square.permute(0, 2, 3, 1).reshape(size * size, -1)])
+
+
+def big_visions_positions(tensor, size):
+    """`resample_posemb` of models/vit.py, beside a class token."""
+    side = round((len(tensor) - 1) ** 0.5)
+    grid = tensor[1:].numpy().reshape(side, side, -1)
+    grid = scipy.ndimage.zoom(grid, (size / side, size / side, 1), order=1)
+    return torch.cat([tensor[:1], torch.from_numpy(grid).reshape(size * size, -1)])
+
+
+@pytest.mark.parametrize(("size_in", "size_out"), [(7, 16), (16, 7), (16, 15), (5, 5), (2, 9), (37, 16)])
+@pytest.mark.parametrize(
+    ("rule", "reference"),
+    [("bicubic", clips_positions), ("antialiased", open_clips_positions), ("linear", big_visions_positions)],
+)
+def test_positions_are_interpolated_as_their_library_does_it(rule, reference, size_in, size_out):
+    positions = np.random.default_rng(0).normal(size=(1 + size_in**2, 4))
+    vision = dataclasses.replace(SPEC.vision, image_size=size_out * SPEC.vision.patch_size, position_rule=rule)
+    ours = positions_on_grid(jnp.asarray(positions, jnp.float32), vision)
+    assert ours.dtype == np.float32
+    # Ours in float32, theirs in float64; numbers up to 4.
+    np.testing.assert_allclose(ours, reference(torch.from_numpy(positions), size_out), rtol=0, atol=4e-6)
 
 
 @pytest.mark.thorough

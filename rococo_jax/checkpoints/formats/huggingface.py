@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 
 from rococo_jax.checkpoints.families import family_of_config, family_of_spec
@@ -27,6 +26,7 @@ from rococo_jax.checkpoints.parameters import (
     hash_parameters,
     heads_in_words,
     parameters_of,
+    with_own_positions,
 )
 from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
@@ -34,7 +34,6 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
-from rococo_jax.models.vision import positions_on_grid
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
@@ -98,10 +97,12 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, spec, name = Path(out), encoder.model.spec, encoder.name
-    family, encoder = family_of_spec(spec, name), with_rules_of("transformers", encoder)
-    parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
-    if spec.vision is not None and spec.vision.position_grid is not None and not family.interpolates_positions:
-        spec, parameters = _interpolated(spec, parameters)
+    parameters = parameters_of(encoder.model)
+    own_spec, own_parameters = with_own_positions(spec, parameters)
+    family, encoder = family_of_spec(own_spec, name), with_rules_of("transformers", encoder)
+    if not family.interpolates_positions:
+        spec, parameters = own_spec, own_parameters
+    parameters = {path: np.asarray(array) for path, array in parameters.items()}
     config = {**family.config(spec), "dtype": "float32"}
     back = family.spec_of_export(config, spec, Path(name))
     if back.vision is not None and family.interpolates_positions:
@@ -122,13 +123,6 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
         wanted = "what the Hugging Face form can express"
         refuse_another_model(read_huggingface(folder, Choices()), encoder, spec, parameters, wanted)
     return family.name
-
-
-def _interpolated(spec: ModelSpec, parameters: dict[str, np.ndarray]) -> tuple[ModelSpec, dict[str, np.ndarray]]:
-    vision = dataclasses.replace(spec.vision, position_grid=None)
-    stored = jnp.asarray(parameters["vision.positions"])
-    positions = np.asarray(positions_on_grid(stored, vision.grid, vision.positioned_class))
-    return dataclasses.replace(spec, vision=vision), {**parameters, "vision.positions": positions}
 
 
 def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:

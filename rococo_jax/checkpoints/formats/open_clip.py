@@ -30,6 +30,7 @@ from rococo_jax.checkpoints.parameters import (
     heads_in_words,
     parameter_shapes,
     parameters_of,
+    with_own_positions,
 )
 from rococo_jax.checkpoints.tensors import (
     NameTable,
@@ -212,12 +213,13 @@ def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
 
     Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, spec, name = Path(out), encoder.model.spec, encoder.name
+    out, name = Path(out), encoder.name
+    spec, parameters = with_own_positions(encoder.model.spec, parameters_of(encoder.model))
     encoder = with_rules_of("open_clip", encoder)
     config = {"model_cfg": model_config(spec, name)}
     if encoder.preprocessing is not None:
         config["preprocess_cfg"] = preprocess_config(encoder.preprocessing, name)
-    parameters = {path: np.asarray(array) for path, array in parameters_of(encoder.model).items()}
+    parameters = {path: np.asarray(array) for path, array in parameters.items()}
     tensors = write_tensors(parameters, openai_table(spec, custom_text="custom_text" in config["model_cfg"]))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:

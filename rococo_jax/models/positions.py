@@ -1,0 +1,60 @@
+"""Position embeddings for images of another size, interpolated as the library of the checkpoint does it.
+
+A map of each axis, applied to rows and columns (`PositionRule`):
+
+    bicubic      transformers' `interpolate_pos_encoding`, which is torch's: out[i] = sum_k w(x_i - k) in[clamp(k)] with
+                 x_i = (i + 1/2) n_in / n_out - 1/2, k the four neighbours of x_i, and w Keys' kernel for a = -3/4
+                 (Keys 1981, IEEE TASSP 29(6))
+    antialiased  open_clip's `resize_pos_embed` and timm's: a = -1/2, w as much wider as the grid becomes smaller
+    linear       big_vision's `resample_posemb`: SciPy's zoom of order 1, whose corners stay where they are
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.ndimage
+from jaxtyping import Array, Float
+
+from rococo_jax.models.checked_spec import PositionRule
+from rococo_jax.models.spec import ResNetSpec, VisionSpec
+
+
+def positions_on_grid(
+    positions: Float[Array, "tokens width"], spec: VisionSpec | ResNetSpec
+) -> Float[Array, "new_tokens width"]:
+    """Stored position embeddings (class token first, if any) for the grid of a tower, float32."""
+    first = positions[: int(spec.positioned_class)]
+    old, new = round((len(positions) - len(first)) ** 0.5), spec.grid
+    if old == new:
+        return positions
+    matrix = jnp.asarray(_axis_matrix(old, new, spec.position_rule), jnp.float32)
+    square = positions[len(first) :].reshape(old, old, -1)
+    highest = jax.lax.Precision.HIGHEST
+    rows = jnp.einsum("ya,abw->ybw", matrix, square, precision=highest)
+    resized = jnp.einsum("xb,ybw->yxw", matrix, rows, precision=highest)
+    return jnp.concatenate([first, resized.reshape(new * new, -1)])
+
+
+def _axis_matrix(size_in: int, size_out: int, rule: PositionRule) -> Float[np.ndarray, "size_out size_in"]:
+    """The linear map of one axis, float64; rows sum to 1."""
+    if rule == "linear":
+        return scipy.ndimage.zoom(np.eye(size_in), (size_out / size_in, 1), order=1)
+    centre = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
+    if rule == "antialiased":
+        distance = np.arange(size_in) - centre[:, None]
+        matrix = _keys_kernel(distance / max(size_in / size_out, 1), -0.5)
+        return matrix / matrix.sum(1, keepdims=True)
+    first = np.floor(centre).astype(int)
+    matrix = np.zeros((size_out, size_in))
+    for offset in (-1, 0, 1, 2):
+        neighbour = first + offset
+        weights = _keys_kernel(centre - neighbour, -0.75)
+        np.add.at(matrix, (np.arange(size_out), neighbour.clip(0, size_in - 1)), weights)
+    return matrix
+
+
+def _keys_kernel(distance: np.ndarray, a: float) -> np.ndarray:
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
