@@ -41,7 +41,8 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import ShardOrder
-from rococo_jax.data.tokenizers import Tokenizer, read_huggingface_tokenizer
+from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_input import make_training_input
 
 

@@ -49,7 +49,7 @@ def take_images(
     effect: str,
     order: Sequence[str],
 ) -> tuple[FileImages, tuple[LostInput, ...], dict[str, Any]]:
-    """Of the images that are there those that `settings.limit` takes, in the order of `names`, and what is lost.
+    """Take the images that are there, at most `settings.limit`, in the order of `names`, and say what is lost.
 
     Args:
         folder: where they are.

@@ -76,11 +76,11 @@ class Tensors:
         return self._read(name).astype(np.float32)
 
     def about(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Its shape and its type."""
+        """Shape and type of a tensor."""
         return self._about[name]
 
     def stored(self, name: str) -> np.ndarray:
-        """Its values as they are stored."""
+        """Values of a tensor as they are stored."""
         return self._read(name)
 
     def require(self, names: Iterable[str], wanted: str) -> None:

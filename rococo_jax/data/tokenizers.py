@@ -155,7 +155,7 @@ CLEANINGS: dict[str, Callable[[str], str]] = {
     "lowercase": tokenizers.normalizers.Lowercase().normalize_str,
     "siglip": clean_like_siglip,
     "str_lower": str.lower,  # of sentence-transformers
-    # OpenAI's code (`lower`) and open_clip, whose `clean` of `tokenizer_kwargs` has these names
+    # OpenAI's code (`lower`) and open_clip, whose `tokenizer_kwargs` name `clean`: it has these names
     "whitespace": _repaired,
     "lower": lambda text: _repaired(text).lower(),
     "canonicalize": _canonicalised,

@@ -73,7 +73,7 @@ class AttentionMask(NamedTuple):
         return functools.reduce(jnp.logical_and, parts) if parts else None
 
     def with_padding(self, batch: int, tokens: int, more: int) -> "AttentionMask":
-        """That of so many tokens, with as many more behind, which none of these attends to."""
+        """Mask of so many tokens, with as many more behind, which none of these attends to."""
         if self.others is not None:
             others = jnp.pad(self.others, ((0, 0), (0, 0), (0, 0), (0, more)))
             queries = 0 if others.shape[2] == 1 else more

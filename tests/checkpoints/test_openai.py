@@ -266,7 +266,7 @@ def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_pa
 
 
 def test_long_clip_reads_twenty_positions_of_one_table_and_the_rest_of_another(tmp_path):
-    """`model_longclip.py`: `positional_embedding * mask1 + positional_embedding_res * mask2`, `mask1[:20] = 1`."""
+    """Long-CLIP's own: `positional_embedding * mask1 + positional_embedding_res * mask2`, `mask1[:20] = 1`."""
     record = golden("vit_quick_gelu")
     state = {name: torch.from_numpy(np.array(array)) for name, array in weights_for(record["shapes"]).items()}
     width = state["positional_embedding"].shape[1]

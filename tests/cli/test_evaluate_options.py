@@ -60,7 +60,7 @@ def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_pa
     results = json.loads(out)
     assert results["model"] == "random-3" and results == json.loads((tmp_path / "results.json").read_text())
     assert results["sizes"]["image_to_text"]["clean"]["queries"] == 4
-    assert results["data"]["rococo"]["coverage"] == {"present": 4, "wanted": IMAGES, "complete": False}
+    assert results["data"]["rococo"]["coverage"] == {"present": 6, "wanted": IMAGES, "limit": 4, "complete": False}
     assert all("warning" in line for line in err.splitlines()) and "other vectors" in err
 
 

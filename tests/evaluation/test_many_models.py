@@ -187,7 +187,9 @@ def test_the_estimate_is_operations_over_the_rate_and_images_by_the_time_of_one(
 
 def test_images_to_measure_are_spread_over_all_and_a_second_is_no_less(monkeypatch):
     opened = []
-    monkeypatch.setattr("rococo_jax.data.images.open_image", lambda path: opened.append(path) or Image.new("L", (1, 1)))
+    monkeypatch.setattr(
+        "rococo_jax.data.pictures.open_image", lambda path: opened.append(path) or Image.new("L", (1, 1))
+    )
     assert measured_image_seconds([Path(str(place)) for place in range(80)]) > 0 == measured_image_seconds([])
     assert [int(path.name) for path in opened] == list(range(0, 80, 10)) and duration(1.0) == "1 s"
 
