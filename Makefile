@@ -9,8 +9,6 @@
 #   make docs   build the site below build/site; make docs-serve shows it and follows changes
 #   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
 #                 stopped. BESIDE is a folder with open_clip (perf/measuring.py)
-#   make mutants FILES="rococo_jax/losses ..."      change one place at a time, run the tests that matter, list survivors
-#                 FILES=--named runs the lines of tools/mutants.toml; SAMPLE=100 some of them; the same command goes on
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -23,7 +21,7 @@ INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-one test-quick fuzz kills lint clean mutants perf docs docs-serve node-tools dist
+.PHONY: demo test test-all test-one test-quick fuzz kills lint clean perf docs docs-serve node-tools dist
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
@@ -50,8 +48,6 @@ kills: $(VENV)/.installed-dev
 	$(VENV)/bin/python experiments/kill_every_writer.py --out build/kills --kills $(KILLS)
 perf: $(VENV)/.installed-dev
 	$(VENV)/bin/python perf/run_all.py --data $(DATA) --out build/perf.json --beside "$(BESIDE)"
-mutants: $(VENV)/.installed-dev
-	$(VENV)/bin/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
