@@ -46,6 +46,7 @@ KILLS ?= 20
 kills: $(VENV)/.installed-dev
 	rm -rf build/kills
 	$(VENV)/bin/python experiments/kill_every_writer.py --out build/kills --kills $(KILLS)
+
 perf: $(VENV)/.installed-dev
 	$(VENV)/bin/python perf/run_all.py --data $(DATA) --out build/perf.json --beside "$(BESIDE)"
 
