@@ -9,14 +9,10 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
-from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
-from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny import random_captions
 
 SCRIPTS = [*sorted((CHECKOUT / "perf").glob("*.py")), *sorted((CHECKOUT / "experiments").glob("*.py"))]
 WITH_OPTIONS = [path for path in SCRIPTS if "parse_args()" in path.read_text()]
@@ -189,35 +185,9 @@ def test_gradients_leave_a_device_once_a_step(monkeypatch, capsys):
     pytest.param("perf/ranking.py --images 8 --captions 50 --width 8 --repeats 1", marks=pytest.mark.thorough),
     pytest.param("perf/train.py --batch 8 --rounds 1 --steps 1", marks=pytest.mark.thorough),
 ])  # fmt: skip
-def test_a_measurement_runs_on_eight_captions(arguments, files, monkeypatch, capsys):
-    name, *options = arguments.replace("CAPTIONS", str(files / "captions.json")).split()
+def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, capsys):
+    items = [{"image": f"{number}.png", "caption": random_captions(2, seed=number)} for number in range(4)]
+    (tmp_path / "captions.json").write_text(json.dumps(items))
+    name, *options = arguments.replace("CAPTIONS", str(tmp_path / "captions.json")).split()
     run(monkeypatch, CHECKOUT / name, *options)
     assert any(character.isdecimal() for character in capsys.readouterr().out)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> Path:
-    """A tiny model, four images with two captions each, and the results of two evaluations."""
-    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
-    save_model(folder / "tiny", tiny_encoder())
-    (folder / "images").mkdir()
-    items = []
-    for number in range(4):
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "images" / f"{number}.png")
-        items.append({"image": f"{number}.png", "caption": random_captions(2, seed=number)})
-    (folder / "captions.json").write_text(json.dumps(items))
-    for name, noise in (("one", 1.0), ("two", 1.5)):
-        make_run(folder / name, name, noise)
-    return folder
-
-
-def test_experiments_run_on_eight_captions(files, monkeypatch, tmp_path, capsys):
-    captions = ["--captions", files / "captions.json"]
-    folder = CHECKOUT / "experiments"
-    run(monkeypatch, folder / "build_benchmark.py", files / "tiny", *captions, "--out", tmp_path / "built")
-    assert len(list((tmp_path / "built").glob("*.json"))) == 4
-    options = ["--images", files / "images", "--variants", "danger", "--seeds", "0"]
-    run(monkeypatch, folder / "sensitivity.py", files / "tiny", *captions, *options)
-    run(monkeypatch, folder / "defence.py", f"plain={files / 'one'}", f"sc={files / 'two'}")
-    printed = capsys.readouterr().out
-    assert '"lowest less highest"' in printed and "| plain | image_to_text | clean |" in printed
