@@ -226,3 +226,15 @@ def test_columns_of_several_files_and_their_labels_are_matched_by_name(world, tm
     (tmp_path / "l.csv").write_text((folder / "labels.csv").read_text().replace("image,label", "Filename, Label"))
     rows = score_logits(str(folder / "logits.npz"), str(tmp_path / "l.csv")).per_query
     assert rows.column("image").to_pylist()[:2] == ["0.jpg", "1.jpg"]
+
+
+def test_rows_without_names_and_arrays_that_are_not_read_are_said(world, tmp_path, capsys):
+    folder, _, logits = world
+    np.savez(
+        tmp_path / "z.npz", logits=logits, image_names=np.arange(IMAGES), classes=np.load(folder / "fog.npz")["classes"]
+    )
+    notes = score_logits(str(tmp_path / "z.npz"), str(folder / "labels.csv")).results["notes"]
+    assert "z.npz: arrays that are not read: image_names" in capsys.readouterr().err
+    assert any("in the order of the labels" in note for note in notes)
+    notes = score_logits(str(folder / "logits.npz"), str(folder / "labels.csv")).results["notes"]
+    assert capsys.readouterr().err == "" and not any("in the order of" in note for note in notes)

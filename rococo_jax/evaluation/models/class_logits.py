@@ -65,8 +65,6 @@ class ClassLogits(Model):
         truth: the labels; their versions stand for those of the logits' makers.
     """
 
-    notes = ("scored from logits",)
-
     def __init__(
         self,
         name: str,
@@ -77,6 +75,9 @@ class ClassLogits(Model):
     ):
         self.name, self.files, self.outside, self.gather = name, files, outside, gather
         self.versions = truth.versions
+        unnamed = bool(truth.images) and files[CLEAN].names is None
+        by_place = ("rows of logits without names are taken to be in the order of the labels",) * unnamed
+        self.notes = ("scored from logits", *by_place)
 
     def describe(self) -> dict[str, Any]:
         """The hash of each file."""

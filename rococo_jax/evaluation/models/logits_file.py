@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.progress import say
 from rococo_jax.storage import whole_file
 
 _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
@@ -63,6 +64,8 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
             with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
                 if "logits" not in arrays:
                     raise InputError(path, "arrays", ", ".join(arrays) or "none", _WANTED)
+                if others := sorted({*arrays} - {"logits", "names", "classes"}):
+                    say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
                 words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
                 table_path = Path(archive.extract("logits.npy", stack.enter_context(tempfile.TemporaryDirectory())))
         table = np.lib.format.open_memmap(table_path, mode="r")
