@@ -15,15 +15,12 @@ and an order depends on (seed, caption) alone. Orders that say the same are left
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from pathlib import Path
 
 from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.texts import read_lines
 
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
 SYMMETRIC = "symmetric_relations.txt"
@@ -37,16 +34,10 @@ def items(record: Record) -> Iterator[Item]:
     part = PARTS[record.source.stem]
     if part == "relation":
         name = record.text("relation_name")
-        bundles = [] if name in _symmetric(record.source.parent) else [Bundle("kind", name)]
+        bundles = [] if name in record.beside.get(SYMMETRIC, ()) else [Bundle("kind", name)]
     else:
         bundles = [Bundle("kind", "_".join(record.texts("attributes")[:2]), _LEAST_ATTRIBUTES)]
     yield choose_text(record.id, image, [record.text("true_caption")], wrong, part, bundles)
-
-
-@lru_cache(maxsize=4)
-def _symmetric(folder: Path) -> frozenset[str]:
-    path = folder / SYMMETRIC
-    return frozenset(map(str.strip, read_lines(path, "relations, one a line"))) if path.is_file() else frozenset()
 
 
 INFO = choice_benchmark(

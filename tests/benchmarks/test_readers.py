@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.aro import _symmetric
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
 from rococo_jax.benchmarks.choices.audit import audit_choices
 from rococo_jax.benchmarks.plain_choices import as_json
@@ -409,7 +408,6 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
     assert of_attributes.counted.values()["by_kind"] == pytest.approx(100 * right[:25].mean())
     before = open_form("aro", tmp_path).decides
     (tmp_path / "symmetric_relations.txt").write_text("near\nbeside\n")
-    _symmetric.cache_clear()
     assert open_form("aro", tmp_path).decides != before
     outcome, right = of_random_vectors(open_form("aro", tmp_path))["relation"]
     assert outcome.counted.values()["by_kind"] == pytest.approx(100 * np.mean(means[:2]))

@@ -12,7 +12,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, found_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
-from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.choices.records import Record, lines_beside, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.lost_input import take_images
 from rococo_jax.benchmarks.settings import Settings
@@ -38,7 +38,7 @@ class ChoiceReader:
         pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts.
         works_without_images: whether its texts can be compared alone where there is no folder of images.
         notes: what a reader of any results must know.
-        beside: further files, where they are there, that `items` looks into.
+        beside: further files, where they are there, whose lines `items` looks into.
     """
 
     items: Callable[[Record], Iterable[Item]]
@@ -55,6 +55,7 @@ class ChoiceReader:
         Raises InputError: none is there, or one holds something else.
         """
         tables, hashes, count, files = ItemTables(folder), {}, 0, tuple(files)
+        beside = lines_beside(folder, self.beside)
         for name in files:
             # Patterns stand for the same items in another form.
             for path in found_files(folder, name) if "*" not in name or not hashes else ():
@@ -62,9 +63,9 @@ class ChoiceReader:
                 hashes[known], records = self.records(path)
                 for record in records:
                     count += 1
-                    for item in self.items(record):
+                    for item in self.items(dataclasses.replace(record, beside=beside) if beside else record):
                         tables.add(item, record.source)
-        hashes |= {name: hash_file(folder / name) for name in self.beside if hashes and (folder / name).is_file()}
+        hashes |= {name: hash_file(folder / name) for name in beside if hashes}
         if not hashes:
             raise InputError(folder, "annotations", "none of its files", f"one of {', '.join(files)}"[:200])
         if not tables.parts:

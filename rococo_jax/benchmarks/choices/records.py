@@ -6,7 +6,7 @@ JSON (a list, or an object of records by id), JSON lines, tables and Parquet. An
 import ast
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -15,7 +15,7 @@ from rococo_jax.data.captions import kind_of
 from rococo_jax.data.table_images import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
-from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl
+from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +26,13 @@ class Record:
         source: the file.
         id: its key, its line, or its place.
         value: an object, or a list, whose fields are places.
+        beside: lines of further files of the folder, by their names (`ChoiceReader.beside`).
     """
 
     source: Path
     id: str
     value: Any
+    beside: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def refuse(self, field: object, found: object, wanted: str) -> InputError:
         """The error to raise for a field."""
@@ -118,6 +120,12 @@ class Record:
         if not isinstance(value, dict | list):
             raise self.refuse(field, kind_of(value), "an object or a list")
         return Record(self.source, f"{self.id}: {field}", value)
+
+
+def lines_beside(folder: Path, names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """The lines of those files that are there, by their names."""
+    there = [folder / name for name in names if (folder / name).is_file()]
+    return {path.name: frozenset(map(str.strip, read_lines(path, "entries, one a line"))) for path in there}
 
 
 def read_records(path: Path) -> tuple[str, Iterator[Record]]:
