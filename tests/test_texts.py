@@ -11,7 +11,6 @@ import pytest
 from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
 from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
-from rococo_jax.benchmarks.judged_captions import _rows
 from rococo_jax.data.captioned_images import open_captions
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels
@@ -42,7 +41,6 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "models": ("models.txt", "# ä\nours=runs/sc-vc\na\x0bb=other  # why\n", lambda p: read_models([], p)),
     "items": ("i.csv", "image,caption\na.jpg,dög\n", lambda p: [record.value for record in read_records(p)[1]]),
     "a first character": ("i.json", ' {"0": 1}', holds_object),
-    "ratings": ("r.csv", "image1,image2,agg_score\na.jpg,b.jpg,4.5\n", lambda p: list(_rows(p, ("image1", "image2")))),
     "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: lines_beside(p.parent, [p.name])),
     "text pairs": ("p.json", json.dumps([{"caption": "a", "negative_caption": "dög"}]), lambda p: pairs(p)),
     "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),

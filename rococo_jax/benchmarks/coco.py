@@ -1,19 +1,8 @@
-"""MS-COCO: where its images and the Karpathy split are got, and the ids of its captions.
+"""MS-COCO: where its images and the Karpathy split are got. Hashes are as TensorFlow Datasets keeps them."""
 
-Hashes of the archives are as TensorFlow Datasets keeps them. Benchmarks that judge captions of the Karpathy test split
-name them by id; the ids of an image are in `original_image_to_caption.json` of the package `eccv-caption`, beside the
-annotations or where the package is installed. In ascending order they are its captions in the order of the split.
-"""
-
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-from rococo_jax.data.captions import captions_from_json
 from rococo_jax.data.downloads import Download
-from rococo_jax.errors import InputError, is_whole, object_of
-from rococo_jax.storage import read_json
 
 _ZIPS = "http://images.cocodataset.org/zips"
 _KARPATHY = "https://storage.googleapis.com/sfr-vision-language-research/datasets"
@@ -41,61 +30,3 @@ def part_files(source: str, folder: str, hashes: Mapping[str, str], size: int) -
     return tuple(
         Download(f"{source}/{file}", f"{folder}/{file}", "annotations", digest, size) for file, digest in files
     )
-
-
-IDS = "original_image_to_caption.json"
-CAPTIONS = "coco_karpathy_test.json"
-
-
-def package_file(name: str, folder: Path) -> Path:
-    """A file of the package's judgements: in the folder, or in the installed package.
-
-    Raises InputError: it is in neither.
-    """
-    if (folder / name).is_file():
-        return folder / name
-    package = importlib.util.find_spec("eccv_caption")
-    path = None if package is None or package.origin is None else Path(package.origin).parent / "data" / name
-    if path is None or not path.is_file():
-        raise InputError(
-            folder / name, "file", "nothing there", "the file, or `pip install eccv-caption`, which has it"
-        )
-    return path
-
-
-def caption_ids(folder: Path, captions: Path) -> dict[int, tuple[str, str]]:
-    """Caption id -> the image's name and the caption. Raises InputError: a file is missing or of another form."""
-    path = package_file(IDS, folder)
-    by_image = read_json(path, "caption ids by image id")
-    caption_of, source = {}, captions / CAPTIONS
-    for item in captions_from_json(read_json(source, "a captions file"), source):
-        ids = object_of(by_image).get(str(coco_number(item.image)))
-        if ids is None:
-            raise InputError(path, "image", f"nothing of {item.image}", "the ids of its captions")
-        if not is_numbers(ids) or not 0 < len(ids) <= len(item.captions):
-            wanted = f"whole numbers, at most {len(item.captions)}, one a caption"
-            raise InputError(path, f"ids of {item.image}", f"{ids}"[:80], wanted)
-        for number, text in zip(sorted(ids), item.captions, strict=False):
-            caption_of[int(number)] = item.image, text
-    return caption_of
-
-
-def is_numbers(value: Any) -> bool:
-    """Whether a JSON value is a list of whole numbers.
-
-    >>> is_numbers([1, 2]), is_numbers([1, "2"]), is_numbers(3)
-    (True, False, False)
-    """
-    return isinstance(value, list) and all(map(is_whole, value))
-
-
-def coco_number(image: str) -> int:
-    """Read the number of a COCO image from its file name. Raises InputError for any other name.
-
-    >>> coco_number("val2014/COCO_val2014_000000391895.jpg")
-    391895
-    """
-    digits = Path(image).stem.rpartition("_")[2]
-    if not digits.isdecimal():
-        raise InputError("annotations", "image", image, "a name of COCO, which ends in its number")
-    return int(digits)

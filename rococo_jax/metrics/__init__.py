@@ -1,6 +1,6 @@
 """Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
-from rococo_jax.metrics import change, choice, classify, grounding, judged, ood, retrieval
+from rococo_jax.metrics import change, choice, classify, grounding, ood, retrieval
 from rococo_jax.metrics.metric import DROPS, Metric
 
 __all__ = ["METRICS", "Metric", "metric_of"]
@@ -19,8 +19,6 @@ METRICS = {
         *classify.METRICS[1:],
         *change.METRICS,
         *ood.METRICS,
-        *judged.METRICS,
-        *judged.CORRELATIONS,
     )
 }
 

@@ -24,7 +24,7 @@ _BENCHMARKS = {
     "coco_order": "COCO order", "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
     "mmvp": "MMVP", "svo_probes": "SVO-Probes", "negbench": "NegBench", "whatsup": "What'sUp", "cifar10": "CIFAR-10",
     "negbench_text_to_image": "NegBench, text to image", "negbench_image_to_text": "NegBench, image to text",
-    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16", "eccv_caption": "ECCV Caption", "cxc": "CxC",
+    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16",
 }  # fmt: skip
 QUESTIONS = {
     "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",

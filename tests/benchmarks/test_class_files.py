@@ -1,10 +1,7 @@
-"""Bad input of the benchmarks of classes and of judged pairs whose files have a form of their own: one line each."""
+"""Files of the benchmarks of classes: listings, limits, and bad names in one line each."""
 
-import gzip
-import json
 import re
 import tarfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,97 +9,12 @@ from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.classes import with_out_images
-from rococo_jax.benchmarks.coco import IDS as IDS_FILE
-from rococo_jax.benchmarks.coco import package_file
 from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.benchmarks.cue_conflict import read as read_stimuli
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.image_files import list_images
 from rococo_jax.data.tar_index import read_tar
-from tests.benchmarks.judged_forms import IDS, NAMES, write_judged
 from tests.support.refusals import refused
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_judged(tmp_path)
-    return tmp_path
-
-
-def opened(name, folder):
-    places = {role: folder / "images" if role == "images" else folder for role in find_benchmark(name).folders}
-    return find_benchmark(name).open(places, Settings(templates=("1",)))
-
-
-def test_a_caption_is_asked_about_images_that_are_not_its_own(folder):
-    (folder / "images" / NAMES[0]).unlink()
-    places = {role: folder / "images" if role == "images" else folder for role in find_benchmark("cxc").folders}
-    benchmark = find_benchmark("cxc").open(places, Settings(allow_missing_images=True))
-    (task,) = benchmark.tasks  # one pair of images alone is left, which has no correlation
-    assert benchmark.texts == (f"{NAMES[0]} 0", f"{NAMES[1]} 0") and task.rating.tolist() == [2.5, 0.0]
-    assert [benchmark.images[row] for row in task.image] == NAMES[1:]
-
-
-def text(name, content):
-    return lambda folder: (folder / name).write_text(content.format(*NAMES))
-
-
-def value(name, content):
-    return text(name, json.dumps(content).replace("{", "{{").replace("}", "}}"))
-
-
-def packed(content):
-    def change(folder):
-        (folder / "sits_test.csv").unlink()
-        (folder / "sits_test.csv.gz").write_bytes(content)
-
-    return change
-
-
-def test_the_ids_of_captions_are_those_of_the_package_where_the_folder_has_none(tmp_path, monkeypatch):
-    (tmp_path / "package/data").mkdir(parents=True)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=tmp_path / "package/i.py"))
-    ours, theirs = tmp_path / IDS_FILE, tmp_path / "package/data" / IDS_FILE
-    refused("pip install eccv-caption", package_file, IDS_FILE, tmp_path)
-    theirs.write_text("{}")
-    assert package_file(IDS_FILE, tmp_path) == theirs
-    ours.write_text("{}")
-    assert package_file(IDS_FILE, tmp_path) == ours
-    ours.unlink()
-    for missing in (None, SimpleNamespace(origin=None)):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, missing=missing: missing)
-        refused("pip install eccv-caption", package_file, IDS_FILE, tmp_path)
-
-
-HEAD, LINE = "caption,image,agg_score\n", "COCO_val2014:sentid:1,{1},"
-CASES = {
-    "cxc: a column is missing": ("cxc", text("sits_test.csv", "caption,image\na:1,{1}\n"), "agg_score from 0 to 5"),
-    "cxc: a short line": ("cxc", text("sits_test.csv", HEAD + "COCO_val2014:sentid:1\n"), "line 2"),
-    "cxc: no rating": ("cxc", text("sits_test.csv", HEAD + LINE + "high\n"), "line 2"),
-    "cxc: NaN": ("cxc", text("sits_test.csv", HEAD + LINE + "nan\n"), "line 2"),
-    "cxc: above 5": ("cxc", text("sits_test.csv", HEAD + LINE + "5.5\n"), "line 2"),
-    "cxc: no caption id": ("cxc", text("sits_test.csv", HEAD + "sentid:one,{1},2\n"), "line 2"),
-    "cxc: no image of COCO": ("cxc", text("sits_test.csv", HEAD + "sentid:1,dog.jpg,2\n"), "a name of COCO"),
-    "cxc: no table": ("cxc", packed(b"text"), "a table of ratings, whole"),
-    "cxc: a cut table": ("cxc", packed(gzip.compress(b"caption,image,agg_score\n")[:-9]), "a table of ratings, whole"),
-    "ids: of another image": ("cxc", value("original_image_to_caption.json", {"11": [1]}), f"nothing of {NAMES[1]}"),
-    "ids: no list": ("cxc", value("original_image_to_caption.json", IDS | {"11": 3}), "one a caption"),
-    "ids: no numbers": ("cxc", value("original_image_to_caption.json", IDS | {"11": ["a"]}), "one a caption"),
-    "ids: too many": ("cxc", value("original_image_to_caption.json", IDS | {"11": [1, 2, 5]}), "at most 2"),
-    "eccv: a list": ("eccv_caption", value("eccv_image_to_caption.json", [1]), "an object of positives by id"),
-    "eccv: no list of positives": ("eccv_caption", value("eccv_image_to_caption.json", {"11": 3}), "whole numbers"),
-    "eccv: positives by name": ("eccv_caption", value("eccv_caption_to_image.json", {"4": ["a"]}), "whole numbers"),
-    "eccv: a query by name": ("eccv_caption", value("eccv_caption_to_image.json", {"a": [33]}), "whole number"),
-    "eccv: an empty file": ("eccv_caption", text("eccv_caption_to_image.json", ""), "eccv_caption_to_image.json"),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_line(folder, case):
-    name, change, said = CASES[case]
-    assert opened(name, folder).tasks
-    change(folder)
-    refused(re.escape(said), opened, name, folder)
 
 
 def test_what_is_no_image_among_stimuli_is_passed_over(tmp_path):

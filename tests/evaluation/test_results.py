@@ -9,7 +9,6 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import RESAMPLES, Counted
-from rococo_jax.metrics.judged import Correlated
 from rococo_jax.metrics.metric import percent
 from rococo_jax.metrics.ood import Separated
 
@@ -57,17 +56,10 @@ def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts
 
 def test_the_number_of_draws_is_the_one_that_was_taken():
     rng = np.random.default_rng(0)
-    judged = Correlated(rng.random(8), rng.random(8), np.arange(8) // 2, np.arange(8) // 2)
     far = Separated(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
-    outcomes = [
-        Figures(Task("cxc", "captions"), "correlation", judged),
-        Figures(Task("pets_ood", "far"), "out_of_distribution", far),
-    ]
+    outcomes = [Figures(Task("pets_ood", "far"), "out_of_distribution", far)]
     bootstrap = make_results("one", "paper", {}, [*outcomes, part("texts", "choice", counts(0.4, "ota"))])["bootstrap"]
-    assert bootstrap["resamples"] == RESAMPLES and set(bootstrap["resamples_of"]) == {"cxc", "pets_ood"}
-    taken = bootstrap["resamples_of"]["cxc"]["captions"]
-    assert taken == {name: len(drawn) for name, drawn in judged.drawn(RESAMPLES, 0).items()}
-    assert set(taken.values()) == {500, 1000}
+    assert bootstrap["resamples"] == RESAMPLES and set(bootstrap["resamples_of"]) == {"pets_ood"}
     assert set(bootstrap["resamples_of"]["pets_ood"]["far"].values()) == {RESAMPLES}
     of_ten_million = Separated(*({"mcm": np.broadcast_to(0.5, 5 * 10**6)} for _ in range(2)))
     assert set(of_ten_million.resamples_of(RESAMPLES).values()) == {200}

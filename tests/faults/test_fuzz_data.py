@@ -8,7 +8,6 @@ import dataclasses
 import io
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,6 @@ from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
 from rococo_jax.report.across_seeds import read_image_hits, read_pair_hits
 from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
-from tests.benchmarks.judged_forms import write_judged
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support import fuzz
 from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
@@ -157,16 +155,6 @@ def _read_logits(path: Path) -> None:
         file.block(np.arange(file.shape[1]), slice(0, file.shape[0]))
 
 
-def _judged(path: Path) -> None:
-    write_judged(path.parent)
-
-
-def _open_judged(name: str, path: Path) -> None:
-    folders = {role: path.parent / "images" if role == "images" else path.parent for role in
-               find_benchmark(name).folders}  # fmt: skip
-    find_benchmark(name).open(folders, Settings(templates=("1",)))
-
-
 def _vectors(path: Path) -> None:
     np.savez(path, image_names=np.array(["a"]), image_embeddings=np.ones((1, 2), np.float32),
              captions=np.array(["a dog"]), text_embeddings=np.ones((1, 2), np.float32))  # fmt: skip
@@ -194,9 +182,6 @@ KINDS = {
     "logits as .npy": Kind("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
     "embeddings": Kind("vectors.npz", _vectors, StoredEmbeddings),
     "embeddings as a table": Kind("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
-    "ratings": Kind("sits_test.csv", _judged, partial(_open_judged, "cxc")),
-    "ids of captions": Kind("original_image_to_caption.json", _judged, partial(_open_judged, "cxc")),
-    "judgements": Kind("eccv_image_to_caption.json", _judged, partial(_open_judged, "eccv_caption")),
     "labels": Kind("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
     "labels as a table": Kind("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
     "texts": Kind("texts.json", _text('[{"caption": "a dog", "negative_caption": "a cat"}]'), read_text_pairs),
