@@ -165,18 +165,17 @@ def _run(options: Options, plan, workdir) -> int:
 def _write(plan, workdir, failed, evaluated: bool) -> None:
     """Writes and prints the table of what is done, and says what is not."""
     from rococo_jax.storage import hold
-    from rococo_jax.sweep.collect import collect, power_laws
+    from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line
     from rococo_jax.sweep.tables import markdown_lines, write_tables
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
     if rows:
-        laws = power_laws(plan, rows)
         with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
-            write_tables(plan, rows, laws, workdir, failed, states)
-            page = write_figures(plan, rows, laws, workdir, failed)
-        print("\n".join(markdown_lines(plan, rows, laws, {})))
+            write_tables(plan, rows, workdir, failed, states)
+            page = write_figures(plan, rows, workdir, failed)
+        print("\n".join(markdown_lines(plan, rows, {})))
         print(f"\ntable: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
     if waiting := waiting_line(states, failed):
         print(f"{waiting}: --collect tabulates what is there, the same command goes on", file=sys.stderr)

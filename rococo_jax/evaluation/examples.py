@@ -13,8 +13,6 @@ from pathlib import Path
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.image_sets import CorruptedImages
-from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.progress import progress
@@ -31,14 +29,13 @@ _SIDES = ("query", "right", "wrong")
 
 
 def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: int = ERRORS_A_TASK) -> list[Example]:
-    """Up to `count` errors of each task, and one image in each corruption, with pictures."""
+    """Up to `count` errors of each task, and some pairs that it won, with pictures."""
     chosen = []
     for task in dict.fromkeys(outcome.task for outcome in outcomes):
         of_task = [each for each in outcomes if each.task == task]
         chosen += _take_turns(_errors(of_task, benchmark, count), count)
         for role in ("won_blind", "won_looking"):
             chosen += _take_turns(_won(of_task, benchmark, role), WON_A_TASK)
-    chosen += _illustrations(benchmark)
     pictures: dict[tuple[str, int], bytes | None] = {}
 
     def with_picture(side: Side) -> Side:
@@ -99,18 +96,6 @@ def _take_turns(waiting: dict[str, list[Example]], count: int) -> list[Example]:
 def _image(example: Example) -> str:
     """The image that the example is about: the query, or the right answer."""
     return example.query.image or example.right.image
-
-
-def _illustrations(benchmark: Benchmark) -> list[Example]:
-    """The first image in every corruption."""
-    corrupted = [images for images in benchmark.image_sets.values() if isinstance(images, CorruptedImages)]
-    uncorrupted = next((images.name for images in corrupted if images.kind is None), ORIGINALS)
-    first = Side(image=benchmark.images[0], picture=(uncorrupted, 0))
-    return [
-        Example("", images.name, None, "illustration", order, images.kind, first, Side(), corrupted_side, 0.0, 0.0)
-        for order, images in enumerate(images for images in corrupted if images.kind is not None)
-        for corrupted_side in [Side(image=benchmark.images[0], picture=(images.name, 0))]
-    ]
 
 
 def _jpeg(image: Image.Image) -> bytes:

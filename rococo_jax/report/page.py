@@ -296,7 +296,6 @@ def _anchor(task: str) -> str:
 
 def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison]) -> Part:
     examples = {run.label: read_examples(run.path.parent) for run in group.runs}
-    illustrations = [each for found in examples.values() for each in found if each.role == "illustration"]
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     facts = Part("", [setting(group), notes(group), _without_examples(group, examples)], style="facts")
     blocks: list[Block | None] = [
@@ -306,7 +305,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
-    blocks.append(corrupted_part(group.runs, f"s{number}-corruptions", illustrations))
+    blocks.append(corrupted_part(group.runs, f"s{number}-corruptions"))
     blocks.append(correlations_part(group.runs, f"s{number}-correlations"))
     blocks.append(model_cards(group.runs))
     return Part(title, blocks, 2, "group", f"s{number}")

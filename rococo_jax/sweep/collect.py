@@ -26,7 +26,6 @@ from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import order_metrics
 from rococo_jax.sweep.plan import Plan, Point, written
-from rococo_jax.sweep.power_law import PowerLaw, fit_power_law
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
 from rococo_jax.training.hooks.log import METRICS as STEPS
 
@@ -35,13 +34,6 @@ TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")
 
 # Runs' values, and the same on every draw of images (draws runs) where that is defined.
 _Drawn = tuple[np.ndarray, np.ndarray | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class SeedFigure(Figure):
-    """A figure with the values of the single runs."""
-
-    runs: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,19 +100,6 @@ def curves_of(plan: Plan, rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         curves.setdefault(curve_name(plan, row), []).append(row)
     return curves
-
-
-def power_laws(plan: Plan, rows: Sequence[Row]) -> list[PowerLaw]:
-    """A fit of each curve's leading metrics, and of its loss, over the first axis."""
-    places = [*summary_columns(rows), ("", "", "loss")]
-    laws = []
-    for name, of_curve in curves_of(plan, rows).items():
-        for place in places:
-            found = [(row.values[0], row.figure(*place)) for row in of_curve]
-            known = [(value, figure.runs) for value, figure in found if figure is not None]
-            if known:
-                laws.append(fit_power_law(name, place, *zip(*known, strict=True)))
-    return laws
 
 
 def metrics_of(rows: Sequence[Row], task: str) -> list[str]:
@@ -223,6 +202,6 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
     return values, None if any(each is None for each in drawn) else np.mean(drawn, axis=0)
 
 
-def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> SeedFigure:
+def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:
     low, high = (None, None) if drawn is None else interval(drawn.mean(1))
-    return SeedFigure(float(values.mean()), low, high, spread(values), runs=tuple(map(float, values)))
+    return Figure(float(values.mean()), low, high, spread(values))

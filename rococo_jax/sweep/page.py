@@ -25,14 +25,10 @@ from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
-from rococo_jax.sweep.power_law import PowerLaw
 from rococo_jax.sweep.tables import (
     MIB,
-    POWER_LAW,
-    POWER_LAWS,
     SCALED,
     label,
-    power_law_lines,
     scaled_keys,
     summary,
     summary_label,
@@ -183,9 +179,7 @@ def _told(figure: Figure) -> str:
     return text + (f" ({figure.low:.4g} to {figure.high:.4g})" if figure.has_interval else "")
 
 
-def write_figures(
-    plan: Plan, rows: Sequence[Row], laws: Sequence[PowerLaw], workdir: Path, failed: Mapping[str, str]
-) -> Path:
+def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
     """Both files, each by rename. Returns the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
@@ -197,7 +191,6 @@ def write_figures(
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
-        _power_laws(plan, laws),
         _scaled_part(plan),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
     ]
@@ -284,15 +277,6 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         for variant in order_variants(row.tasks.get(task, {}))
     ]
     return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
-
-
-def _power_laws(plan: Plan, laws: Sequence[PowerLaw]) -> Part:
-    heads, lines, left_out = power_law_lines(plan, laws)
-    body = [[Cell(text, words=True) for text in line] for line in lines]
-    table = Table(POWER_LAWS, [Head(name, words=True) for name in heads], body) if lines else None
-    return Part(
-        POWER_LAWS, [Note(POWER_LAW) if lines else None, table, Note(left_out) if left_out else None], 2, "group"
-    )
 
 
 def _scaled_part(plan: Plan) -> Part | None:

@@ -16,17 +16,10 @@ from rococo_jax.report.vocabulary import order_metrics, order_variants, percent,
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
-from rococo_jax.sweep.power_law import PowerLaw
 from rococo_jax.training.config import flat
 
 FORMAT, VERSION = "rococo_jax.sweep", 1
 SCALED = "What follows from the batch size"
-POWER_LAWS = "Power laws"
-POWER_LAW = (
-    "y = a x^-b + c over the first axis (without c for four values), by least squares over the means of the seeds, "
-    "with 95 % bootstrap intervals over seeds, or over residuals where there is one seed. This fit is [ours]; an "
-    "interval says how far it depends on these runs, not whether a power law is the right form."
-)
 MIB = 2**20
 _LR_SCALING = {
     "constant": "the same learning rate",
@@ -39,7 +32,6 @@ _LR_SCALING = {
 def sweep_json(
     plan: Plan,
     rows: Sequence[Row],
-    laws: Sequence[PowerLaw],
     failed: Mapping[str, str],
     states: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -70,7 +62,6 @@ def sweep_json(
             }
             for row in rows
         ],
-        "power_laws": {"over": names[0], "fits": [law.to_json() for law in laws]},
         "points": [
             {
                 "name": point.name,
@@ -95,15 +86,14 @@ def _as_json(figure: Figure) -> dict[str, Any]:
 def write_tables(
     plan: Plan,
     rows: Sequence[Row],
-    laws: Sequence[PowerLaw],
     workdir: Path,
     failed: Mapping[str, str],
     states: Mapping[str, str],
 ) -> None:
     """sweep.json, sweep.csv and sweep.md, each by rename."""
-    write_json(workdir / "sweep.json", sweep_json(plan, rows, laws, failed, states))
+    write_json(workdir / "sweep.json", sweep_json(plan, rows, failed, states))
     write_csv_rows(workdir / "sweep.csv", csv_rows(plan, rows))
-    write_text(workdir / "sweep.md", "\n".join(markdown_lines(plan, rows, laws, failed)) + "\n")
+    write_text(workdir / "sweep.md", "\n".join(markdown_lines(plan, rows, failed)) + "\n")
 
 
 def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
@@ -136,10 +126,8 @@ def _cells(figure: Figure | None) -> list[Any]:
     return ["" if each is None else each for each in known]
 
 
-def markdown_lines(
-    plan: Plan, rows: Sequence[Row], laws: Sequence[PowerLaw], failed: Mapping[str, str]
-) -> Iterator[str]:
-    """A table of what matters most, one of every variant, the power laws, what was scaled, and what failed."""
+def markdown_lines(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str]) -> Iterator[str]:
+    """A table of what matters most, one of every variant, what was scaled, and what failed."""
     yield f"# {escaped(title(plan))}"
     yield from ("", escaped(summary(plan)), "")
     first = ["arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
@@ -158,14 +146,6 @@ def markdown_lines(
                 figures = row.tasks[task][variant]
                 cells = [with_interval(figures.get(name)) for name in metrics]
                 yield table_row([*_named(row), label(variant), *cells])
-    heads, lines, left_out = power_law_lines(plan, laws)
-    yield from ("", f"## {POWER_LAWS}")
-    if lines:
-        yield from ("", escaped(POWER_LAW), "")
-        yield from table_head(heads[:-5], heads[-5:])
-        yield from map(table_row, lines)
-    if left_out:
-        yield from ("", escaped(left_out))
     heads, lines = scaled_keys(plan)
     if lines:
         yield from ("", f"## {SCALED}", "")
@@ -184,43 +164,6 @@ def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
     return [*["arm"] * arms, "batch_size", *keys], [
         [*[arm] * arms, *(written(config[key]) for key in ("batch_size", *keys))] for (arm, _), config in rows.items()
     ]
-
-
-def power_law_lines(plan: Plan, laws: Sequence[PowerLaw]) -> tuple[list[str], list[list[str]], str]:
-    """Heads, a row for each fit, and one line for what has none ("" where all have)."""
-    curves = any(law.curve for law in laws)
-    rows = [
-        [
-            *[law.curve] * curves,
-            _fitted(law),
-            str(law.points),
-            *(_with_bounds(law, name) for name in ("a", "b", "c")),
-            f"{law.residual:.3g}",
-        ]
-        for law in laws
-        if not law.reason
-    ]
-    reasons: dict[str, list[str]] = {}
-    for law in laws:
-        if law.reason:
-            reasons.setdefault(law.reason, []).append(f"{law.curve}: {_fitted(law)}" if curves else _fitted(law))
-    if len(reasons) == 1 and not rows:
-        left_out = next(iter(reasons))
-    else:
-        left_out = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-    heads = [*["curve"] * curves, "figure", "points", "a", "b", "c", "residual"]
-    return heads, rows, f"No fit over {plan.axes[0].name}: {left_out}." if left_out else ""
-
-
-def _fitted(law: PowerLaw) -> str:
-    return f"{task_label(law.task)}: {summary_label(law.variant, law.metric)}" if law.task else law.metric
-
-
-def _with_bounds(law: PowerLaw, name: str) -> str:
-    if name not in law.parameters:
-        return "0"
-    low, high = law.intervals[name]
-    return f"{law.parameters[name]:.3g} ({low:.3g} to {high:.3g})"
 
 
 def title(plan: Plan) -> str:

@@ -59,7 +59,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("models", [1, 2])
 def test_every_chart_is_there(runs, tmp_path, models):
     page = write_report([runs / f"model-{number}" for number in range(models)], tmp_path / "r.html")[0].read_text()
-    for words in ("Reliability", ">ROC<", "Shape or texture", "Sure and wrong, right and unsure", "Relative mCE"):
+    for words in ("Reliability", ">ROC<", "Shape or texture", "Sure and wrong, right and unsure"):
         assert words in page, words
     # Reliability of two tasks for each model, one shape diagram, a ROC chart a model.
     assert page.count('class="chart"') == 2 * models + 1 + models
@@ -72,7 +72,7 @@ def test_every_chart_is_there(runs, tmp_path, models):
 def test_nothing_is_said_of_what_was_not_measured(tmp_path):
     save(tmp_path / "runs", "model", 0, corrupted=False)
     page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
-    assert "RAS" not in page and "mCE" not in page and "Reliability" in page
+    assert "RAS" not in page and "Reliability" in page
 
 
 def test_plain_numbers_have_three_decimals(runs, tmp_path):

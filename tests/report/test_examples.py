@@ -26,7 +26,7 @@ def drawn(*examples) -> str:
 def test_the_first_in_the_order_of_choice_are_shown_grouped_by_variant():
     order = [("danger", 3), ("same_concept", 1), ("danger", 0), ("mix_0.9", 2), ("danger", 4)]
     many = [example(variant=variant, order=place) for variant, place in order]
-    many += [example(task="text_to_image", order=0), example(role="illustration", order=0)]
+    many += [example(task="text_to_image", order=0), example(role="won_blind", order=0)]
     found = choose_examples(many, "image_to_text", ERROR, 4)
     assert [(each.variant, each.order) for each in found] == [
         ("same_concept", 1), ("danger", 0), ("danger", 3), ("mix_0.9", 2),

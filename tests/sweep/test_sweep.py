@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.optimize import curve_fit
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
@@ -24,7 +23,6 @@ from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
 from rococo_jax.sweep.plan import make_plan
-from rococo_jax.sweep.power_law import fit_power_law
 from rococo_jax.sweep.running import BEGUN, DONE, NEW, plan_lines, point_lines, run_points, waiting_line
 from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
@@ -261,7 +259,7 @@ def test_two_processes_sweep_as_one(data, swept, tmp_path):
         # Reductions over other numbers of devices have another order.
         np.testing.assert_allclose(*losses, rtol=1e-5)
     plan = make_plan(data / "config.py", seeds=(0,))
-    expected = sweep_json(plan, collect(plan, swept), [], {}, dict.fromkeys([each.run for each in plan.runs], ""))
+    expected = sweep_json(plan, collect(plan, swept), {}, dict.fromkeys([each.run for each in plan.runs], ""))
     rows = json.loads((tmp_path / "sweep.json").read_text())["rows"]
     assert [row["tasks"] for row in rows] == [row["tasks"] for row in json.loads(json.dumps(expected))["rows"]]
     assert [row["seeds"] for row in rows] == [[0], [0]]
@@ -295,64 +293,6 @@ def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends
     assert len(runs["2"]) == 4 and journal(tmp_path / "2")[0][1] == "failed"
     assert [code for code, _ in ended] == [2, 2], ended
     assert len(runs["1"]) == 2 and all("file: field: found found; wanted wanted" in said for _, said in ended)
-
-
-def curves(places: list[tuple[float, list[float]]], metric: str = "r1"):
-    return fit_power_law("", ("image_to_text", "clean", metric), *zip(*places, strict=True))
-
-
-@pytest.mark.parametrize(("a", "b", "c"), [(5.0, 0.5, 10.0), (-200.0, 0.7, 80.0), (30.0, -0.3, 0.0), (2e4, 1.5, -3.0)])
-@pytest.mark.parametrize("points", [4, 5, 8])
-def test_a_power_law_is_the_least_squares_of_scipy(a, b, c, points):
-    x = 32 * 2.0 ** np.arange(points)
-    y = a * x**-b + (c if points > 4 else 0)
-    y += 0.01 * np.ptp(y) * np.random.default_rng(points).normal(size=points)
-    form = (lambda x, a, b, c: a * x**-b + c) if points > 4 else (lambda x, a, b: a * x**-b)
-    start = [a, b, c] if points > 4 else [a, b]
-    expected, _ = curve_fit(form, x, y, p0=start, maxfev=100_000, xtol=1e-14, ftol=1e-14)
-    law = curves([(value, [figure]) for value, figure in zip(x, y, strict=True)])
-    # A minimum is known to the root of what its sum of squares is.
-    np.testing.assert_allclose(list(law.parameters.values()), expected, rtol=1e-5, atol=1e-5 * np.abs(y).max())
-    np.testing.assert_allclose(law.residual, np.sqrt(np.mean((form(x, *expected) - y) ** 2)), rtol=1e-6)
-    assert all(law.intervals[name][0] < value < law.intervals[name][1] for name, value in law.parameters.items())
-
-
-def test_intervals_of_a_power_law_hold_its_exponent_as_often_as_they_say():
-    x, held, trials = 2.0 ** np.arange(6), 0, 60
-    for trial in range(trials):
-        noise = np.random.default_rng(trial).normal(0, 0.05, (6, 8))
-        law = curves([(value, list(3 * value**-0.5 + 1 + each)) for value, each in zip(x, noise, strict=True)])
-        held += law.intervals["b"][0] <= 0.5 <= law.intervals["b"][1]
-    # Binomial: at 95 % of 60 it is below 48 once in 10,000 times; a bootstrap of 8 runs is a little narrow.
-    assert held >= 48
-
-
-@pytest.mark.parametrize(
-    ("places", "reason"),
-    [
-        ([(8, [1.0]), (16, [2.0]), (32, [3.0])], "3 points above 0; 4 are needed"),
-        ([(0, [1.0]), (8, [1.0]), (16, [2.0]), (32, [3.0])], "3 points above 0; 4 are needed"),
-        ([("local", [1.0]), ("global", [1.0])], "0 points above 0; 4 are needed"),
-        ([(2**n, [5.0]) for n in range(6)], "the same at every point"),
-        ([(2**n, [float(2 ** (9 * n))]) for n in range(6)], "no exponent from -4 to 4 fits best: no power law"),
-    ],
-)
-def test_what_has_no_power_law_says_why(places, reason):
-    law = curves(places)
-    assert (law.reason, law.parameters) == (reason, {})
-
-
-def test_power_laws_stand_in_the_table_and_in_its_data(data, swept):
-    plan = make_plan(data / "config.py")
-    saved = json.loads((swept / "sweep.json").read_text())["power_laws"]
-    assert saved["over"] == "batch_size" and {fit["reason"] for fit in saved["fits"]} == {
-        "2 points above 0; 4 are needed"
-    }
-    assert "No fit over batch\\_size: 2 points above 0; 4 are needed." in (swept / "sweep.md").read_text()
-    assert "4 are needed" in (swept / "sweep.html").read_text()
-    law = curves([(2**n, [10 + 50 * 2.0**-n, 11 + 50 * 2.0**-n]) for n in range(5)])
-    text = "\n".join(markdown_lines(plan, [], [law], {}))
-    assert "This fit is \\[ours\\]" in text and "| 5 | 50 (" in text  # brackets are escaped in Markdown
 
 
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
@@ -497,7 +437,7 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
     table = [dict(zip(heads, row, strict=True)) for row in cells]
     assert all(row["ota"] != "" for row in table if row["variant"] in ("mean", "swap_att"))
     assert any(row["points_won"] == 12.345 for row in table if row["task"] == "word_game")
-    assert "| OTA" in "".join(markdown_lines(plan, rows, [], {}))
+    assert "| OTA" in "".join(markdown_lines(plan, rows, {}))
     assert {panel.name for panel in panels_of(plan, rows)} >= {"SugarCrepe: OTA", "Word game: points won"}
 
 

@@ -40,12 +40,12 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One query or item that the model got wrong (`role="error"`), a picture of an image set (`"illustration"`), or a
-    pair whose original won although nothing was looked at (`"won_blind"`), or because it was (`"won_looking"`).
+    """One query or item that the model got wrong (`role="error"`), or a pair whose original won although nothing was
+    looked at (`"won_blind"`), or because it was (`"won_looking"`).
 
     Attributes:
         task, variant, seed: where it occurs, as in `results.json`.
-        role: `error`, `illustration`, `won_blind` or `won_looking`.
+        role: `error`, `won_blind` or `won_looking`.
         order: place in the order of choice; the first n are the n best to show.
         kind: what was chosen: `own_altered`, `other_altered`, `wrong`, ...
         query, right, wrong: the query, the best right answer, and what was chosen instead.

@@ -7,10 +7,7 @@ parts has a map for each part, whose variants are `PART/fog_3`.
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
-from rococo_jax.evaluation.examples import Example
 from rococo_jax.metrics import metric_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.blocks import (
@@ -21,17 +18,14 @@ from rococo_jax.report.blocks import (
     HeatMap,
     Note,
     Part,
-    Picture,
     Scale,
-    Strip,
     Table,
     Tiles,
     figure_cell,
-    rich,
 )
 from rococo_jax.report.collection import Figure, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
-from rococo_jax.report.tables import has_any, heads_of, model_table, tile
+from rococo_jax.report.tables import has_any, heads_of, tile
 from rococo_jax.report.vocabulary import percent, task_label, variant_label
 
 SHADES = 10
@@ -47,15 +41,11 @@ _MAP = (
     "Drop by kind and severity, in per cent of the figure on uncorrupted images (the same images, cut to the same "
     "squares of 224 pixels). One scale for all maps of this section; a minus sign is a gain."
 )
-_STRIP = (
-    "One image of the run as the model received it, in the kind of each group that costs most at the highest severity. "
-)
-
 # A task, and the part whose variants are meant; "" where it has none.
 _Track = tuple[str, str]
 
 
-def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Example]) -> Part | None:
+def corrupted_part(runs: Sequence[Run], anchor: str) -> Part | None:
     """Everything on corruptions; None where no run measured any."""
     kinds, severities = corrupted_by(runs)
     if not kinds:
@@ -68,26 +58,12 @@ def corrupted_part(runs: Sequence[Run], anchor: str, illustrations: Sequence[Exa
     shown = ordered(runs, tasks[0])
     shown += [run for run in runs if run not in shown]
     shown = [run for run in shown if any(run.corruptions(task) for task in tasks)]
-    every = [
-        Part(
-            f"{run.label}, {task_label(task).lower()}",
-            [model_table(run, task, [each.name for each in measured])],
-            5,
-            "",
-        )
-        for run in shown
-        for task in tasks
-        if (measured := run.corruptions(task))
-    ]
     blocks: list[Block | None] = [
         Note(_QUESTION, "question"),
         _tiles(shown, tasks),
         _means(shown, tasks),
-        error_part(shown, tasks),
         change_part(shown, tasks),
         Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
-        _strips(shown, tracks, kinds, severities, illustrations),
-        Folded("Every figure of the corruptions", every),
     ]
     return Part("Corrupted images", blocks, 3, "task", anchor)
 
@@ -214,48 +190,6 @@ def shade(value: float | int, top: float) -> int:
     return min(SHADES - 1, max(0, int(SHADES * value / top)))
 
 
-def _strips(
-    runs: Sequence[Run],
-    tracks: Sequence[_Track],
-    kinds: Sequence[str],
-    severities: Sequence[int],
-    illustrations: Sequence[Example],
-) -> Part | None:
-    """The pictures that the evaluation kept: a strip a kind, the severities side by side, the original first."""
-    by_kind: dict[str, dict[int, Example]] = {}
-    sets = {_name(kind, severity): (kind, severity) for kind in kinds for severity in severities}
-    for each in illustrations:
-        if each.variant in sets:
-            kind, severity = sets[each.variant]
-            by_kind.setdefault(kind, {})[severity] = each
-
-    def cost(kind: str) -> float:
-        drops = [run.figure(task, _name(kind, severities[-1], part), "drop").value for run in runs
-                 for task, part in tracks]  # fmt: skip
-        drops = [drop for drop in drops if drop is not None]
-        return sum(drops) / len(drops) if drops else -math.inf
-
-    worst: dict[str, str] = {}
-    for kind in by_kind:
-        group = CORRUPTIONS[kind].group
-        if group not in worst or cost(kind) > cost(worst[group]):
-            worst[group] = kind
-    if not worst:
-        return None
-    image = next(iter(by_kind[next(iter(worst.values()))].values())).wrong.image
-    strips = []
-    for kind in worst.values():
-        shown = sorted(by_kind[kind].items())
-        label, original = variant_label(kind), shown[0][1].query
-        pictures = [Picture(original.jpeg, image, f"{image}, uncorrupted", "Uncorrupted")] if original.jpeg else []
-        pictures += [
-            Picture(each.wrong.jpeg, image, f"{image}, {label}, severity {severity}", f"Severity {severity}")
-            for severity, each in shown
-        ]
-        strips.append(Strip(label, pictures))
-    return Part("What it looks like", [Note(rich("{}<bdi>{}</bdi>", _STRIP, image)), Part("", strips, style="maps")])
-
-
 CHANGES = (
     *("ras", "ras_destructive", "ras_corrective", "consistency", "right_to_wrong", "wrong_to_right"),
     *("erroneous_confidence", "hesitation"),
@@ -264,10 +198,6 @@ _RAS = (
     "Against the same images uncorrupted. RAS is 0 where nothing changes, below it where probabilities move away from "
     "the truth; its parts add up to it. Erroneous confidence: wrong, and surer than before; hesitation: right before "
     "and after, and less sure. Means over kinds where there are several."
-)
-_ERRORS = (
-    "Mean error: of all kinds and severities. mCE and relative mCE divide by the errors of the first model, kind by "
-    "kind; 100 is as that model, lower is better. Published tables divide by AlexNet."
 )
 
 
@@ -290,35 +220,3 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     heads = heads_of(["Model", "Task", "Images"], CHANGES)
     table = Table("RAS and its parts", heads, rows, lead=3, sortable=len(rows) > 1, filterable=len(rows) > 8)
     return Part("Sure and wrong, right and unsure", [Note(_RAS), table])
-
-
-def error_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
-    """Mean error and mCE of each model and task; None where no task has every kind and severity in all models."""
-    kinds, severities = corrupted_by(runs)
-    rows = []
-    for task in tasks:
-        name = section_of(runs, task).lead[1]
-        variants = [[_name(kind, severity) for severity in severities] for kind in kinds]
-        whole = [run for run in runs if all(has_any([run], task, [each], name) for of in variants for each in of)]
-        if not whole or not has_any(whole, task, [UNCORRUPTED], name):
-            continue
-        errors = [np.array([[_error(run, task, each, name) for each in of] for of in variants]) for run in whole]
-        clean = [_error(run, task, UNCORRUPTED, name) for run in whole]
-        for run, error, without in zip(whole, errors, clean, strict=True):
-            above, reference = (error - without).sum(1), (errors[0] - clean[0]).sum(1)
-            figures = [without, float(error.mean()), _ratio(error.sum(1), errors[0].sum(1)), _ratio(above, reference)]
-            rows.append([Cell(run.label), Cell(task_label(task), words=True),
-                         *(figure_cell(Figure(figure)) for figure in figures)])  # fmt: skip
-    if not rows:
-        return None
-    heads = [*heads_of(["Model", "Task"]), *map(Head, ("Error, uncorrupted", "Mean error", "mCE", "Relative mCE"))]
-    return Part("Errors over all corruptions", [Note(_ERRORS), Table("Errors", heads, rows, lead=2, sortable=True)])
-
-
-def _error(run: Run, task: str, variant: str, name: str) -> float:
-    value = run.figure(task, variant, name).value
-    return float("nan") if value is None else 100.0 - value
-
-
-def _ratio(of: np.ndarray, reference: np.ndarray) -> float | None:
-    return float(100 * np.mean(of / reference)) if (reference > 0).all() else None

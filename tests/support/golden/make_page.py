@@ -23,13 +23,13 @@ from tests.report.test_kinds import choice_run
 from tests.report.test_page import results_of, save
 from tests.support.made_runs import six_runs
 from tests.support.paths import CHECKOUT
-from tests.sweep.test_sweep import choice_rows, curves
+from tests.sweep.test_sweep import choice_rows
 
 GOLDEN = Path(__file__).with_name("page.json")
 
 
 def pages_of(folder: Path) -> str:
-    """A report of made results of every kind, and the page of a sweep with a power law and a failure."""
+    """A report of made results of every kind, and the page of a sweep with a failure."""
     runs = folder / "runs"
     six_runs(runs / "rank")
     for number, name in enumerate(("one", "two")):
@@ -37,9 +37,8 @@ def pages_of(folder: Path) -> str:
         choice_run(runs / "choice" / name, name, 40 + 30 * number, number)
         save(runs / "corrupted" / name, with_corruptions(results_of(name, clean=40.0 + number)))
     plan = make_plan(CHECKOUT / "configs" / "scenes_tiny.py", over=["batch_size=8,16"], seeds=(0, 1))
-    law = curves([(2**n, [10 + 50 * 2.0**-n, 11 + 50 * 2.0**-n]) for n in range(5)])
     pages = [write_report([runs], folder / "report.html")[0]]
-    pages += [write_figures(plan, choice_rows(folder / "sweep"), [law], folder, {"batch_size_8-0": "no space"})]
+    pages += [write_figures(plan, choice_rows(folder / "sweep"), folder, {"batch_size_8-0": "no space"})]
     return "".join(page.read_text(encoding="utf-8") for page in pages)
 
 
