@@ -269,12 +269,15 @@ def _read_preprocessor_config(config: Any, source: object) -> dict[str, Any]:
     if config.get("do_resize") is False:
         raise InputError(source, "do_resize", "false", "a processor that resizes")
     config = _DEFAULTS[kind] | {key: value for key, value in config.items() if value is not None}
+    is_square = kind in _BARE_SIZE_IS_A_SQUARE
+    if config.get("default_to_square", is_square) != is_square:
+        raise InputError(source, "default_to_square", config["default_to_square"], f"{is_square}, as for a {kind}")
     number = config["resample"]
     resample = RESAMPLING.get(number) if isinstance(number, int) else None
     if resample is None:
         raise InputError(source, "resample", config["resample"], f"one of {sorted(RESAMPLING)}")
 
-    shortest_edge, exact_size = _read_size(config["size"], kind in _BARE_SIZE_IS_A_SQUARE, source, "size")
+    shortest_edge, exact_size = _read_size(config["size"], is_square, source, "size")
     values = {"shortest_edge": shortest_edge, "exact_size": exact_size, "resample": resample}
     if config["do_center_crop"]:
         values["crop_size"] = _read_size(config.get("crop_size", 224), True, source, "crop_size")[1]

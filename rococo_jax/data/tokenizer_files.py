@@ -55,8 +55,8 @@ _VOCABULARIES = {
     "bert": ({"tokenizer.json"}, {"vocab.txt"}),
     "roberta": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"sentencepiece.bpe.model"}),
 }
-# What every text here is: cut at its end and padded after it.
-_FIXED = {"padding_side": "right", "truncation_side": "right"}
+# What every text here is: cut at its end and padded after it, read as text throughout, the same each time.
+_FIXED = {"padding_side": "right", "truncation_side": "right", "split_special_tokens": False, "sp_model_kwargs": {}}
 _CLEANINGS = ("whitespace", "lower", "canonicalize")
 
 
@@ -76,7 +76,7 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
         if own.get("do_lower_case") is False:
             raise InputError(folder, "do_lower_case", "false", "true, as SigLIP's text tower was trained")
     else:
-        rust, own = _through_transformers(folder, kind, own)
+        rust, own = _through_transformers(folder, kind, own, config.get("tokenizer_class"))
     text_config = config.get("text_config") or config
     limits = [text_config.get("max_position_embeddings", _ENDS[family][3])]
     limits.append(own.get("model_max_length") or limits[0])
@@ -200,7 +200,7 @@ def _settings(folder: Path, family: str) -> dict[str, Any]:
             settings.update({key: value for key, value in read.items() if value is not None})
     for key, wanted in _FIXED.items():
         if settings.get(key, wanted) != wanted:
-            raise InputError(folder, key, settings[key], f"{wanted}, as its text tower was trained")
+            raise InputError(folder, key, repr(settings[key]), f"{wanted!r}, as its text tower was trained")
     for key in (_ENDS[family][0], "pad_token"):
         _content(folder, key, settings.get(key, ""))
     return settings
@@ -221,15 +221,18 @@ def _require_vocabulary(folder: Path, family: str) -> None:
 
 
 def _through_transformers(
-    folder: Path, kind: str, own: Mapping[str, Any]
+    folder: Path, kind: str, own: Mapping[str, Any], named: str | None = None
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The Rust tokenizer that `transformers` makes of a folder for a `model_type`, and its settings."""
+    """The Rust tokenizer that `transformers` makes of a folder for a `model_type`, and its settings.
+
+    `named` is the `tokenizer_class` of `config.json`.
+    """
     from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
 
     if (folder / "tokenizer.json").is_file():
         read_rust_tokenizer(folder / "tokenizer.json")  # names what is wrong with it
     try:
-        config = AutoConfig.for_model(kind)
+        config = AutoConfig.for_model(kind, tokenizer_class=named)
         library = AutoTokenizer.from_pretrained(
             str(folder), config=config, local_files_only=True, trust_remote_code=False
         )

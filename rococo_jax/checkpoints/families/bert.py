@@ -66,12 +66,13 @@ class Bert(Family):
         """The text tower of a `config.json` or a part of one. Raises InputError for a value that it cannot follow."""
         defaults = library_defaults(_CLASSES[section.values["model_type"]])
         # Fields that not every release of `transformers` has.
-        older = {"position_embedding_type": "absolute", "is_decoder": False}
+        older = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
         section = Section(section.source, section.name, section.values, {**older, **defaults})
         if section.values["position_embedding_type"] not in ("absolute", None):
             raise section.refuse("position_embedding_type", "absolute")
-        if section.flag("is_decoder"):
-            raise section.refuse("is_decoder", "false")
+        for key in ("is_decoder", "add_cross_attention"):
+            if section.flag(key):
+                raise section.refuse(key, "false")
         self.check_padding(section)
         sizes = section.text_sizes()
         sizes["context_length"] -= self.unused_positions

@@ -37,7 +37,9 @@ from rococo_jax.models import ModelSpec
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
-_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+# In the order of `transformers`, which takes the second where the first has no part of an image processor.
+_NESTED = "processor_config.json"
+_PROCESSOR_FILES = (_NESTED, "preprocessor_config.json")
 _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
 
 
@@ -53,6 +55,8 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     path = base / "config.json"
     config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
+    if config.get("quantization_config") is not None:
+        raise InputError(path, "quantization_config", "quantized weights", "weights of floating-point numbers")
     if base == folder and find_weights(folder) is None:  # on the hub, perhaps older ones
         find_folder(source, PICKLES)
     with open_weights(base) as stored:
@@ -78,8 +82,9 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
 def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str]:
     """The preprocessing, and where it was read from: the family's own where the folder has no file for it."""
     for name in _PROCESSOR_FILES:
-        if (folder / name).is_file():
-            config = family.processor_settings(read_json_object(folder / name, "an image processor"))
+        config = read_json_object(folder / name, "an image processor") if (folder / name).is_file() else {}
+        if config and (name != _NESTED or "image_processor" in config):
+            config = family.processor_settings(config.get("image_processor", config))
             read = Preprocessing.from_huggingface(config, folder / name)
             if read.image_size != (image_size, image_size) and not family.interpolates_positions:
                 found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"

@@ -69,15 +69,15 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     model = config.get("model_cfg", config)
     if not isinstance(model, Mapping) or not all(isinstance(model.get(k), Mapping) for k in ("vision_cfg", "text_cfg")):
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
-    hf_config = _hf_config(model["text_cfg"], path)
+    hf_text = hf_config(model["text_cfg"], path)
     if (folder / ADAPTER).is_file():
         wanted = "no adapter: the weights that merge_and_unload() of PEFT gives"
         raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
     with open_weights(folder, _WEIGHTS) as tensors:
-        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_config)
+        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_text)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
     preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
-    kind = _tokenizer_kind(model["text_cfg"], spec, hf_config)
+    kind = _tokenizer_kind(model["text_cfg"], spec, hf_text)
     tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, choices.tokenizer)
     provenance = {
         "source": str(source),
@@ -127,7 +127,7 @@ def towers_of_open_clip(
     return spec, table, known[0] if known else "fixed by the towers' kind"
 
 
-def _hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
+def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     """The `config.json` of a Hugging Face text tower: open_clip keeps only its name."""
     name = text.get("hf_model_name")
     if not name:
@@ -160,6 +160,8 @@ def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: Mode
     colours = {key: tuple(v) if isinstance(v := values[key], list | tuple) else (v,) * 3 for key in ("mean", "std")}
     if filter_name not in _FILTERS:
         raise InputError(path, "preprocess_cfg.interpolation", values["interpolation"], " or ".join(_FILTERS))
+    if values.get("mode", "RGB") != "RGB":
+        raise InputError(path, "preprocess_cfg.mode", values["mode"], "RGB")
     size = spec.vision.image_size
     common = {"resample": filter_name, "library": "open_clip", **colours}
     if values["resize_mode"] == "shortest":

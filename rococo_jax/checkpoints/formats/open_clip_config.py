@@ -40,7 +40,12 @@ _HARMLESS = {
 _MUST_BE_OFF = {
     "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc", "input_patchnorm",
     "global_average_pool", "use_pad_mask", "correct_cls_mask", "tokenizer_mode", "vocab_path",
+    "final_ln_after_pool", "ls_init_value",  # of texts
 }  # fmt: skip
+# Of a model: what has an effect, and what training alone looks at, or a decoder of captions.
+_MODEL = {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None, "quick_gelu": None, "init_logit_bias": None}
+_MODEL |= dict.fromkeys(("force_quick_gelu", "pretrained_cfg", "preprocess_cfg"))
+_MODEL |= dict.fromkeys(("init_logit_scale", "nonscalar_logit_scale", "custom_text", "multimodal_cfg", "output_dict"))
 TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
 # What an export can express.
 EXPRESSIBLE = "only what open_clip's own towers can express"
@@ -57,7 +62,7 @@ def spec_from_open_clip(
 
     Raises InputError where a field is missing, unknown, or none that the towers here can follow.
     """
-    model = Section(path, "model_cfg", config, {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None})
+    model = _section(path, "model_cfg", config, _MODEL)
     vision = _section(path, "vision_cfg", model.values["vision_cfg"], _VISION)
     text = _section(path, "text_cfg", model.values["text_cfg"], _TEXT)
     dim = model.integer("embed_dim")
@@ -78,9 +83,11 @@ def spec_from_open_clip(
 def _section(path: Path, name: str, given: Any, defaults: Mapping[str, Any]) -> Section:
     section = Section(path, name, given, defaults)
     for key, value in section.values.items():
+        if key in defaults:
+            continue
         if key in _MUST_BE_OFF and value:
             raise section.refuse(key, "a model without it")
-        if key not in defaults and key not in _HARMLESS | _MUST_BE_OFF:
+        if key not in _HARMLESS | _MUST_BE_OFF:
             raise InputError(path, f"{name}.{key}", repr(value), "only fields whose meaning is known")
     if section.values.get("block_type") not in (None, "default"):
         raise section.refuse("block_type", "default")
