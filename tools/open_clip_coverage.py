@@ -96,7 +96,7 @@ def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tu
         spec, table, _ = towers_of_open_clip(config, config, Path(source), tensors, source, None, hf)
         check_tensors(tensors, table, parameter_shapes(spec))
         used = {key: published[key] for key in ("mean", "std", "interpolation", "resize_mode")}
-        preprocessing_of_open_clip({"preprocess_cfg": used}, Path(source), spec)
+        preprocessing_of_open_clip(used, Path(source), spec)
     except InputError as error:
         return f"{error.field}: {error.found}"
     return None

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rococo_jax.checkpoints.parameters import missing_choice
 from rococo_jax.data.tokenizer_files import TOKENIZER_FILES
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
@@ -57,8 +58,7 @@ def choose_tokenizer(
         return read(default), default
     except InputError as error:
         found = f"none in the checkpoint, and {default} cannot be read ({error.found})"
-        wanted = "the argument tokenizer, a folder or hub name that has its files (or none)"
-        raise InputError(source, "tokenizer", found, wanted) from None
+        raise missing_choice(source, "tokenizer", found, "a folder or hub name that has its files (or none)") from None
 
 
 ASSETS = Path(__file__).parent / "shipped"

@@ -32,6 +32,7 @@ class HasInputParts(Protocol):
     tokenizer: Any
 
 
+IMAGE_SIZE_GIVEN = "the argument image_size"
 # Of another image size, by the format of the checkpoint; else that of `transformers`.
 _POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
@@ -199,17 +200,30 @@ class Choices:
     declared: bool = False
 
 
+def missing_choice(source: object, argument: str, found: str, wanted: str) -> InputError:
+    """The error where nothing in a checkpoint tells a part: how to give it, to commands without the argument too."""
+    elsewhere = "a command without this argument reads the folder that `rococo convert` writes with it"
+    return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
+
+
 def given_by_hand(choices: Choices) -> dict[str, list[str]]:
     """The entry of provenance for what nothing in the checkpoint confirms; empty without any."""
     names = [name for name in ("activation", "heads") if getattr(choices, name) is not None]
     return {"given_by_hand": names} if names else {}
 
 
-def heads_in_words(spec: ModelSpec) -> str:
-    """The numbers of heads of towers that have them, such as "12 image, 8 text"."""
-    towers = {"image": spec.vision, "text": spec.text}
-    counts = {name: getattr(tower, "heads", None) for name, tower in towers.items()}
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
+def places_of(file: str, given: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
+    """Where each rule was read: `file: key` for the first of its keys that is there, else `default`.
+
+    >>> places_of("c.json", {"text": {"act": "gelu"}}, {"activation": "act text.act", "heads": "text.heads"}, "library")
+    {'activation': 'c.json: text.act', 'heads': 'library'}
+    """
+    there = {key for key, value in given.items() if value is not None}
+    parts = {name: part for name, part in given.items() if isinstance(part, Mapping)}
+    there |= {f"{name}.{key}" for name, part in parts.items() for key, value in part.items() if value is not None}
+    return {
+        rule: next((f"{file}: {key}" for key in names.split() if key in there), default) for rule, names in keys.items()
+    }
 
 
 class Checkpoint(NamedTuple):
@@ -231,7 +245,9 @@ def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
-    provenance = {**provenance, "weights_sha256": hash_parameters(parameters)}
+    places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
+    places |= {} if image_size is None else {"image size": IMAGE_SIZE_GIVEN}
+    provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
     if image_size is None and preprocessing is not None:
         image_size = preprocessing.image_size[0]
     spec, preprocessing = with_image_size(spec, preprocessing, provenance, image_size)

@@ -48,23 +48,19 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
     """The facts of `inspect_model` as lines for a person."""
     spec, counts, flops = encoder.spec, facts["parameters"], facts["flops"]
     lines = [facts["name"]]
-    lines += [f"  {key.replace('_', ' '):<16}{_short(value)}" for key, value in facts["provenance"].items()]
+    origin = {key: value for key, value in facts["provenance"].items() if key != "read_from"}
+    lines += [f"  {key.replace('_', ' '):<16}{_short(value)}" for key, value in origin.items()]
     if "weights_sha256" not in facts["provenance"]:
         lines.append(f"  {'weights sha256':<16}{facts['weights_sha256']}")
     if spec.vision is not None:
         vision = spec.vision
         size = f"{vision.image_size} x {vision.image_size}, patches of {vision.patch_size}"
         lines.append(f"images          {tower_in_words(vision)}; {size}")
-        made = encoder.preprocessing.describe() if encoder.preprocessing else "no preprocessing"
-        lines.append(f"                {made}")
         lines.append(f"                {flops['image'] / 1e9:.3g} GFLOP an image")
     if spec.text is not None:
-        text, tokenizer = spec.text, encoder.tokenizer
+        text = spec.text
         words = f"vocabulary of {text.vocabulary_size:,}, up to {text.context_length} tokens"
         lines.append(f"texts           {tower_in_words(text)}; {words}")
-        if tokenizer:
-            kept = f"cleaning {tokenizer.spec.cleaning}, ends with id {tokenizer.spec.eos_id}"
-            lines.append(f"                {tokenizer.spec.family} tokenizer, {kept}")
         lines.append(f"                {flops['text'] / 1e9:.3g} GFLOP a text of {flops['text_tokens']} tokens")
     if spec.matching is not None:
         first = "" if spec.matching.first_id is None else f"; texts begin with id {spec.matching.first_id} for it"
@@ -72,6 +68,8 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
         lines.append(f"                {flops['pair'] / 1e9:.3g} GFLOP a pair of an image and such a text")
     parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in counts.items() if part != "total")
     lines.append(f"parameters      {counts['total']:,}: {parts}")
+    lines.append("rules")
+    lines += [f"  {rule:<18}{entry['value']} ({entry['from']})" for rule, entry in facts["rules"].items()]
     lines.append(f"embeddings      {facts['embedding_dimensions']} dimensions")
     lines += [f"warning         {warning}" for warning in facts["warnings"]]
     return lines if facts["warnings"] else [*lines, "no warnings"]

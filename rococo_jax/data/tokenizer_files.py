@@ -68,7 +68,7 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
     """
     kind = config.get("model_type", "")
     family, folder = _family(source, kind), _folder(source)
-    own = _settings(folder, family)
+    own, places = _settings(folder, family)
     _require_vocabulary(folder, family)
     cleaning = "none"
     if family == "siglip":
@@ -78,16 +78,19 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
     else:
         rust, own = _through_transformers(folder, kind, own, config.get("tokenizer_class"))
     text_config = config.get("text_config") or config
-    limits = [text_config.get("max_position_embeddings", _ENDS[family][3])]
-    limits.append(own.get("model_max_length") or limits[0])
+    limits = {"config.json: max_position_embeddings": text_config.get("max_position_embeddings", _ENDS[family][3])}
+    limits["tokenizer_config.json: model_max_length"] = own.get("model_max_length") or min(limits.values())
     if (folder / "sentence_bert_config.json").is_file():
         sentences = read_json_object(folder / "sentence_bert_config.json", "sentence-transformers settings")
-        limits.append(sentences.get("max_seq_length") or limits[0])
-        cleaning = "str_lower" if sentences.get("do_lower_case") else cleaning
-    if not all(isinstance(limit, int | float) and limit >= 1 for limit in limits):
-        raise InputError(folder, "tokenizer", f"lengths {limits}", "numbers of tokens, 1 or more")
-    length = int(min(limits))
-    return _tokenizer(rust, folder, family, own, cleaning, length, length if family == "siglip" else None)
+        limits["sentence_bert_config.json: max_seq_length"] = sentences.get("max_seq_length") or min(limits.values())
+        if sentences.get("do_lower_case"):
+            cleaning = "str_lower"
+            places["cleaning"] = places["lower case"] = "sentence_bert_config.json: do_lower_case"
+    if not all(isinstance(limit, int | float) and limit >= 1 for limit in limits.values()):
+        raise InputError(folder, "tokenizer", f"lengths {[*limits.values()]}", "numbers of tokens, 1 or more")
+    places["text length"] = min(limits, key=limits.get)
+    length = int(limits[places["text length"]])
+    return _tokenizer(rust, folder, family, own, cleaning, length, places, length if family == "siglip" else None)
 
 
 def read_open_clip_tokenizer(
@@ -105,7 +108,11 @@ def read_open_clip_tokenizer(
     Raises InputError as `read_huggingface_tokenizer`, and for an argument that is not followed here.
     """
     family, folder = _family(source, kind), _folder(source)
-    own = _settings(folder, family)
+    own, places = _settings(folder, family)
+    places["text length"] = "text_cfg.context_length, or the default"
+    places["cleaning"] = "text_cfg.tokenizer_kwargs.clean" if "clean" in arguments else "open_clip's default"
+    if simple:
+        places["lower case"] = places["cleaning"]
     _require_vocabulary(folder, family)
     cleaning = arguments.get("clean", "lower" if simple else "whitespace")
     for name, value in arguments.items():
@@ -124,7 +131,7 @@ def read_open_clip_tokenizer(
         rust, own = _through_transformers(folder, kind, own)
     if simple:
         rust.normalizer = tokenizers.normalizers.Sequence([])
-    tokenizer = _tokenizer(rust, folder, family, own, cleaning, length, None)
+    tokenizer = _tokenizer(rust, folder, family, own, cleaning, length, places)
     if kind == "m2m_100":
         # The language stands before a text: the file may have it after the end, where NLLB once had it.
         language = arguments.get("language") or own.get("src_lang", "eng_Latn")
@@ -148,7 +155,7 @@ def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
     special = [(start, first), (pad, spec.pad_id)]
     rust.post_processor = tokenizers.processors.TemplateProcessing(single=f"{start} $A {pad}", special_tokens=special)
     changed = dataclasses.replace(spec, eos_id=spec.pad_id, fixed_length=spec.context_length)
-    return Tokenizer(rust, changed)
+    return Tokenizer(rust, changed, {**tokenizer.read_from, "end id": "text_cfg.tokenizer_kwargs.strip_sep_token"})
 
 
 def for_transformers(tokenizer: Tokenizer) -> Tokenizer:
@@ -191,19 +198,23 @@ def _folder(source: str | Path) -> Path:
     return hub_snapshot(source, str(source), TOKENIZER_FILES, "tokenizer", "a folder, or a name on the hub")
 
 
-def _settings(folder: Path, family: str) -> dict[str, Any]:
-    """`special_tokens_map.json` under `tokenizer_config.json`, where they exist."""
+def _settings(folder: Path, family: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """`special_tokens_map.json` under `tokenizer_config.json`, where they exist, and where rules stand in them."""
     settings: dict[str, Any] = {}
+    vocabulary = "tokenizer.json" if (folder / "tokenizer.json").is_file() else "the family's default"
+    keys = {"end id": _ENDS[family][0], "padding id": "pad_token", "lower case": "do_lower_case"}
+    places = dict.fromkeys((*keys, "cleaning", "start id"), vocabulary)
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             read = read_json_object(folder / name, "tokenizer settings")
             settings.update({key: value for key, value in read.items() if value is not None})
+            places |= {rule: f"{name}: {key}" for rule, key in keys.items() if read.get(key) is not None}
     for key, wanted in _FIXED.items():
         if settings.get(key, wanted) != wanted:
             raise InputError(folder, key, repr(settings[key]), f"{wanted!r}, as its text tower was trained")
     for key in (_ENDS[family][0], "pad_token"):
         _content(folder, key, settings.get(key, ""))
-    return settings
+    return settings, places
 
 
 def _content(folder: Path, field: str, token: Any) -> str:
@@ -253,7 +264,8 @@ def _tokenizer(
     own: Mapping[str, Any],
     cleaning: str,
     length: int,
-    fixed_length: int | None,
+    places: Mapping[str, str],
+    fixed_length: int | None = None,
 ) -> Tokenizer:
     end_field, end, pad, _ = _ENDS[family]
     numbers = []
@@ -263,7 +275,7 @@ def _tokenizer(
             found = f"{token!r}, which is not in the vocabulary"
             raise InputError(folder, field, found, "a token of the vocabulary")
         numbers.append(number)
-    return Tokenizer(rust, TokenizerSpec(family, cleaning, length, numbers[1], numbers[0], fixed_length))
+    return Tokenizer(rust, TokenizerSpec(family, cleaning, length, numbers[1], numbers[0], fixed_length), places)
 
 
 def _read_siglip(folder: Path) -> tuple[tokenizers.Tokenizer, str]:

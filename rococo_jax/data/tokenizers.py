@@ -84,10 +84,13 @@ class TokenizerSpec:
 
 
 class Tokenizer:
-    """Turns texts into ids. The Rust tokenizer's own padding and truncation settings are replaced."""
+    """Turns texts into ids. The Rust tokenizer's own padding and truncation settings are replaced.
 
-    def __init__(self, rust: tokenizers.Tokenizer, spec: TokenizerSpec):
-        self.rust, self.spec = rust, spec
+    `read_from` says where rules of a tokenizer that was just read stand, for provenance.
+    """
+
+    def __init__(self, rust: tokenizers.Tokenizer, spec: TokenizerSpec, read_from: Mapping[str, str] | None = None):
+        self.rust, self.spec, self.read_from = rust, spec, read_from or {}
         rust.no_padding()
         rust.enable_truncation(max_length=spec.context_length)
 

@@ -13,7 +13,7 @@ _LEAST_OF_VOCABULARY = 0.5
 
 def inspect_model(encoder: Any) -> dict[str, Any]:
     """A JSON value: `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`,
-    `preprocessing`, `tokenizer`, `warnings`.
+    `rules`, `preprocessing`, `tokenizer`, `warnings`.
 
     `flops` is of one image, of one text of the tokenizer's context length, and where there is a matching head of one
     pair of them (`pair`), beside both; a product and a sum count as two.
@@ -38,10 +38,43 @@ def inspect_model(encoder: Any) -> dict[str, Any]:
         "parameters": {**counts, "total": sum(counts.values())},
         "flops": flops,
         "spec": spec.to_json(),
+        "rules": rules_of(encoder),
         "preprocessing": encoder.preprocessing and encoder.preprocessing.to_json(),
         "tokenizer": tokenizer and {**tokenizer.spec.to_json(), "vocabulary_size": tokenizer.rust.get_vocab_size()},
         "warnings": warnings_of(encoder),
     }
+
+
+def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
+    """Each rule of the source library that decides vectors: its `value`, and `from`, where it was read."""
+    spec, pixels, tokenizer = encoder.spec, encoder.preprocessing, encoder.tokenizer
+    origin = encoder.provenance.get("started_from", encoder.provenance)
+    places = dict(origin.get("read_from", {}))
+    values: dict[str, Any] = {}
+    for kind, tower in (("image", spec.vision), ("text", spec.text)):
+        fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}
+        values |= {rule: value for rule, value in fields.items() if value is not None}
+    if spec.vision is not None:
+        values["image size"] = spec.vision.image_size
+        if stored := spec.vision.position_grid:
+            values["positions"] = f"{stored} x {stored}, interpolated: {spec.vision.position_rule}"
+            places["positions"] = "the library's rule"
+    if pixels is not None:
+        squashed = None if pixels.exact_size is None else f"squashed to {pixels.exact_size[0]} x {pixels.exact_size[1]}"
+        values["resize"] = squashed or f"shortest edge to {pixels.shortest_edge}"
+        values["crop"] = "none" if pixels.crop_size is None else "centre {} x {}, after it".format(*pixels.crop_size)
+        values |= {"interpolation": pixels.resample, "rescale factor": pixels.rescale_factor}
+        values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_rule()}
+        places["colours"] = "the library's rule"
+    if tokenizer is not None:
+        of, first = tokenizer.spec, tokenizer.encode([""])[0][0]
+        values |= {"cleaning": of.cleaning, "lower case": _lowers_case(tokenizer), "text length": of.context_length}
+        values |= {"padding id": of.pad_id, "end id": of.eos_id} | ({} if first == of.eos_id else {"start id": first})
+    return {rule: {"value": value, "from": places.get(rule, "model.json")} for rule, value in values.items()}
+
+
+def _lowers_case(tokenizer: Any) -> bool:
+    return tokenizer.encode(["A Dog on the Grass."]) == tokenizer.encode(["a dog on the grass."])
 
 
 def warnings_of(encoder: Any) -> list[str]:
@@ -122,7 +155,7 @@ def _text_warnings(encoder: Any) -> list[str]:
             f"padding: the vector of a text takes in one token of padding after it, id {text.pad_id}, as the published "
             "weights do (their mask is one place off)"
         )
-    lower = tokenizer.encode(["A Dog on the Grass."]) == tokenizer.encode(["a dog on the grass."])
+    lower = _lowers_case(tokenizer)
     family = FAMILIES.get(spec.family)
     if not lower and family is not None and family.lower_case:
         found.append(f"lower-casing: the tokenizer keeps capitals, and {spec.family} was trained on lower case")

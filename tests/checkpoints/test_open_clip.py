@@ -166,7 +166,8 @@ def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
     asked = load_model(folder, mesh=MESH, tokenizer="none", activation="gelu")
     assert_golden(asked, record)
     assert asked.provenance["given_by_hand"] == ["activation"]
-    assert asked.provenance["activation"] == "gelu: the argument activation"
+    assert asked.spec.text.activation == "gelu"
+    assert asked.provenance["read_from"]["text activation"] == "the argument activation"
     # It matters, or the cases here would show nothing.
     other = load_model(folder, mesh=MESH, tokenizer="none", activation="quick_gelu")
     assert np.abs(other.encode_image(pixels_for(32)) - np.array(record["images"])).max() > 1e-3

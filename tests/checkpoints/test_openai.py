@@ -71,7 +71,7 @@ def openai_file(case, path, form, numbers=True):
 def test_an_archive_gives_the_vectors_of_its_model(case, form, tmp_path):
     encoder = load_model(openai_file(case, tmp_path / "model.pt", form), mesh=MESH, tokenizer="none")
     assert_golden(encoder, golden(case))
-    assert encoder.provenance["activation"] == "quick_gelu: OpenAI's archive"
+    assert encoder.provenance["read_from"]["image activation"] == "OpenAI's archive"
     size = encoder.spec.vision.image_size
     assert encoder.preprocessing.shortest_edge == size and encoder.preprocessing.crop_size == (size, size)
 
@@ -238,7 +238,8 @@ def test_heads_that_nothing_tells_are_asked_for(tmp_path):
     refused("heads: .*found '8'; wanted two numbers", load_model, path, heads="8", **options)
     encoder = load_model(path, heads="1,2", **options)
     assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
-    assert encoder.provenance["heads"] == "1 image, 2 text: the argument heads"
+    assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
+    assert encoder.provenance["read_from"]["text heads"] == "the argument heads"
     assert encoder.provenance["given_by_hand"] == ["activation", "heads"]
 
 
@@ -276,4 +277,4 @@ def test_long_clip_reads_twenty_positions_of_one_table_and_the_rest_of_another(t
     assert encoder.spec.text.context_length == 248
     expected = torch.cat([state["positional_embedding"][:20], state["positional_embedding_res"][20:]])
     np.testing.assert_array_equal(parameters_of(encoder.model)["text.positions"], expected.numpy())
-    assert encoder.provenance["activation"] == "quick_gelu: Long-CLIP"
+    assert encoder.provenance["read_from"]["text activation"] == "Long-CLIP"

@@ -113,7 +113,7 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
     printed = run_inspect(capsys, folder, "--tokenizer", "none")
     for part in (
         "format          open_clip",
-        "activation      quick_gelu: quick_gelu in the configuration",
+        "  text activation   quick_gelu (open_clip_config.json: quick_gelu)",
         "a ResNet of 2-1-3-1 blocks, 8 wide, pooling attention; 64 x 64",
         "GFLOP an image",
         "GFLOP a text of 12 tokens",
@@ -122,6 +122,7 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
         assert part in printed
     facts = json.loads(run_inspect(capsys, folder, "--tokenizer", "none", "--json"))
     assert facts["spec"]["vision"]["stage_layers"] == [2, 1, 3, 1]
+    assert facts["rules"]["interpolation"] == {"value": "bicubic", "from": "open_clip's default"}
     assert facts["provenance"]["weights_sha256"] == facts["weights_sha256"]
 
 

@@ -27,6 +27,8 @@ _TOKENIZERS = {
     250000: "google/siglip-base-patch16-256-multilingual",
     256000: "google/siglip2-base-patch16-224",
 }
+_FIXED = ("image activation", "text activation", "image pooling", "text pooling", "resize", "crop", "interpolation")
+_FIXED += ("rescale factor", "mean", "std")
 _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
@@ -50,7 +52,10 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
         "format": "big_vision",
         "model_type": "siglip",
         "file_sha256": hash_file(path),
-        "activation": "gelu_tanh: fixed by the family",
+        "read_from": {
+            **dict.fromkeys(("image size", "image heads", "text heads"), "the shapes of the tensors"),
+            **dict.fromkeys(_FIXED, "the family's default"),
+        },
         "preprocessing": "the family's default",
         "tokenizer": tokenizer_from,
     }

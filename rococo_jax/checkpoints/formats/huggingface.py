@@ -8,6 +8,7 @@ written is read back and compared before it gets its name.
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,8 +25,8 @@ from rococo_jax.checkpoints.parameters import (
     HasNamedParts,
     assemble_parts,
     hash_parameters,
-    heads_in_words,
     parameters_of,
+    places_of,
     with_own_positions,
 )
 from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
@@ -40,6 +41,18 @@ from rococo_jax.storage import atomic_directory, check_free_space, read_json_obj
 # In the order of `transformers`, which takes the second where the first has no part of an image processor.
 _NESTED = "processor_config.json"
 _PROCESSOR_FILES = (_NESTED, "preprocessor_config.json")
+FAMILY_DEFAULT = "the family's default"
+# Keys that tell a rule, the first that is there first.
+_TOWER_KEYS = {
+    f"{kind} {rule}": f"{part}_config_dict.{key} {part}_config.{key} {key}"
+    for kind, part in (("image", "vision"), ("text", "text"))
+    for rule, key in (("activation", "hidden_act"), ("heads", "num_attention_heads"), ("pooling", "eos_token_id"))
+}
+_TOWER_KEYS |= {"image pooling": "vision_config.pooling_type", "image size": "vision_config.image_size image_size"}
+_PIXEL_KEYS = {
+    "image size": "crop_size size", "resize": "size", "crop": "do_center_crop", "interpolation": "resample",
+    "rescale factor": "do_rescale rescale_factor", "mean": "do_normalize image_mean", "std": "do_normalize image_std",
+}  # fmt: skip
 _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
 
 
@@ -64,33 +77,39 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
         spec, parameters = family.read(base, tensors, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance["weights"] = tensors.origin
-    activations = dict.fromkeys(getattr(tower, "activation", None) for tower in (spec.vision, spec.text))
-    provenance["activation"] = f"{' and '.join(filter(None, activations))}: config.json"
-    provenance["heads"] = f"{heads_in_words(spec)}: config.json"
+    places = places_of("config.json", config, _TOWER_KEYS, "the library's default")
+    pooled = next((f"{place.parent.name}/{place.name}" for place in base.glob("*_Pooling/config.json")), None)
+    if pooled := "the argument pooling" if choices.pooling else pooled:
+        places |= {"image pooling": pooled, "text pooling": pooled}
     provenance |= family.notes(spec)
     preprocessing, tokenizer = None, None
     if spec.vision is not None:
         place = folder if any((folder / name).is_file() for name in _PROCESSOR_FILES) else base
-        preprocessing, provenance["preprocessing"] = _read_preprocessing(place, family, spec.vision.image_size)
+        preprocessing, provenance["preprocessing"], more = _read_preprocessing(place, family, spec.vision.image_size)
+        places |= more
     place = folder if has_tokenizer(folder) else base
     if spec.text is not None and (choices.tokenizer or has_tokenizer(place)):
         read = functools.partial(family.read_tokenizer, config=config)
         tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, place, str(place), read)
+    provenance["read_from"] = places
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str]:
-    """The preprocessing, and where it was read from: the family's own where the folder has no file for it."""
+def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str, Mapping[str, str]]:
+    """The preprocessing, and where it and its rules were read: the family's where the folder has no file for it."""
     for name in _PROCESSOR_FILES:
         config = read_json_object(folder / name, "an image processor") if (folder / name).is_file() else {}
         if config and (name != _NESTED or "image_processor" in config):
-            config = family.processor_settings(config.get("image_processor", config))
+            given = config.get("image_processor", config)
+            config = family.processor_settings(given)
             read = Preprocessing.from_huggingface(config, folder / name)
             if read.image_size != (image_size, image_size) and not family.interpolates_positions:
                 found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
                 raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
-            return read, name
-    return Preprocessing.from_huggingface(family.processor).with_image_size(image_size), "the family's default"
+            return read, name, places_of(name, given, _PIXEL_KEYS, "the library's default")
+    preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
+    places = {rule: FAMILY_DEFAULT for rule in _PIXEL_KEYS if rule != "image size"}
+    return preprocessing, FAMILY_DEFAULT, places
 
 
 def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:

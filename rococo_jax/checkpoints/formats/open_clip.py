@@ -27,9 +27,9 @@ from rococo_jax.checkpoints.parameters import (
     Choices,
     HasNamedParts,
     given_by_hand,
-    heads_in_words,
     parameter_shapes,
     parameters_of,
+    places_of,
     with_own_positions,
 )
 from rococo_jax.checkpoints.tensors import (
@@ -56,6 +56,17 @@ _WEIGHTS = tuple(
 _WEIGHTS += tuple(f"open_clip_pytorch_model.{suffix}" for suffix in ("pth", "pt"))
 _FILES = (CONFIG, *_WEIGHTS, *TOKENIZER_FILES, "text_config/*")
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+# Keys that tell a rule, the first that is there first.
+_TOWER_KEYS = {
+    "image heads": "vision_cfg.timm_model_name vision_cfg.head_width vision_cfg.width",
+    "text heads": "text_cfg.hf_model_name text_cfg.heads",
+    "image pooling": "vision_cfg.timm_pool vision_cfg.attentional_pool vision_cfg.pool_type",
+    "text pooling": "text_cfg.hf_pooler_type text_cfg.embed_cls text_cfg.pool_type",
+    "image size": "vision_cfg.image_size",
+}
+_PIXEL_KEYS = {"resize": "resize_mode", "crop": "resize_mode", "interpolation": "interpolation"}
+_PIXEL_KEYS |= {"mean": "mean", "std": "std", "rescale factor": ""}
+_PIXEL_KEYS = {rule: f"preprocess_cfg.{key}" for rule, key in _PIXEL_KEYS.items()}
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
@@ -76,7 +87,8 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     with open_weights(folder, _WEIGHTS) as tensors:
         spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_text)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
-    preprocessing, read_from = preprocessing_of_open_clip(config, path, spec)
+    given = config.get("preprocess_cfg") or {}
+    preprocessing = preprocessing_of_open_clip(given, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_text)
     tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, choices.tokenizer)
     provenance = {
@@ -84,10 +96,14 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         "format": "open_clip",
         "model_type": "siglip" if spec.logit_bias else "clip",
         "weights": tensors.origin,
-        "activation": known,
-        "heads": f"{heads_in_words(spec)}: model_cfg",
+        "read_from": {
+            **places_of(CONFIG, model, _TOWER_KEYS, "open_clip's default"),
+            **places_of(CONFIG, {"preprocess_cfg": given}, _PIXEL_KEYS, "open_clip's default"),
+            "image activation": known,
+            "text activation": known,
+        },
         **given_by_hand(choices),
-        "preprocessing": read_from,
+        "preprocessing": "preprocess_cfg" if given else "open_clip's default",
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
@@ -111,7 +127,7 @@ def towers_of_open_clip(
 
     def choose_activation() -> Activation:
         chosen, how = activation_of_open_clip({**config, **model}, source, activation)
-        known[:] = [f"{chosen}: {how}"]
+        known[:] = [how]
         return chosen
 
     spec = spec_from_open_clip(model, path, tensors, choose_activation, hf_config)
@@ -150,11 +166,10 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     return config
 
 
-def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: ModelSpec) -> tuple[Preprocessing, str]:
-    """From `preprocess_cfg`, and where it was read. InputError for values that are not known here."""
-    given = config.get("preprocess_cfg")
+def preprocessing_of_open_clip(given: Mapping[str, Any], path: Path, spec: ModelSpec) -> Preprocessing:
+    """From `preprocess_cfg`. InputError for values that are not known here."""
     values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
-    values |= {key: value for key, value in (given or {}).items() if value is not None}
+    values |= {key: value for key, value in given.items() if value is not None}
     # `random` is so in training alone.
     filter_name = "bicubic" if values["interpolation"] == "random" else values["interpolation"]
     colours = {key: tuple(v) if isinstance(v := values[key], list | tuple) else (v,) * 3 for key in ("mean", "std")}
@@ -165,12 +180,10 @@ def preprocessing_of_open_clip(config: Mapping[str, Any], path: Path, spec: Mode
     size = spec.vision.image_size
     common = {"resample": filter_name, "library": "open_clip", **colours}
     if values["resize_mode"] == "shortest":
-        preprocessing = Preprocessing(shortest_edge=size, crop_size=(size, size), **common)
-    elif values["resize_mode"] == "squash":
-        preprocessing = Preprocessing(exact_size=(size, size), **common)
-    else:
-        raise InputError(path, "preprocess_cfg.resize_mode", values["resize_mode"], "shortest or squash")
-    return preprocessing, "preprocess_cfg" if given else "open_clip's default"
+        return Preprocessing(shortest_edge=size, crop_size=(size, size), **common)
+    if values["resize_mode"] == "squash":
+        return Preprocessing(exact_size=(size, size), **common)
+    raise InputError(path, "preprocess_cfg.resize_mode", values["resize_mode"], "shortest or squash")
 
 
 def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None) -> str:
@@ -202,7 +215,8 @@ def _tokenizer(
             return tokenizer
         # Padding is read; open_clip's own tokenizer pads with 0.
         padding = {"pad_id": 0} if simple else {}
-        return Tokenizer(tokenizer.rust, dataclasses.replace(tokenizer.spec, fixed_length=length, **padding))
+        spec_of_all = dataclasses.replace(tokenizer.spec, fixed_length=length, **padding)
+        return Tokenizer(tokenizer.rust, spec_of_all, tokenizer.read_from)
 
     return choose_tokenizer(source, requested, path.parent, text.get("hf_tokenizer_name") or TOKENIZER, read)
 

@@ -21,7 +21,7 @@ from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
     given_by_hand,
-    heads_in_words,
+    missing_choice,
     parameter_shapes,
 )
 from rococo_jax.checkpoints.tensors import Tensors, read_parameters
@@ -97,8 +97,12 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "model_type": published or ("resnet" if isinstance(spec.vision, ResNetSpec) else "clip"),
         "file_sha256": digest,
         "weights": tensors.origin,
-        "activation": f"{known}: {how}",
-        "heads": f"{heads_in_words(spec)}: {heads_from}",
+        "read_from": {
+            **dict.fromkeys(("image size", "image pooling", "text pooling"), "the shapes of the tensors"),
+            **dict.fromkeys(("resize", "crop", "interpolation", "rescale factor", "mean", "std"), "OpenAI's transform"),
+            **dict.fromkeys(("image activation", "text activation"), how),
+            **dict.fromkeys(("image heads", "text heads"), heads_from),
+        },
         **given_by_hand(choices),
         "preprocessing": "OpenAI's",
         "tokenizer": tokenizer_from,
@@ -192,8 +196,8 @@ def _published_heads(source: object, tower: str, width: int, layers: int) -> int
     if (width, layers) in _HEADS_OF_64[tower]:
         return width // _HEAD_WIDTH
     found = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
-    wanted = f"the argument heads, such as 16,8 for image and text: nothing in the weights tells; {_CONFIGURED}"
-    raise InputError(source, "heads", found, wanted)
+    wanted = f"such as 16,8 for image and text: nothing in the weights tells; {_CONFIGURED}"
+    raise missing_choice(source, "heads", found, wanted)
 
 
 def choose_heads(source: object, requested: str | None, own: str | None) -> tuple[Callable[[str, int, int], int], str]:
@@ -223,7 +227,7 @@ def activation_of_open_clip(
         return _checked(requested), GIVEN
     for key in ("quick_gelu", "force_quick_gelu"):
         if isinstance(model_config.get(key), bool):
-            return ("quick_gelu" if model_config[key] else "gelu"), f"{key} in the configuration"
+            return ("quick_gelu" if model_config[key] else "gelu"), f"open_clip_config.json: {key}"
     timm = str(model_config.get("vision_cfg", {}).get("timm_model_name"))
     if "_siglip" in timm:
         return "gelu", "SigLIP, never trained with QuickGELU"
@@ -231,7 +235,9 @@ def activation_of_open_clip(
         return "gelu", f"beside {timm}, never trained with QuickGELU"
     pretrained = model_config.get("pretrained_cfg")
     if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
-        return ("quick_gelu" if pretrained["quick_gelu"] else "gelu"), "quick_gelu in pretrained_cfg"
+        return (
+            "quick_gelu" if pretrained["quick_gelu"] else "gelu"
+        ), "open_clip_config.json: pretrained_cfg.quick_gelu"
     hints = activation_hints(source)
     if len(hints) == 1:
         return next(iter(hints.items()))
@@ -281,8 +287,8 @@ def _checked(requested: str) -> Activation:
 
 def _unknown(source: object, found: str) -> InputError:
     wanted = (
-        f"the argument activation, {' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained "
+        f"{' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained "
         "with force_quick_gelu or a '-quickgelu' architecture, or from OpenAI's weights, else gelu; both run, one is "
-        "wrong, and nothing in the weights tells (where there is no such argument, convert the model with it first)"
+        "wrong, and nothing in the weights tells"
     )
-    return InputError(source, "activation", found, wanted)
+    return missing_choice(source, "activation", found, wanted)
