@@ -5,9 +5,14 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.image_files import Place
 from rococo_jax.data.images import FileImages
+from rococo_jax.data.pictures import has_exif_turn
+from rococo_jax.data.tokenizers import TokenRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +20,7 @@ class LostInput:
     """One kind of input that does not count as it stands in the files.
 
     Attributes:
-        kind: `missing_images`, `limit`, `identical_files`, `cut_texts` or `same_tokens`.
+        kind: `missing_images`, `limit`, `identical_files`, `exif_turn`, `cut_texts` or `same_tokens`.
         count: how many images, texts or altered captions.
         total: of how many.
         note: one sentence for a reader of results.
@@ -25,6 +30,12 @@ class LostInput:
     count: int
     total: int
     note: str
+
+    @property
+    def why_chance(self) -> str | None:
+        """Why no model can do better than chance; None where it can."""
+        reasons = {"identical_files": "most images are the same files", "cut_texts": "most texts were cut"}
+        return reasons.get(self.kind) if 2 * self.count > self.total else None
 
 
 def in_turns(groups: Sequence[Hashable]) -> list[int]:
@@ -77,7 +88,7 @@ def take_images(
         lost.append(LostInput("limit", left_out, len(there), note))
     images = FileImages(opened, tuple(places[name] for name in opened))
     data = {"images": folder, "image_count": len(opened), "coverage": coverage}
-    return images, (*lost, *identical_files(images)), data
+    return images, (*lost, *identical_files(images), *turned_images(images.paths)), data
 
 
 def identical_files(images: FileImages) -> list[LostInput]:
@@ -90,3 +101,39 @@ def identical_files(images: FileImages) -> list[LostInput]:
         "no model can tell those of one file apart"
     )
     return [LostInput("identical_files", sum(alike), len(images), note)]
+
+
+def turned_images(paths: Sequence[Place]) -> list[LostInput]:
+    """The images with an EXIF orientation, which is not applied."""
+    if not (turned := sum(map(has_exif_turn, paths))):
+        return []
+    note = f"{turned:,} of {len(paths):,} images have an EXIF rotation, which is not applied, as in CLIP itself"
+    return [LostInput("exif_turn", turned, len(paths), note)]
+
+
+def without_twins(tasks: Sequence[Task], rows: TokenRows) -> tuple[tuple[Task, ...], list[LostInput]]:
+    """The tasks without altered texts that a model cuts to what their originals are, and what is lost by cutting.
+
+    Args:
+        tasks: of one benchmark.
+        rows: of all its texts, as the model reads them.
+    """
+    ids, cut = rows
+    if not any(cut):
+        return tuple(tasks), []
+    longest = max(len(row) for row, was_cut in zip(ids, cut, strict=True) if was_cut)
+    note = f"{sum(cut)} of {len(cut)} texts are longer than the model's {longest} tokens, and were cut"
+    lost = [LostInput("cut_texts", sum(cut), len(cut), note)]
+    # Texts that say the same uncut are the benchmark's own affair.
+    first = {tuple(row): place for place, row in enumerate(ids) if cut[place]}
+    reading = np.array([first.get(tuple(row), place) for place, row in enumerate(ids)])
+    told = [(task, *task.without_twins(reading)) for task in tasks]
+    if parts := [_told(*each) for each in told if each[2]]:
+        note = f"altered texts left out, since cut they are their originals ({'; '.join(parts)})"
+        lost.append(LostInput("same_tokens", sum(each[2] for each in told), sum(each[3] for each in told), note))
+    return tuple(left for _, left, _, _ in told if left is not None), lost
+
+
+def _told(task: Task, left: Task | None, count: int, total: int) -> str:
+    all_of_them = f"all {total}, and it is not asked" if left is None else f"{count} of {total}"
+    return f"{task.name}, {task.variant}: {all_of_them}"

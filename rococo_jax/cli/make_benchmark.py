@@ -48,9 +48,9 @@ class Options:
 def run(options: Options) -> None:
     from pathlib import Path
 
+    from rococo_jax.benchmarks.lost_input import turned_images
     from rococo_jax.benchmarks.own import check_name, write_mixed_galleries, write_own
     from rococo_jax.benchmarks.rococo.generate import alter_captions
-    from rococo_jax.data.pictures import has_exif_turn
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.progress import say
@@ -60,8 +60,8 @@ def run(options: Options) -> None:
     enable_compilation_cache()
     mixed = [(name, seed) for name in options.mixed for seed in options.seeds]
     data, lexicon = options.pairs.read(), open_lexicon(options.lexicon or "")
-    if turned := sum(map(has_exif_turn, data.paths)):
-        say(f"{turned:,} of {len(data.paths):,} images have an EXIF rotation, which is not applied, as in CLIP itself")
+    for each in turned_images(data.paths):
+        say(each.note)
     encoder = None if options.model is None else load_model(options.model)
     choices = {"seed": options.seed, "select": options.select or ("random" if encoder is None else "lowest")}
     altered = alter_captions(encoder, data.items, lexicon=lexicon, fit_article=True, **choices)

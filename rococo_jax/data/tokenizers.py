@@ -34,6 +34,8 @@ WORD_MARK = "▁"
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Bounds the memory of the Rust side; far fewer texts keep its threads busy.
 _TEXTS_AT_ONCE = 8192
+# The ids of each text as a model reads it, and whether it was cut.
+TokenRows = tuple[list[list[int]], list[bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +98,19 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text: cleaned, special tokens in place, cut to the context length with the end token kept."""
+        return self.encode_and_tell(texts)[0]
+
+    def encode_and_tell(self, texts: Sequence[str]) -> TokenRows:
+        """As `encode`, and whether each text was cut."""
         clean = cleaner(self.spec.cleaning)
         ids: list[list[int]] = []
+        cut: list[bool] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             cleaned = [clean(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
-            ids.extend(encoding.ids for encoding in self.rust.encode_batch_fast(cleaned))
-        return ids
+            encodings = self.rust.encode_batch_fast(cleaned)
+            ids.extend(encoding.ids for encoding in encodings)
+            cut.extend(bool(encoding.overflowing) for encoding in encodings)
+        return ids, cut
 
     def pad(
         self, ids: Sequence[Sequence[int]], length: int | None = None

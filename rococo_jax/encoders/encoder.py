@@ -23,7 +23,7 @@ from PIL import Image
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
 from rococo_jax.encoders.matching import Matcher
@@ -211,6 +211,10 @@ class Encoder(FeatureEncoder):
         ids, context = self.token_ids(texts), self.spec.text.context_length
         fixed = self.tokenizer.spec.fixed_length
         return ids, [fixed or bucket_length(len(row), context) for row in ids]
+
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """The ids of each text, and whether it was cut; None without a tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.encode_and_tell(texts)
 
     def project_image_features(self, features: Float[np.ndarray, "images width"]) -> Float[np.ndarray, "images dim"]:
         """Unit vectors from what `image_features` gave."""

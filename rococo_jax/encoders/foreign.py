@@ -24,6 +24,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
+from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.device_steps import BatchFeatures
 from rococo_jax.encoders.programs import separate_images
 from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder
@@ -90,6 +91,20 @@ class ForeignEncoder(FeatureEncoder):
     def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """The texts as they are, by the number of their characters."""
         return texts, list(map(len, texts))
+
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """What the object's own method of this name says; None where it has none.
+
+        Raises InputError: it is not one row and one truth value a text.
+        """
+        told = getattr(self.encoder, "token_rows", None)
+        if told is None:
+            return None
+        wanted = "ids of each text, and whether each was cut"
+        rows, cut = run_user_code(self.name, lambda: tuple(map(list, told(list(texts)))), "token_rows", wanted)
+        if not len(rows) == len(cut) == len(texts):
+            raise InputError(self.name, "token_rows", f"{len(rows)} and {len(cut)} for {len(texts)} texts", wanted)
+        return rows, cut
 
     def project_image_features(self, features: Float[np.ndarray, "images dim"]) -> Float[np.ndarray, "images dim"]:
         """The same vectors: there is no head."""

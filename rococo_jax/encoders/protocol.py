@@ -10,6 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from rococo_jax.data.pixels import View
+from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.device_steps import BatchFeatures, collected
 from rococo_jax.errors import InputError
@@ -22,7 +23,9 @@ class ImageTextEncoder(Protocol):
     """Any model of any framework that puts images and texts into one space.
 
     `evaluate` takes an object with these two methods. An attribute `name` is what tables call it; a method
-    `fingerprint() -> str` that changes with the weights and the preprocessing lets embeddings and results be cached.
+    `fingerprint() -> str` that changes with the weights and the preprocessing lets embeddings and results be cached. A
+    method `token_rows(texts) -> (rows, cut)`, the ids that it reads of each text and whether the text was cut, lets
+    altered captions that are cut to their originals be left out.
     """
 
     def encode_image(self, images: list[Image.Image]) -> Float[np.ndarray, "images dim"]:
@@ -80,6 +83,10 @@ class FeatureEncoder(abc.ABC):
     @abc.abstractmethod
     def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[int]]:
         """Texts as `text_batches` takes them, and a length of each; texts of one length are encoded together."""
+
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """The ids that the model reads of each text, and whether the text was cut; None where that is not known."""
+        return None
 
     @abc.abstractmethod
     def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:

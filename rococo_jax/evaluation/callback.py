@@ -56,7 +56,7 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
         # A key needs the hash of whole parameters, which no process has where they are sharded over several.
         features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
-        outcomes = [each for benchmark in benchmarks for each in model.outcomes(benchmark, settings, features)]
+        outcomes = [each for one in map(model.as_read, benchmarks) for each in model.outcomes(one, settings, features)]
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)

@@ -19,6 +19,7 @@ import dataclasses
 import json
 import math
 import os
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,17 @@ class VariantResult:
 
 
 def make_results(
-    model: str, protocol: str, fingerprint: Mapping[str, Any], outcomes: Sequence[Outcome], notes: Iterable[str] = ()
+    model: str,
+    protocol: str,
+    fingerprint: Mapping[str, Any],
+    outcomes: Sequence[Outcome],
+    notes: Iterable[str] = (),
+    why_chance: Mapping[str, str] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most."""
+    """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most.
+
+    `why_chance` says of a task why no model is better than chance; empty where it is the model's own fault.
+    """
     unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
     runs: dict[tuple[str, str], list[Outcome]] = {}
     kinds: dict[str, str] = {}
@@ -84,7 +93,9 @@ def make_results(
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
     results = {
-        (task, variant): _variant_result(variant, of_variant, unaltered.get((task, of_variant[0].baseline)))
+        (task, variant): _variant_result(
+            variant, of_variant, unaltered.get((task, of_variant[0].baseline)), why_chance.get(task)
+        )
         for (task, variant), of_variant in runs.items()
     }
 
@@ -111,7 +122,9 @@ def make_results(
     }
 
 
-def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None) -> VariantResult:
+def _variant_result(
+    variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None, why_chance: str | None
+) -> VariantResult:
     """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or there is none."""
     first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
     baseline = None if variant == first.baseline else baseline
@@ -123,7 +136,7 @@ def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome
     for runs in [pairs] * is_grounded + [changes] * (None not in changes):
         metrics |= mean_of_runs(runs)
         bounds |= intervals(runs)
-    notes = _chance_notes(first.task, variant, first.chance, metrics, bounds)
+    notes = _chance_notes(first, variant, why_chance, metrics, bounds)
     if not is_grounded:
         of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
         no_partner = "no pair has a wrong partner" if first.differences is not None else None
@@ -135,16 +148,17 @@ def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome
     return VariantResult(metrics, bounds, first.sizes | seeds, curves or None, resamples, notes)
 
 
-def _chance_notes(task: str, variant: str, chance: Mapping[str, float], metrics: Mapping, bounds: Mapping) -> list[str]:
+def _chance_notes(
+    outcome: Outcome, variant: str, why: str | None, metrics: Mapping[str, Any], bounds: Mapping[str, Any]
+) -> list[str]:
     """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
+    why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
     notes = []
-    for name, level in chance.items() if variant == CLEAN else ():
+    for name, level in outcome.chance.items() if variant == CLEAN else ():
         interval, value = bounds.get(name), metrics.get(name)
         if interval and value is not None and interval[0] <= level:
-            notes.append(
-                f"{task}: {metric_of(name).label} {value:.1f} is no better than chance ({level:.2g}): the model is "
-                "untrained, or its weights, images or tokens are not read as it was trained; drops say nothing here"
-            )
+            figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
+            notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")
     return notes
 
 

@@ -77,11 +77,14 @@ def evaluate_model(
     model.check(benchmarks, settings)
     for companion in companions:
         companion.check(model, benchmarks, settings)
-    outcomes, tables, pairs, shown = [], [], [], []
-    notes = [note for benchmark in benchmarks for note in benchmark.notes]
+    outcomes, tables, pairs, shown, why_chance = [], [], [], [], {}
+    as_read = [model.as_read(benchmark) for benchmark in benchmarks]
+    notes = [note for benchmark in as_read for note in benchmark.notes]
     parts: list[list[Mapping[str, Any]]] = [[] for _ in companions]
-    for benchmark in benchmarks:
+    for benchmark in as_read:
         scored = model.outcomes(benchmark, settings, cache)
+        reasons = ", ".join(filter(None, (each.why_chance for each in benchmark.lost)))
+        why_chance |= dict.fromkeys((outcome.task for outcome in scored), reasons)
         rows = [outcome.rows(benchmark) for outcome in scored]
         outcomes += scored
         pairs.append(pair_table(scored, benchmark))
@@ -100,6 +103,7 @@ def evaluate_model(
         fingerprint(model, benchmarks, settings),
         outcomes,
         dict.fromkeys([*notes, *model.notes]),
+        why_chance,
     )
     for part in (part for of_companion in parts for part in of_companion):
         results = _merged(results, part)

@@ -49,6 +49,13 @@ def test_a_clip_of_transformers_has_the_vectors_of_our_conversion(tiny, exported
     assert_alike(theirs, tiny, pictures)
 
 
+def test_a_clip_of_transformers_reads_the_tokens_of_our_conversion(tiny, exported):
+    context = tiny.tokenizer.spec.context_length
+    texts = [" ".join(["dog"] * words) for words in (1, context - 2, context - 1, 2 * context)]
+    rows = load_encoder(f"transformers:{exported}").token_rows(texts)
+    assert rows == tiny.token_rows(texts) and rows[1] == [False, False, True, True]
+
+
 def test_a_clip_of_sentence_transformers_has_the_vectors_of_our_conversion(tiny, exported, pictures):
     pytest.importorskip("sentence_transformers")
     theirs = load_encoder(f"sentence_transformers:{exported}", options=LoadOptions(arguments={"batch_size": 2}))

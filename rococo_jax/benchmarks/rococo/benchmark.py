@@ -94,13 +94,13 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
     in_file_order = iter(range(len(captions)))
     task = _image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
     task = dataclasses.replace(task, ties="pessimistic" if strict else "published")
-    tasks, notes = [_part(task, "clean", ~task.gallery_altered)], []
+    tasks, notes = [dataclasses.replace(task.with_gallery(~task.gallery_altered), variant="clean")], []
     if variant is not None:
         is_kept = np.ones(len(captions), bool)
         if strict:
             is_kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
             notes = _note_on_no_ops(variant, items, strict)
-        tasks.append(_part(task, variant, is_kept))
+        tasks.append(dataclasses.replace(task.with_gallery(is_kept), variant=variant))
     tasks.append(_turned_round(tasks[0]))
     return CaptionTasks(tuple(image_row), captions, tuple(tasks), tuple(notes))
 
@@ -154,20 +154,6 @@ def _image_to_text(
         gallery_altered=np.array(origin, int) >= 0,
         gallery_origin=np.array(origin, int),
         ties="pessimistic" if strict else "published",
-    )
-
-
-def _part(task: RankTask, variant: str, kept: np.ndarray) -> RankTask:
-    """The task with part of its gallery; all originals of a kept altered item are kept."""
-    place = np.cumsum(kept) - 1
-    origin = task.gallery_origin[kept]
-    return dataclasses.replace(
-        task,
-        variant=variant,
-        gallery=task.gallery[kept],
-        gallery_group=task.gallery_group[kept],
-        gallery_altered=task.gallery_altered[kept],
-        gallery_origin=np.where(origin >= 0, place[origin], -1),
     )
 
 

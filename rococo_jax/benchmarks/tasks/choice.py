@@ -158,6 +158,23 @@ class ChoiceTask(Task):
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, whole=self.whole or len(self.ids), **sides)
 
+    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
+        """The task without wrong texts that read as a right one of their item, and without items that are left with no
+        wrong text, or have several images to tell apart by them.
+        """
+        present, columns = self.item_texts >= 0, np.arange(self.item_texts.shape[1])
+        text = np.where(present, reading[self.item_texts], -1 - columns)
+        differ = (self.match[:, :, :, None] != self.match[:, :, None, :]).any(axis=1)
+        twins = (differ & (text[:, :, None] == text[:, None, :])).any(axis=2)
+        wrong = ~self.match.any(axis=1) & present if self.match.shape[1] == 1 else present
+        if not (count := int((twins & wrong).sum())):
+            return self, 0, int(wrong.sum())
+        left = wrong & ~twins
+        is_kept = left.any(axis=1) if self.match.shape[1] == 1 else ~twins.any(axis=1)
+        task = self.share(np.flatnonzero(is_kept))
+        texts = np.where(twins & wrong, -1, self.item_texts)[is_kept]
+        return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
+
     def joined(self, results: Sequence[tuple[ItemScores, DifferenceStatistics | None]]) -> ChoiceOutcome:
         """The outcome of the whole task from the scores of its shares."""
         compared = [differences for _, differences in results]

@@ -164,6 +164,23 @@ class RankTask(Task):
         sure = None if None in sureness else Sureness.concatenate(sureness)
         return RankOutcome(self, RankStatistics.concatenate(ranked), differences, sure)
 
+    def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
+        """The task with part of its gallery; originals of the altered items in it must be in it, too."""
+        origin, place = self.gallery_origin[is_kept], np.cumsum(is_kept) - 1
+        sides = ("gallery", "gallery_group", "gallery_altered", "gallery_mixed_in")
+        parts = {side: None if (whole := getattr(self, side)) is None else whole[is_kept] for side in sides}
+        return dataclasses.replace(self, **parts, gallery_origin=np.where(origin >= 0, place[origin], -1))
+
+    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
+        """The task without altered captions that read as what they were made from."""
+        if self.gallery_origin is None or not self.asks_for_texts:
+            return self, 0, 0
+        text = reading[self.gallery.index]
+        twins, altered = self.gallery_altered & (text == text[self.gallery_origin]), int(self.gallery_altered.sum())
+        if not (count := int(twins.sum())):
+            return self, 0, altered
+        return None if count == altered else self.with_gallery(~twins), count, altered
+
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "RankTask | None":
         """The clean task with every original replaced; None for altered variants."""
         if self.variant != CLEAN:

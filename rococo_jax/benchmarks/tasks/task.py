@@ -219,6 +219,14 @@ class Task:
         """The same question with another image set in place of the originals; None where it makes no sense."""
         return None
 
+    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
+        """The task without altered texts that a model reads as their originals, how many these are, and of how many.
+
+        None stands for a task of which nothing is left. Of two texts that the model reads as one, which rows of the
+        benchmark's texts name, the numbers in `reading` are equal.
+        """
+        return self, 0, 0
+
     def compared_texts(self) -> Compared | None:
         """Right and wrong texts and the image of each pair, for baselines without images; None without any."""
         return None

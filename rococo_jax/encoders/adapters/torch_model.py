@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.data.pictures import as_picture, as_rgb
+from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.foreign import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -104,8 +105,15 @@ def load_open_clip(
     def encode_texts(texts: list[str]) -> Any:
         return module.encode_text(tokenize(texts).to(device))
 
+    def token_rows(texts: list[str]) -> TokenRows:
+        rows = tokenize(texts).numpy()
+        # A text that fits keeps its tokens where there is room for one more.
+        longer = tokenize(texts, context_length=rows.shape[1] + 1).numpy()
+        return rows.tolist(), (longer[:, :-1] != rows).any(axis=1).tolist()
+
     settings |= {"images": repr(prepare), "dtype": dtype}
     encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    encoder.token_rows = token_rows
     encoder.picture_for_library = as_picture
     return encoder
 
@@ -146,7 +154,13 @@ def load_transformers(
         tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
         return _vectors(module.get_text_features(**tokens), config["model_type"])
 
+    def token_rows(texts: list[str]) -> TokenRows:
+        rows = ready.tokenizer(texts, truncation=True, max_length=length)["input_ids"]
+        longer = ready.tokenizer(texts, truncation=True, max_length=length and length + 1)["input_ids"]
+        return rows, [len(one) < len(other) for one, other in zip(rows, longer, strict=True)]
+
     encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    encoder.token_rows = token_rows
     if getattr(ready.image_processor, "do_convert_rgb", None):
         encoder.picture_for_library = as_picture
     return encoder

@@ -1,12 +1,14 @@
 """An encoder as a model: embed a benchmark's tables once, cached, and score its tasks, or rerank the best."""
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.lost_input import without_twins
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints.hub import demo_folder
@@ -48,6 +50,14 @@ class EncoderModel(Model):
         """Raises InputError: settings ask for reranking, and the encoder has no matching head."""
         if settings.rerank:
             self.encoder.require_matching()
+
+    def as_read(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark without altered texts that the encoder cuts to what their originals are."""
+        rows = self.encoder.token_rows(benchmark.texts) if benchmark.texts else None
+        if rows is None:
+            return benchmark
+        tasks, lost = without_twins(benchmark.tasks, rows)
+        return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *lost))
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks."""

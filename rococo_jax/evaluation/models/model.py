@@ -73,6 +73,10 @@ class Model(Protocol):
         if settings.rerank:
             raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
 
+    def as_read(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark as it can be asked of the model; `outcomes` is called with it."""
+        return benchmark
+
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. All processes must call it.
 

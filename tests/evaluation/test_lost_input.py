@@ -1,0 +1,149 @@
+"""Lost input: texts that a model cuts, altered ones that are then their originals, images that are one file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rococo_jax
+from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.cli.main import main
+from rococo_jax.encoders import load_encoder
+from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.models.encoder import EncoderModel
+from tests.support.refusals import refused
+
+IMAGES = 12
+
+
+class SixWords:
+    """Reads six words. A caption is its image's, less so for every word that is not "fool"; "same" is no image's."""
+
+    name = "six words"
+
+    def encode_image(self, images):
+        return np.eye(IMAGES + 2, dtype=np.float32)[[np.asarray(image)[0, 0, 0] // 10 for image in images]]
+
+    def encode_text(self, texts):
+        vectors = np.zeros((len(texts), IMAGES + 2), np.float32)
+        for vector, words in zip(vectors, (text.split()[:6] for text in texts), strict=True):
+            vector[:IMAGES] = 1 if words[0] == "same" else np.eye(IMAGES)[int(words[0])]
+            vector[-2:] = 0.1 * (len(words) - words.count("fool")), 0.01 * words.count("cat")
+        return vectors
+
+
+class Telling(SixWords):
+    """It says what it reads."""
+
+    def token_rows(self, texts):
+        rows = [[sum(map(ord, word)) for word in text.split()] for text in texts]
+        return [row[:6] for row in rows], [len(row) > 6 for row in rows]
+
+
+def write(folder: Path, captions: list[tuple[str, str | None]]) -> dict[str, Path]:
+    (folder / "annotations").mkdir(parents=True)
+    (folder / "images").mkdir()
+    items = []
+    for number, (original, altered) in enumerate(captions):
+        Image.new("RGB", (32, 32), (10 * number, 0, 0)).save(folder / "images" / f"{number}.png")
+        items.append(AlteredCaptions(f"{number}.png", (original,), (altered,)))
+    write_annotation(folder / "annotations" / "mine.json", "mine", items, made_by={})
+    return {"images": folder / "images", "annotations": folder / "annotations"}
+
+
+# Three of them fool the model.
+SHORT = [(f"{number} a dog", f"{number} a fool" if number < 3 else f"{number} a cat x") for number in range(IMAGES)]
+LONG = ("{} a b c d e f dog", "{} a b c d e f cat")
+
+
+def test_altered_captions_that_are_cut_to_their_originals_are_left_out(tmp_path):
+    captions = [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)]
+    cut = rococo_jax.evaluate(Telling(), **write(tmp_path / "cut", captions))
+    without = [*SHORT[:-1], (LONG[0].format(IMAGES - 1), None)]
+    expected = rococo_jax.evaluate(SixWords(), **write(tmp_path / "without", without))
+    assert cut["tasks"] == expected["tasks"] and cut["intervals"] == expected["intervals"]
+    assert cut["sizes"] == expected["sizes"]
+    assert cut["tasks"]["image_to_text"]["mine"]["fr1"] == 25.0
+    assert cut["notes"] == [
+        "2 of 24 texts are longer than the model's 6 tokens, and were cut",
+        "altered texts left out, since cut they are their originals (image_to_text, mine: 1 of 12)",
+    ]
+
+
+def test_a_model_that_cannot_say_what_it_reads_is_asked_everything(tmp_path):
+    folders = write(tmp_path, [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
+    results = rococo_jax.evaluate(SixWords(), **folders)
+    assert results["tasks"]["image_to_text"]["mine"]["fr1"] == pytest.approx(100 * 4 / IMAGES)
+    assert not results["notes"]
+
+
+def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blamed(tmp_path, monkeypatch, capsys):
+    folders = write(tmp_path, [(f"same a b c d e {number} dog", f"same a b c d e {number} cat") for number in range(4)])
+    monkeypatch.chdir(tmp_path)
+    source = "from tests.evaluation.test_lost_input import Telling as make"
+    (tmp_path / "m.py").write_text(source)
+    asked = [f"--{name}={folder}" for name, folder in folders.items()]
+    assert main(["evaluate", "m.py:make", *asked, "--tasks", "image_to_text", "--out", str(tmp_path / "out")]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(results["tasks"]["image_to_text"]) == ["clean"]
+    left_out = "altered texts left out, since cut they are their originals (image_to_text, mine: all 4, and it is not"
+    assert any(note.startswith(left_out) for note in results["notes"])
+    chance = [note for note in results["notes"] if "no better than chance" in note]
+    assert len(chance) == 1 and "(25): most texts were cut; drops" in chance[0]
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("texts are longer than the model's 6 tokens") == 1
+
+
+def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
+    folders = write(tmp_path, SHORT)
+    for number in range(IMAGES - 1):
+        (folders["images"] / f"{number}.png").write_bytes((folders["images"] / f"{IMAGES - 1}.png").read_bytes())
+    notes = rococo_jax.evaluate(Telling(), **folders)["notes"]
+    assert sum("12 of 12 images are 1 files under several names" in note for note in notes) == 1
+    chance = [note for note in notes if "no better than chance" in note]
+    assert len(chance) == 2 and all("(8.3): most images are the same files; drops" in note for note in chance)
+
+
+def test_images_with_an_exif_turn_are_noted_once(tmp_path):
+    folders, exif = write(tmp_path, SHORT), Image.Exif()
+    exif[0x0112] = 6
+    Image.open(folders["images"] / "3.png").save(folders["images"] / "3.png", exif=exif)
+    notes = rococo_jax.evaluate(Telling(), **folders)["notes"]
+    assert notes == ["1 of 12 images have an EXIF rotation, which is not applied, as in CLIP itself"]
+
+
+def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
+    folders = write(tmp_path, SHORT)
+    long, short = "{} a b c d e {}", "{} a b"
+    one = [[long.format(0, "x"), long.format(0, "y"), short.format(1)], [long.format(1, "x"), long.format(1, "z")]]
+    one.append([short.format(number) for number in (2, 0, 1)])
+    both = [[long.format(0, "x"), long.format(0, "y")], [short.format(0), short.format(1)]]
+    shown = [("one", texts, [number], [[0, 0]]) for number, texts in enumerate(one)]
+    shown += [("both", texts, [0, 1], [[0, 0], [1, 1]]) for texts in both]
+    lines = []
+    for number, (part, texts, images, match) in enumerate(shown):
+        files = [{"file": f"{image}.png"} for image in images]
+        lines.append({"id": str(number), "part": part, "texts": texts, "images": files, "match": match})
+    (tmp_path / "choices").mkdir()
+    (tmp_path / "choices" / "items.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    results = rococo_jax.evaluate(Telling(), images=folders["images"], annotations=tmp_path / "choices")
+    sizes = results["sizes"]["choices"]
+    assert sizes["one"]["items"] == 2 and sizes["both"]["items"] == 1
+    assert results["tasks"]["choices"]["one"]["ota"] == results["tasks"]["choices"]["both"]["group_score"] == 100.0
+    assert results["notes"][1].endswith("(choices, one: 2 of 5; choices, both: 2 of 4)")
+
+
+def test_benchmarks_of_which_nothing_is_cut_are_asked_as_they_are(tmp_path):
+    (benchmark,) = open_benchmarks(Settings(), **write(tmp_path, SHORT))
+    read = EncoderModel(load_encoder(Telling())).as_read(benchmark)
+    assert read.tasks == benchmark.tasks and read.lost == benchmark.lost
+
+
+def test_a_model_that_says_too_little_is_refused(tmp_path):
+    folders = write(tmp_path, SHORT)
+    encoder = Telling()
+    encoder.token_rows = lambda texts: ([[1]], [True])
+    refused("found 1 and 1 for 24 texts; wanted ids of each text", rococo_jax.evaluate, encoder, **folders)
