@@ -15,8 +15,6 @@ EXAMPLES = """\
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.vc.weight=7 --config.data.resize_prob=0.5
-  rococo train --config configs/coco_lit.py --workdir runs/lit-crossed --cross-fit --config.init.model=models/cross \\
-      --config.data.images=coco/images --config.data.captions=captions.json
 The same command resumes a run that was stopped.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
@@ -31,8 +29,6 @@ class Options:
         config: Python file with get_config()
         workdir: checkpoints, logs, and at the end the model
         config_key: override a key of the config, as --config.batch_size=512
-        cross_fit: train two models on a half of the images each, in DIR/fold_0 and DIR/fold_1; DIR is then one model
-            whose every item is evaluated by the half that has not seen its image
         dry_run: print every key with its value, and train nothing
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
         quiet: no progress; errors and warnings are still printed
@@ -41,7 +37,6 @@ class Options:
     config: Annotated[str, Option("FILE")]
     workdir: Annotated[str, Option("DIR", check=output_folder)]
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
-    cross_fit: bool = False
     dry_run: bool = False
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
@@ -62,34 +57,17 @@ def run(options: Options, overrides: Sequence[str]) -> int:
     set_gpu_options()
     with distributed_run():
         enable_compilation_cache()
-        return _cross_fit(config, Path(options.workdir)) if options.cross_fit else _run(config, options.workdir)
+        return _run(config, Path(options.workdir))
 
 
-def _cross_fit(config, workdir: Path) -> int:
-    from rococo_jax.training.cross_fit import cross_fit
-
-    codes = []
-
-    def train_fold(of_fold, folder: Path) -> bool:
-        codes.append(_run(of_fold, folder))
-        return codes[-1] == 0 and (folder / "model").exists()
-
-    if cross_fit(config, workdir, train_fold):
-        print(f"cross-fitted model: {workdir}")
-    return codes[-1]
-
-
-def _run(config, workdir: str | Path) -> int:
+def _run(config, workdir: Path) -> int:
     import jax
 
     from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
-    from rococo_jax.training.cross_fit import refuse_cross_fitted
     from rococo_jax.training.hooks.log import Diverged
     from rococo_jax.training.run import train
 
-    workdir = Path(workdir)
-    refuse_cross_fitted(workdir)
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"

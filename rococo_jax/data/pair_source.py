@@ -15,7 +15,7 @@ import bisect
 import dataclasses
 import itertools
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,11 +147,6 @@ class FolderPairs(PairSource):
         """The path of an image, or its place inside a table."""
         place = self.paths[index]
         return Path(place) if isinstance(place, str) else place
-
-    def take(self, rows: Iterable[int]) -> "FolderPairs":
-        """Some of the images, in this order."""
-        rows = list(rows)
-        return FolderPairs([self.captioned(row) for row in rows], [self.paths[row] for row in rows])
 
     def hash(self) -> str:
         """Hash of names and captions in their order; not of the folder, so that data may be moved."""

@@ -12,19 +12,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from rococo_jax.data.image_files import Place, coco_number, hash_image
-from rococo_jax.errors import InputError, is_list_of, object_of
-from rococo_jax.storage import atomic_write, read_json, write_json
+from rococo_jax.errors import InputError
+from rococo_jax.storage import atomic_write
 
 FILE = "training_images.txt"
-# In the folder of a cross-fitted model: `{"format", "folds": [folder, folder]}`, relative to it; the model in place k
-# was fitted on the images whose fold is not k.
-CROSS_FIT, CROSS_FIT_FORMAT = "cross_fit.json", "rococo_jax.cross_fit 1"
 _HEAD = "rococo_jax.training_images 1"
 _DIGITS = 16
-_FOLDS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,32 +41,6 @@ def training_images(names: Iterable[str], paths: Iterable[Place]) -> TrainingIma
     """Read image files and hash them."""
     keys = [key for name, path in zip(names, paths, strict=True) for key in _keys(name, hash_image(path))]
     return TrainingImages(frozenset(keys))
-
-
-def fold_of(names: Sequence[str], hashes: Sequence[str]) -> Int[np.ndarray, " images"]:
-    """0 or 1 for each image, by the last of its keys; the same wherever the image is found."""
-    keys = [_keys(*each)[-1] for each in zip(names, hashes, strict=True)]
-    return np.array([int(key, 16) % _FOLDS for key in keys], int)
-
-
-def write_folds(folder: str | os.PathLike, folds: Sequence[str]) -> None:
-    """Makes a folder a cross-fitted model; `folds` are the two model directories, relative to it."""
-    write_json(Path(folder) / CROSS_FIT, {"format": CROSS_FIT_FORMAT, "folds": list(folds)})
-
-
-def read_folds(folder: str | os.PathLike) -> tuple[Path, Path] | None:
-    """The two model directories of a cross-fitted model; None where the folder is none.
-
-    Raises InputError: its file does not name two folders.
-    """
-    path = Path(folder) / CROSS_FIT
-    if not path.is_file():
-        return None
-    value = read_json(path, "a cross-fitted model")
-    folds = object_of(value).get("folds")
-    if not is_list_of(str, folds) or len(folds) != _FOLDS:
-        raise InputError(path, "folds", repr(folds)[:80], "the names of two folders")
-    return path.parent / folds[0], path.parent / folds[1]
 
 
 def _keys(name: str, hashed: str) -> list[str]:

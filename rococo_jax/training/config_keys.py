@@ -18,7 +18,6 @@ TRAINED = Check(
     ),
     "'all', 'none' or 'last:N'",
 )
-FOLD = Check(lambda value: value in (-1, 0, 1), "0 or 1, or -1 for none")
 WORKERS = Check(lambda value: value == "auto" or (type(value) is int and value >= 0), "'auto', or 0 or more")
 JITTER = Check(
     lambda value: read_jitter(value) is not None,
@@ -89,8 +88,6 @@ def all_keys() -> dict[str, Any]:
             "captions": "",
             # Of captions that tell splits: train+restval of Karpathy's files; "all".
             "split": "",
-            # Cross-fitting: 0 or 1 leaves out the images of that fold, a half by hash; -1 none.
-            "left_out_fold": Key(-1, FOLD),
             # "shuffled": each image anywhere in an epoch; "shards": shards in another order every epoch, each
             # read from front to back, some side by side. And the share of the samples of each source, "0.7,0.3".
             "order": Key("shuffled", one_of("shuffled", "shards")),

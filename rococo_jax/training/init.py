@@ -30,7 +30,6 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.training.cross_fit import refuse_two_models
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
@@ -40,7 +39,6 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     """
     trained_before = None
     if config.init.model:
-        refuse_two_models(config.init.model)
         size = config.init.image_size or None
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
         trained_before = encoder.training_images

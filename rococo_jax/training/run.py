@@ -37,7 +37,6 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
-from rococo_jax.training.cross_fit import refuse_seen_fold
 from rococo_jax.training.float8 import float8_kernels
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.hooks import OnStep
@@ -176,7 +175,6 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config.data)
     encoder = run_cache.encoder(config, mesh)
-    refuse_seen_fold(config.data, encoder.training_images)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
     float8 = float8_kernels(config, trained)
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained, float8)

@@ -37,15 +37,13 @@ class RunCache:
 
     def source(self, data: ConfigDict) -> PairSource:
         """Open the source of pairs once, as `open_source`."""
-        return self._get(
-            "source", (data.images, data.captions, data.split, data.left_out_fold), lambda: open_source(data)
-        )
+        return self._get("source", (data.images, data.captions, data.split), lambda: open_source(data))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """Load the starting encoder once, as `starting_encoder`."""
         # Random parameters, of a whole model or of residual heads, come from the run's seed.
         keys = {key: value for key, value in flat(config).items() if key.startswith(("init", "dtype", "seed"))}
-        keys |= {"kind": config.losses.contrastive.kind, "fold": config.data.left_out_fold}
+        keys["kind"] = config.losses.contrastive.kind
         return self._get("encoder", (hash_json(keys), mesh), lambda: starting_encoder(config, mesh))
 
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:

@@ -187,20 +187,6 @@ def test_some_items_of_a_choice_keep_their_pairs(tables):
     assert found.pair_rows(_Names())["right"].tolist() == alone.score(tables).pair_rows(_Names())["right"].tolist()
 
 
-@pytest.mark.parametrize("make", [altered_captions, mixed_images, None])
-def test_folds_have_the_pairs_of_their_images(tables, make):
-    items = np.arange(20)
-    task = choice(items % 4, items, items + CAPTIONS) if make is None else make()
-    other = Embeddings({name: np.roll(table, 1, axis=0) for name, table in tables.tables.items()})
-    folds, fold = [task.score(tables), task.score(other)], np.arange(IMAGES) % 2
-    found = folds[0].chosen_from(folds, fold)
-    pairs = task.pairs
-    of_entry = fold[pairs.group[found.differences.pair]]
-    expected = np.where(of_entry == 1, folds[1].differences.below, folds[0].differences.below)
-    np.testing.assert_array_equal(found.differences.below, expected)
-    assert (folds[0].differences.below != folds[1].differences.below).any()
-
-
 class _Names:
     images = tuple(f"{n}.jpg" for n in range(IMAGES))
     texts = tuple(f"text {n}" for n in range(2 * CAPTIONS))

@@ -1,9 +1,7 @@
-"""Models know their training images: items on them are marked and told apart, refused on request, or cross-fitted."""
+"""Models know their training images: items on them are marked and told apart, or refused on request."""
 
 import hashlib
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,22 +11,17 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import FolderPairs, PairSource
+from rococo_jax.data.pair_source import FolderPairs
 from rococo_jax.data.table_images import TableImage
 from rococo_jax.data.training_images import (
-    CROSS_FIT,
     FILE,
     TrainingImages,
-    fold_of,
     read_training_images,
     training_images,
-    write_folds,
     write_training_images,
 )
-from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
-from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.run import _training_images
 from tests.support.tiny import random_captions, tiny_encoder
 
@@ -106,125 +99,23 @@ def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys
     assert "found not known" in capsys.readouterr().err
 
 
-def test_a_cross_fitted_model_scores_each_item_by_the_fold_that_has_not_seen_it(data, names, tmp_path, capsys):
-    folds = fold_of(names, [hash_file(data / "coco" / "images" / name) for name in names])
-    assert 0 < folds.sum() < IMAGES
-    whole = tmp_path / "whole"
-    for fold in (0, 1):
-        fitted = [name for name, own in zip(names, folds, strict=True) if own != fold]
-        make_model(whole / f"fold_{fold}", fold, images_of(data, fitted))
-    (whole / CROSS_FIT).write_text(json.dumps({"folds": ["fold_0", "fold_1"]}))
-    scores = []
-    for model in (whole / "fold_0", whole / "fold_1", whole):
-        out = tmp_path / f"out_{model.name}"
-        assert evaluate(model, data, out) == 0
-        scores.append({row["item"]: row for row in pq.read_table(out / "per_query.parquet").to_pylist()})
-    of_image = dict(zip(names, folds.tolist(), strict=True))
-    for item, row in scores[2].items():
-        assert row["right_score"] == scores[of_image[row["image"]]][item]["right_score"]
-        assert not scores[of_image[row["image"]]][item]["seen"] and not row["seen"]
-    assert evaluate(whole, data, tmp_path / "clean", "--require-clean") == 0
-    shutil.copy(whole / "fold_0" / FILE, whole / "fold_1" / FILE)
-    assert evaluate(whole, data, tmp_path / "never") == 2
-    assert "of fold 1 among those that it was fitted on" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def crossed(tmp_path_factory):
-    """A cross-fitted start, and a run from it: heads on features, one step."""
-    folder = tmp_path_factory.mktemp("crossed")
-    data = make_data(folder / "data", 24, 24)  # of which either half fills a batch
-    names = names_of(data)
-    folds = fold_of(names, [hash_file(data / "coco" / "images" / name) for name in names])
-    for fold in (0, 1):
-        fitted = [name for name, own in zip(names, folds, strict=True) if own != fold]
-        make_model(folder / "start" / f"fold_{fold}", fold, images_of(data, fitted))
-    write_folds(folder / "start", ("fold_0", "fold_1"))
-    items = [{"image": name, "caption": random_captions(2, seed=place, longest=6)} for place, name in enumerate(names)]
-    (folder / "captions.json").write_text(json.dumps(items))
-    (folder / "config.py").write_text(
+def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, tmp_path):
+    """Residual heads make a new encoder, which must not forget them."""
+    before = TrainingImages(frozenset({"0" * 16}))
+    start = make_model(tmp_path / "start", 0, before)
+    items = [{"image": name, "caption": random_captions(2, seed=place)} for place, name in enumerate(names)]
+    (tmp_path / "captions.json").write_text(json.dumps(items))
+    (tmp_path / "config.py").write_text(
         "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
         "    config = default_config()\n    config.steps, config.batch_size, config.log.tensorboard = 1, 8, False\n"
         "    config.train.vision = config.train.text = 'none'\n    config.data.cached_features = True\n"
         "    config.init.residual_head_width = 4\n    return config\n"
     )
-
-    def train(out, start, *more):
-        words = ["train", "--config", str(folder / "config.py"), "--workdir", str(folder / out), *more]
-        overrides = {"init.model": start, "data.images": data / "coco" / "images"}
-        overrides["data.captions"] = folder / "captions.json"
-        return main([*words, *(f"--config.{key}={value}" for key, value in overrides.items())])
-
-    assert train("run", folder / "start", "--cross-fit") == 0
-    return folder, train, np.array(folds)
-
-
-def test_cross_fitted_training_leaves_out_a_fold_each_and_is_evaluated_by_the_other(crossed, tmp_path):
-    folder, train, folds = crossed
-    data = folder / "data"
-    names = names_of(data)
-    known = [read_training_images(folder / "run" / f"fold_{fold}" / "model") for fold in (0, 1)]
-    hashes = [hash_file(data / "coco" / "images" / name) for name in names]
-    # Halves: no image trains both, and every image trains one.
-    assert [each.seen(names, hashes).tolist() for each in known] == [(folds != fold).tolist() for fold in (0, 1)]
-    for fold in (0, 1):
-        config = json.loads((folder / "run" / f"fold_{fold}" / "config.json").read_text())
-        assert config["init.model"] == str(folder / "start" / f"fold_{fold}") and config["data.left_out_fold"] == fold
-    assert evaluate(folder / "run", data, tmp_path / "out", "--require-clean") == 0
-    rows = pq.read_table(tmp_path / "out" / "per_query.parquet").to_pylist()
-    halves = [load_model(folder / "run" / f"fold_{fold}" / "model") for fold in (0, 1)]
-    images = [Image.open(data / "coco" / "images" / name) for name in names]
-    of_images = [half.encode_image(images) for half in halves]
-    right = random_captions(len(rows), seed=1, longest=6)
-    of_texts = [half.encode_text(right) for half in halves]
-    assert len(rows) == len(names)
-    for row in rows:
-        item, image = int(row["item"]), names.index(row["image"])
-        own, other = (float(of_images[f][image] @ of_texts[f][item]) for f in (folds[image], 1 - folds[image]))
-        assert abs(row["right_score"] - own) < 1e-5 < abs(own - other) and not row["seen"]
-    # The same command finds both runs done.
-    before = (folder / "run" / CROSS_FIT).read_text()
-    assert train("run", folder / "start", "--cross-fit") == 0 and (folder / "run" / CROSS_FIT).read_text() == before
-
-
-def test_cross_fitting_refuses_what_would_mix_the_halves(crossed, capsys):
-    folder, train, _ = crossed
-    known = images_of(folder / "data", names_of(folder / "data")[:5])
-    make_model(folder / "seen", 0, known)
-    for out, start, more, words in (
-        ("never", folder / "seen", ["--cross-fit"], "images that are left out"),
-        ("never", folder / "start", [], "a cross-fitted model"),
-        ("never", folder / "start", ["--cross-fit", "--config.data.left_out_fold=1"], "leaves out each in turn"),
-        ("never", folder / "start" / "fold_0", ["--config.data.left_out_fold=2"], "0 or 1"),
-        ("run", folder / "start" / "fold_0", [], "cross-fitted runs"),
-        ("run/fold_0", folder / "start", ["--cross-fit"], "not cross-fitted"),
-    ):
-        assert train(out, start, *more) == 2
-        error = capsys.readouterr().err
-        lines = [line for line in error.splitlines() if not line.startswith(("training in", "captions.json: "))]
-        assert words in error and len(lines) == 1 and not (folder / "never").exists()
-    # A residual head makes a new encoder, which must not forget what the model has seen.
-    assert train("after", folder / "seen") == 0
-    assert read_training_images(folder / "after" / "model").keys >= known.keys
-
-
-def test_only_image_files_can_be_split():
-    class Drawn(PairSource):
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            raise IndexError
-
-        def hash(self):
-            return ""
-
-    with pytest.raises(InputError, match="image folders"):
-        without_fold(Drawn(), 0)
-    with pytest.raises(InputError, match="both folds"):
-        image = CaptionedImage("COCO_val2014_000000000001.jpg", ("a dog",))
-        source = FolderPairs([image], [Path("nowhere.jpg")])
-        without_fold(source, int(fold_of([image.image], ["0" * 64])[0]))
+    overrides = {"init.model": start, "data.images": data / "coco" / "images"}
+    overrides["data.captions"] = tmp_path / "captions.json"
+    words = ["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run")]
+    assert main([*words, *(f"--config.{key}={value}" for key, value in overrides.items())]) == 0
+    assert read_training_images(tmp_path / "run" / "model") == images_of(data, names) | before
 
 
 def test_images_inside_a_table_are_known_after_training():

@@ -97,9 +97,6 @@ def test_every_kind_of_task_tells_what_corruption_changed(task):
     made = make_results("m", "paper", {}, [*outcomes, *some])["tasks"][task.name]
     of_some = next(made[name] for name in made if name.endswith("fog_3/unseen"))
     assert set(names) <= set(of_some) and of_some["ras"] == pytest.approx(mean_ras(outcomes, unseen))
-    folds = [each.chosen_from([each, each], np.arange(12) % 2) for each in outcomes]
-    assert make_results("m", "paper", {}, folds)["tasks"][task.name] == make_results("m", "paper", {}, outcomes)[
-        "tasks"][task.name]  # fmt: skip
 
 
 def mean_ras(outcomes, images: np.ndarray) -> float:

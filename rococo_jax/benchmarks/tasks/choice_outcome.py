@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -135,15 +134,6 @@ class ChoiceOutcome(Outcome):
         return ChoiceOutcome(
             task, scores, dataclasses.replace(differences, pair=number[differences.pair], pairs=int(is_kept.sum()))
         )
-
-    def chosen_from(self, others: Sequence["ChoiceOutcome"], fold: Int[np.ndarray, " names"]) -> "ChoiceOutcome":
-        """Each item as the outcome has it that the fold of its group names."""
-        scores = ItemScores.chosen([each.scores for each in others], fold[self.of.group])
-        if self.differences is None:
-            return ChoiceOutcome(self.of, scores)
-        of_entry = fold[self.of.pairs.group[self.differences.pair]]
-        differences = DifferenceStatistics.chosen([each.differences for each in others], of_entry)
-        return ChoiceOutcome(self.of, scores, differences)
 
     def rows(self, tables: Tables):
         """One row an item (`pyarrow.Table`).

@@ -173,12 +173,6 @@ class ClassOutcome(Outcome):
         task = dataclasses.replace(self.of.share(np.flatnonzero(images)), **suffixed(self.of, suffix))
         return ClassOutcome(task, self.statistics[images])
 
-    def chosen_from(self, others: Sequence["ClassOutcome"], fold: Int[np.ndarray, " names"]) -> "ClassOutcome":
-        """Each image as the outcome has it that its fold names."""
-        return ClassOutcome(
-            self.of, ClassStatistics.chosen([each.statistics for each in others], fold[self.of.image_names])
-        )
-
     def rows(self, tables: Tables):
         """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
         import pyarrow as pa

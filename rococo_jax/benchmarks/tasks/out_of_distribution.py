@@ -100,13 +100,6 @@ class OutOfDistributionOutcome(Outcome):
         task = dataclasses.replace(self.of.share(np.flatnonzero(rows)), variant=f"{self.variant}/{suffix}")
         return OutOfDistributionOutcome(task, self.within[ins], self.outside[outs])
 
-    def chosen_from(
-        self, others: Sequence["OutOfDistributionOutcome"], fold: Int[np.ndarray, " names"]
-    ) -> "OutOfDistributionOutcome":
-        """Images of the classes as their fold has them, the others as the first fold."""
-        chosen = ClassStatistics.chosen([each.within for each in others], fold[self.of.within.image_names])
-        return OutOfDistributionOutcome(self.of, chosen, others[0].outside)
-
     def rows(self, tables: Tables):
         """One row an image (`pyarrow.Table`): its side and its scores."""
         import pyarrow as pa

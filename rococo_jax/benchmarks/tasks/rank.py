@@ -248,18 +248,6 @@ class RankOutcome(Outcome):
         sureness = None if self.sureness is None else self.sureness[queries]
         return RankOutcome(task, self.statistics[queries], some, sureness)
 
-    def chosen_from(self, others: Sequence["RankOutcome"], fold: Int[np.ndarray, " names"]) -> "RankOutcome":
-        """Each query as the outcome has it that the fold of its image names."""
-        statistics = RankStatistics.chosen([each.statistics for each in others], fold[self.of.query_group])
-        sureness = None
-        if self.sureness is not None:
-            sureness = Sureness.chosen([each.sureness for each in others], fold[self.of.query_group])
-        if self.differences is None:
-            return RankOutcome(self.of, statistics, None, sureness)
-        of_entry = fold[self.of.pairs.group[self.differences.pair]]
-        differences = DifferenceStatistics.chosen([each.differences for each in others], of_entry)
-        return RankOutcome(self.of, statistics, differences, sureness)
-
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.
 

@@ -146,10 +146,6 @@ class Outcome:
         """The outcome over some of the queries or items, as a variant with a suffix."""
         raise NotImplementedError
 
-    def chosen_from(self, others: Sequence["Outcome"], fold: Int[np.ndarray, " names"]) -> "Outcome":
-        """Each query or item as one of several models' outcomes has it; `fold` says which, by image."""
-        raise NotImplementedError
-
 
 def row_head(outcome: Outcome, images: Sequence[str]) -> dict[str, Any]:
     """The first columns of `Outcome.rows`: task, variant, and the image of each row."""

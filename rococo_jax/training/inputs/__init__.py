@@ -26,7 +26,6 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_keys import read_jitter
-from rococo_jax.training.cross_fit import without_fold
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
 from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
@@ -42,8 +41,7 @@ def open_source(data: ConfigDict) -> PairSource:
     """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
     if not data.images:
         raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
-    source = open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
-    return source if data.left_out_fold < 0 else without_fold(source, data.left_out_fold)
+    return open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
 
 
 def make_input(
