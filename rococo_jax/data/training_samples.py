@@ -13,6 +13,8 @@ A batch holds this process's share b of the global batch:
     caption_index   int32 (b,)            which of its image's captions
     sample_index    int64 (b,)            the sample's global number
     skipped_images  int32 ()              images that could not be decoded and were replaced
+    cut_texts       int32 ()              captions and further texts that are longer than t tokens, and were cut
+    twin_texts      int32 ()              altered texts with the tokens of their caption, which do not count
 
 and, where a transform added the texts:
 
@@ -20,7 +22,8 @@ and, where a transform added the texts:
     positive_ids, positive_text_mask, positive_valid    (b, t), (b, t), (b,)
     negative_ids, negative_text_mask, negative_valid    (b, N, t), (b, N, t), (b, N)
 
-Where `valid` is False there is no text, and the ids are those of the empty text.
+Where `valid` is False there is no text, and the ids are those of the empty text; or, where a sample has several, its
+tokens are those of the caption, as when both were cut.
 
 A worker process writes its rows into memory that is used again once they are copied out (`Slots`):
 
@@ -46,7 +49,7 @@ from typing import Any
 
 import grain.python as grain
 import numpy as np
-from jaxtyping import Bool, Int, Shaped, UInt8
+from jaxtyping import Shaped, UInt8
 from numpy.typing import DTypeLike
 
 from rococo_jax.data.augmentation import Augmentation
@@ -268,12 +271,19 @@ class MakeChunk:
             "caption_index": _column(samples, "caption_index", np.int32),
             "sample_index": _column(samples, "sample_index", np.int64),
             "skipped_images": np.array(sum(sample["skipped"] for sample in samples), np.int32),
+            "twin_texts": np.array(0, np.int32),
         }
-        batch["ids"], batch["text_mask"] = self._tokenise([sample["caption"] for sample in samples])
+        batch |= self._tokenise("", [sample["caption"] for sample in samples])
         for key, name in self.text_fields.items():
             if key in samples[0]:
                 valid = [sample[f"{name}_valid"] for sample in samples] if f"{name}_valid" in samples[0] else None
-                batch |= self._texts(name, [sample[key] for sample in samples], valid)
+                more = self._texts(f"{name}_", [sample[key] for sample in samples], valid)
+                if more[f"{name}_valid"].ndim == 2:
+                    twins = more[f"{name}_valid"] & (more[f"{name}_ids"] == batch["ids"][:, None]).all(axis=2)
+                    more[f"{name}_valid"] = more[f"{name}_valid"] & ~twins
+                    batch["twin_texts"] += np.int32(twins.sum())
+                more["cut_texts"] = more["cut_texts"] + batch["cut_texts"]
+                batch |= more
         return Chunk(sent, batch)
 
     def _texts(self, name: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
@@ -283,17 +293,17 @@ class MakeChunk:
             valid = np.array([text is not None for text in nested.ravel()], np.bool_).reshape(nested.shape)
         else:
             valid = np.stack(valid)
-        ids, mask = self._tokenise(["" if text is None else text for text in nested.ravel()])
-        shape = (*nested.shape, self.text_length)
-        return {f"{name}_ids": ids.reshape(shape), f"{name}_text_mask": mask.reshape(shape), f"{name}_valid": valid}
+        made = self._tokenise(name, ["" if text is None else text for text in nested.ravel()])
+        made |= {key: each.reshape(*nested.shape, -1) for key, each in made.items() if each.ndim}
+        return made | {f"{name}valid": valid}
 
-    def _tokenise(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, "texts tokens"], Bool[np.ndarray, "texts tokens"]]:
-        most = self.text_length
+    def _tokenise(self, name: str, texts: Sequence[str]) -> Batch:
+        """Ids and mask of texts, and how many were cut."""
+        most, (rows, cut) = self.text_length, self.tokenizer.encode_and_tell(texts)
         # A text that is cut keeps its last id, which ends it.
-        cut = [ids if len(ids) <= most else [*ids[: most - 1], ids[-1]] for ids in self.tokenizer.encode(texts)]
-        return self.tokenizer.pad(cut, self.text_length)
+        ids, mask = self.tokenizer.pad([row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows], most)
+        count = sum(was_cut or len(row) > most for row, was_cut in zip(rows, cut, strict=True))
+        return {f"{name}ids": ids, f"{name}text_mask": mask, "cut_texts": np.array(count, np.int32)}
 
 
 # Of a worker process.

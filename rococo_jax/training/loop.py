@@ -5,7 +5,7 @@ step, with everything saved; the same command resumes it.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -20,11 +20,11 @@ from rococo_jax.training.text_padding import text_tokens
 
 @runtime_checkable
 class Input(Protocol):
-    """Batches in order, how many images could not be decoded so far, and the lengths that texts may be padded to
-    (none where all batches have one).
+    """Batches in order, counts of what was lost so far, and the lengths that texts may be padded to (none where all
+    batches have one).
     """
 
-    skipped: int
+    counts: Mapping[str, int]
     lengths: Sequence[int]
 
     def __next__(self) -> Batch: ...
@@ -68,7 +68,7 @@ def run_loop(
             hook.before(number, state)
         with jax.transfer_guard("disallow"):
             state, metrics = program(state, programs.frozen, placed)
-        counts = {"skipped_images": batches.skipped, "text_tokens": text_tokens(batch)}
+        counts = {**batches.counts, "text_tokens": text_tokens(batch)}
         info = StepInfo(number + 1, number + 1 == steps, state, metrics, counts, waited)
         for hook in hooks:
             hook.after(info)

@@ -9,7 +9,7 @@ It is a function of the global batch, so all processes must know its longest tex
 on their devices, a step ahead: it is asked for before the step of the batch before is started, and read after.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -94,30 +94,30 @@ class CutTexts:
 
     def __init__(self, batches: Any, most: int, agree: Agree | None = None):
         self.batches, self.most, self.agree, self.lengths = batches, most, agree, buckets_to(most)
-        self.close, self.skipped = batches.close, batches.skipped
+        self.close, self.counts = batches.close, batches.counts
         # The batch that was read ahead, or the error in its place, and the input's state before it.
-        self._ahead: tuple[Batch | Exception, Callable[[], int], int] | None = None
+        self._ahead: tuple[Batch | Exception, Callable[[], int], Mapping[str, int]] | None = None
         self._state: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
         """The next batch. All processes must call it."""
         if self.agree is None:
             batch = next(self.batches)
-            self.skipped = self.batches.skipped
+            self.counts = self.batches.counts
             return cut_texts(batch, bucket_of(longest_text(batch), self.most))
-        batch, longest, self.skipped = self._ahead or self._read()
+        batch, longest, self.counts = self._ahead or self._read()
         if isinstance(batch, Exception):
             raise batch
         self._state = self.batches.get_state()
         self._ahead = self._read()
         return cut_texts(batch, bucket_of(longest(), self.most))
 
-    def _read(self) -> tuple[Batch | Exception, Callable[[], int], int]:
+    def _read(self) -> tuple[Batch | Exception, Callable[[], int], Mapping[str, int]]:
         try:
             batch = next(self.batches)
         except Exception as error:  # raised when its batch is due
-            return error, lambda: 0, self.batches.skipped
-        return batch, self.agree(longest_text(batch)), self.batches.skipped
+            return error, lambda: 0, self.batches.counts
+        return batch, self.agree(longest_text(batch)), self.batches.counts
 
     def get_state(self) -> dict[str, Any]:
         """The input's state after the batch that was handed out last."""

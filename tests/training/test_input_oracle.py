@@ -203,7 +203,7 @@ def _(world):
     broken = with_a_broken_image(world.folder / "images", world.folder / "broken")
     batches = make_input(world.context(data__images=broken))
     numbers = np.concatenate([next(batches).image_id for _ in range(3)])
-    assert batches.skipped == 1 and 7 not in numbers
+    assert batches.counts["skipped_images"] == 1 and 7 not in numbers
     with pytest.raises(InputError, match=r"07\.png"):
         world.take(3, data__images=broken, data__on_decode_error="raise")
 

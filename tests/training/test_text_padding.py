@@ -117,13 +117,13 @@ class _Listed:
     """Batches of a list; its state is how many were read."""
 
     def __init__(self, batches: list, read: list):
-        self.batches, self.read, self.skipped, self.close = batches, read, 0, lambda: None
+        self.batches, self.read, self.counts, self.close = batches, read, {"n": 0}, lambda: None
 
     def __next__(self):
         if len(self.read) == len(self.batches):
             raise InputError("input", "images", "a broken one", "another")
         self.read.append(len(self.read))
-        self.skipped += 10
+        self.counts = {"n": self.counts["n"] + 10}
         return self.batches[len(self.read) - 1]
 
     def get_state(self) -> dict:
@@ -140,7 +140,7 @@ def test_processes_agree_on_the_longest_text_of_all_and_ask_a_step_ahead(world):
         assert [text_tokens(batch) for batch in cut] == [length, length]
         assert len(both.read[0]) == min(step + 2, 4)
         # What is told of the input is what it was before it read ahead.
-        assert both.inputs[0].get_state() == {"next_step": step + 1} and both.inputs[0].skipped == 10 * (step + 1)
+        assert both.inputs[0].get_state() == {"next_step": step + 1} and both.inputs[0].counts["n"] == 10 * (step + 1)
     with pytest.raises(InputError, match="a broken one"):
         next(both.inputs[0])
 

@@ -18,7 +18,7 @@ class StepInfo:
         last: whether it is the run's last.
         state: `TrainState` after the step.
         metrics: of the step, on the devices.
-        counts: more of it, on the host: `skipped_images`, `text_tokens`.
+        counts: more of it, on the host: `text_tokens`, and those of the input.
         waited: seconds that the host waited for the batch.
         request: to save, or to save and stop; `Stop` sets it.
         figures: of an evaluation of this state; `Evaluate` sets them.

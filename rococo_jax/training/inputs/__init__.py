@@ -136,21 +136,26 @@ def workers_of(workers: int | str, images: int) -> int:
 class PairInput:
     """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `lengths` of texts is empty, since all have one. `skipped` counts images that could not be decoded, each replaced by
-    another, in the batches so far; or, with features, those that were left out beforehand.
+    `lengths` of texts is empty, since all have one. `counts` are of this process's batches so far: images that could
+    not be decoded, each replaced by another (with features those that were left out beforehand), texts that were cut,
+    and altered ones that then have the tokens of their caption.
     """
 
     def __init__(
         self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
     ):
-        self.arrays, self.fields, self.features, self.skipped = arrays, fields, features, left_out
+        self.arrays, self.fields, self.features = arrays, fields, features
+        self.counts = {"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0}
         self.lengths: tuple[int, ...] = ()
         self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
 
     def __next__(self) -> Batch:
         """The next batch: this process's rows of it."""
         arrays = next(self.arrays)
-        self.skipped += int(arrays["skipped_images"])
+        before, self.counts = self.counts, {name: count + int(arrays[name]) for name, count in self.counts.items()}
+        if self.counts["cut_texts"] > before["cut_texts"] == jax.process_index() == 0:
+            most = arrays["ids"].shape[1]
+            say(f"texts of more than {most} tokens are cut; altered ones that are then their caption do not count")
         batch = batch_from_arrays(arrays, self.fields)
         if self.features is None:
             return batch

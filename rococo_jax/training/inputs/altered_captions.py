@@ -31,6 +31,7 @@ from rococo_jax.training.inputs.loss_input import (
     Pool,
     PoolMaterial,
     check_count,
+    differ_in_tokens,
     register_input,
 )
 
@@ -69,9 +70,9 @@ class AlteredCaptions(LossInput):
             for sample in material.samples
             for caption in sample.captions
         ]
-        valid = np.array([[text is not None for text in each] for each in texts], bool)
         # The caption itself stands where there is nothing to alter, and does not count.
         flat = [text or caption for each, caption in zip(texts, material.captions, strict=True) for text in each]
+        valid = differ_in_tokens(context.encoder, material.captions, flat)
         features = embed_texts(context.encoder, flat, material.cache, features=True)
         return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
 

@@ -230,7 +230,7 @@ class FeatureInput:
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
         self.rows = np.arange(config.batch_size) if rows is None else rows
-        self.next_step, self.skipped = 0, features.left_out
+        self.next_step, self.counts = 0, {"skipped_images": features.left_out}
         self.identity = {"seed": config.seed, "batch_size": config.batch_size, **features.identity}
 
     def __next__(self) -> Batch:

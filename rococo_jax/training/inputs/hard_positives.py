@@ -38,6 +38,7 @@ from rococo_jax.training.inputs.loss_input import (
     Pool,
     PoolMaterial,
     check_count,
+    differ_in_tokens,
     register_input,
 )
 
@@ -214,6 +215,8 @@ class HardPositives(LossInput):
             ]
             features = embed_texts(context.encoder, flat, material.cache, features=True)
             valid = np.repeat([bool(each) for each in texts], size).reshape(-1, size)
+            if field is NEGATIVES:
+                valid &= differ_in_tokens(context.encoder, material.captions, flat)
             pools[field.name] = Pool(features.reshape(*valid.shape, -1), valid)
         return pools
 

@@ -175,3 +175,11 @@ def check_count(source: object, config: ConfigDict, loss: str) -> None:
     if "text" in cached_sides(config) and count > pool:
         wanted = "at most config.data.feature_pool.captions"
         raise InputError(source, f"config.losses.{loss}.count", f"{count} of a pool of {pool}", wanted)
+
+
+def differ_in_tokens(encoder: Encoder, captions: Sequence[str], texts: Sequence[str]) -> Bool[np.ndarray, "captions k"]:
+    """Whether each of k texts a caption, caption by caption, has other tokens, cut to the context, than the caption."""
+    rows, count = encoder.token_ids([*captions, *texts]), len(captions)
+    size = len(texts) // count
+    differ = [row != rows[place // size] for place, row in enumerate(rows[count:])]
+    return np.array(differ, bool).reshape(count, size)

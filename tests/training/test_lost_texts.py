@@ -1,0 +1,73 @@
+"""Altered captions that are cut to their originals are no negatives, and are counted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rococo_jax.training.inputs import make_input
+from rococo_jax.training.run import train
+from tests.support.input_world import IMAGES, make_world
+from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
+
+# Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
+CUT = {"data__text_length": 5, "losses__sc__weight": 1.0, "losses__sc__count": 2}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def test_an_altered_caption_of_the_same_tokens_is_no_negative(world):
+    for word, is_cut_off in (("dog", False), ("house", True)):
+        table = str(world.folder / f"lowest_{word}.jsonl")
+        batches = make_input(world.context(**CUT, losses__sc__influence=table))
+        batch = next(batches)
+        batches.close()
+        same = (batch.fields["altered"].ids == batch.texts.ids[:, None]).all(-1)
+        assert (same == is_cut_off).all() and (batch.valid["altered"] == ~same).all()
+        assert batches.counts == {"skipped_images": 0, "cut_texts": 4 * 3, "twin_texts": 8 * is_cut_off}
+
+
+def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(world, tmp_path):
+    lines = []
+    for item in json.loads((world.folder / "captions.json").read_text()):
+        for caption in item["caption"]:
+            far, near = caption.replace("house", "boat"), caption.replace("dog", "cat")
+            lines += [{"caption": caption, "hard_positive": far, "hard_negative": each} for each in (far, near)]
+    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    keys = {"losses__hard_positives__weight": 1.0, "losses__hard_positives__count": 2}
+    keys |= {"losses__hard_positives__negatives": str(tmp_path / "hard.jsonl")}
+    batches = make_input(world.context(**CUT | {"losses__sc__weight": 0.0}, **keys))
+    batch = next(batches)
+    batches.close()
+    same = (batch.fields["negative"].ids == batch.texts.ids[:, None]).all(-1)
+    np.testing.assert_array_equal(same.sum(1), 1)
+    np.testing.assert_array_equal(batch.valid["negative"], ~same)
+    assert batch.valid["positive"].all() and batches.counts["twin_texts"] == 4
+
+
+@pytest.fixture(scope="module")
+def long_captions(world) -> dict[str, str]:
+    """Captions that are one when cut to the model's 24 tokens; the dog comes later."""
+    items = [{"image": f"{number:02}.png", "caption": ["a " * 30 + "dog"]} for number in range(IMAGES)]
+    (world.folder / "long.json").write_text(json.dumps(items))
+    keys = {"data__captions": str(world.folder / "long.json"), "losses__sc__influence": ""}
+    return keys | {"losses__sc__select": "random", "losses__sc__weight": 1.0}
+
+
+def test_pools_of_features_leave_them_out(world, long_captions):
+    for keys, counts in ((long_captions, False), ({"losses__sc__weight": 1.0}, True)):
+        pool = make_input(world.context(**keys, **FEATURES_ALONE)).features.pools["altered"]
+        assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
+
+
+def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_captions, tmp_path, capsys):
+    keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
+    train(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
+    # As negatives they were as near as the caption itself: ln (1 + 8).
+    assert [line["sc"] for line in lines] == [0.0, 0.0]
+    assert [(line["cut_texts"], line["twin_texts"]) for line in lines] == [(16, 8), (32, 16)]
+    assert capsys.readouterr().err.count("texts of more than 24 tokens are cut") == 1
