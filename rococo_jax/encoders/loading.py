@@ -39,6 +39,7 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
     parameters_of,
     with_image_size,
+    with_own_positions,
 )
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
@@ -245,7 +246,11 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
     missing = [name for name, shape in shapes.items() if name not in trained or trained[name].shape != shape]
     provenance = dict(description["provenance"])
     if missing:
-        start = parameters_of(load_model(provenance["trained"]["config"]["init.model"], mesh=mesh).model)
+        model = provenance["trained"]["config"]["init.model"]
+        first = load_model(model, mesh=mesh, image_size=spec.vision.image_size).model
+        start = parameters_of(first)
+        if spec.vision.position_grid is None:
+            _, start = with_own_positions(first.spec, start)
         for name in missing:
             whole = start[name]
             if name in trained:  # the first blocks of the stack were frozen

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import export_open_clip
+from rococo_jax.checkpoints.parameters import build_model, parameters_of, with_own_positions
 from rococo_jax.cli import convert
 from rococo_jax.encoders import LoadOptions, load_encoder, load_model
 from rococo_jax.evaluation.options import ModelOptions
@@ -66,6 +67,16 @@ def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
     assert_same_vectors(
         load_model(tmp_path / "out", mesh=MESH, tokenizer="none").encode_image(random_pixels(SIZE)), expected
     )
+
+
+def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
+    folder = open_clip_folder(golden("resnet_quick_gelu"), tmp_path / "rn")
+    encoder = load_model(folder, mesh=MESH, tokenizer="none", image_size=96)
+    expected = encoder.encode_image(random_pixels(96))
+    spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
+    assert spec.vision.position_grid is None and parameters["vision.positions"].shape[0] == 10
+    encoder.model = build_model(spec, parameters)
+    assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)
 
 
 @pytest.mark.parametrize("make", [clip, siglip])

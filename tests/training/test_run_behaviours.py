@@ -15,9 +15,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
+from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec
@@ -217,3 +219,11 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
     figures = metrics_of(tmp_path / "run")[-2]
     assert f", MFU {figures['mfu']:.1%}; " in line and 0 <= figures["goodput"] <= 1
     assert "s in steps, " in line and "compiling" in line and "saving" in line
+
+
+def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
+    overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
+    done = run.train(read_config(data / "config.py", overrides), tmp_path / "run")
+    last, model = (parameters_of(load_model(at).model) for at in (f"{tmp_path / 'run'}@latest", done.model))
+    np.testing.assert_array_equal(last["vision.positions"], model["vision.positions"])
+    assert last["vision.positions"].shape[0] == 50
