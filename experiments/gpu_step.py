@@ -124,7 +124,7 @@ def main() -> None:
         taken[kind] += kernel.runs * seconds(kernel)
         moved[kind] += kernel.runs * kernel.bytes
     step, peak = sum(taken.values()), scaling.CHIPS[CHIP][0]
-    flops = step_flops(config, scaling.spec_of(options.model), scaling.TOKENS).model / options.devices
+    flops = step_flops(config, scaling.spec_of(options.model), scaling.TOKENS) / options.devices
     asked = {name: getattr(options, name) for name in ("model", "batch", "devices", "fsdp", "plain", "attention",
                                                        "remat", "micro_batches", "kept", "float8",
                                                        "norms", "triton")}  # fmt: skip

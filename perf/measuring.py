@@ -136,7 +136,7 @@ class CompiledStep:
     """A training step of made-up parameters and batches, compiled; to be called for some steps more.
 
     Attributes:
-        flops: of a step, those of recomputation included (`training.throughput.step_flops`).
+        flops: of a step, those of recomputation not included (`training.throughput.step_flops`).
     """
 
     def __init__(self, config: Any, spec: Any, mesh: Any, tokens: int):
@@ -148,7 +148,7 @@ class CompiledStep:
 
         side = spec.vision.image_size
         lowered = lower_step(config, spec, Preprocessing(exact_size=(side, side)), mesh, tokens)
-        self.flops, self.step = step_flops(config, spec, tokens).hardware, lowered.compile()
+        self.flops, self.step = step_flops(config, spec, tokens), lowered.compile()
         rng = np.random.default_rng(0)
 
         def drawn(leaf: Any) -> Any:

@@ -113,7 +113,7 @@ def test_an_unknown_chip_is_one_line(monkeypatch, capsys):
     unknown = Mock(spec=jax.Device, device_kind="Chip 9", platform="gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [unknown])
     assert Meter(8).peak is None
-    assert capsys.readouterr().err == "no published peak is known of 'Chip 9' (PEAK_TFLOPS): no mfu and no hfu\n"
+    assert capsys.readouterr().err == "no published peak is known of 'Chip 9' (PEAK_TFLOPS): no mfu\n"
 
 
 def test_hosts_of_a_tpu_slice_install_pinned_releases():

@@ -31,7 +31,7 @@ from pyarrow import parquet
 # digest of a whole results file, in which paths of its record stand.
 SKIPPED: list[str] = [
     r"/journal\.jsonl:\[\d+\]\.(time|seconds|estimate)(?=\[|$)",
-    r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu|hfu)$",
+    r"/metrics\.jsonl:\[\d+\]\.(images_per_second|images_per_second_per_device|seconds_per_step|share_of_peak|mfu)$",
     r"/metrics\.jsonl:\[\d+\]\.(seconds_waiting_for_data|goodput)$",
     r"/results\.json:sha256$",
 ]

@@ -86,24 +86,6 @@ def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
     return spec.text.layers * (of_image + texts * of_text) + texts * (_blocks(spec.text, tokens) + _linear(1, width, 2))
 
 
-def rematerialised_flops(spec: VisionSpec | TextSpec, length: int | None = None) -> int:
-    """Operations of the blocks that a backward pass with full rematerialisation makes again, for one image or text.
-
-    Those of the forward pass, without each block's last product where only the residual sum takes what it gives: no
-    gradient needs it. A norm or a scale of it does.
-
-    Args:
-        length: patches, or tokens as for `text_flops`; by default all.
-    """
-    if isinstance(spec, VisionSpec):
-        tokens = (spec.grid**2 if length is None else length) + spec.class_token
-    else:
-        tokens = _text_tokens(spec, length)
-    needed = spec.norm_changes or spec.layer_scale or spec.norm_after_blocks
-    last = 0 if needed else spec.layers * _linear(tokens, spec.mlp_width, spec.width)
-    return _blocks(spec, tokens) - last
-
-
 def _text_tokens(spec: TextSpec, tokens: int | None) -> int:
     count = spec.context_length if tokens is None else tokens
     if spec.pooling == "appended":  # at least one token of padding, and its own

@@ -62,7 +62,7 @@ from rococo_jax.training.state import (
 )
 from rococo_jax.training.step import Step, check_batch, make_step, reads_teacher
 from rococo_jax.training.text_padding import agree_on_devices
-from rococo_jax.training.throughput import Meter, StepFlops, step_flops
+from rococo_jax.training.throughput import Meter, step_flops
 
 CONFIG, MODEL = "config.json", "model"
 
@@ -237,8 +237,8 @@ def _loop(
     def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
         return compile_within_memory(lowered, batch, config, mesh, estimate)
 
-    def flops(text_tokens: int) -> StepFlops:
-        return step_flops(config, origin.spec, text_tokens or run.text_length).over(mesh.size)
+    def flops(text_tokens: int) -> float:
+        return step_flops(config, origin.spec, text_tokens or run.text_length) / mesh.size
 
     def evaluate_state(state: TrainState) -> Mapping[str, float]:
         parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, run.frozen, mesh)

@@ -1,7 +1,6 @@
 """How fast a run is: images a second, FLOPs of a step, and the share of the chips' peak.
 
-    mfu = model FLOPs / (seconds a step * devices * peak)       what the model needs (arXiv 2204.02311, appendix B)
-    hfu = hardware FLOPs / (seconds a step * devices * peak)    what is computed, passes made again included
+    mfu = model FLOPs / (seconds a step * devices * peak)       arXiv 2204.02311, appendix B
     bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
 
 FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
@@ -10,13 +9,8 @@ where a batch has more pairs than a tower has parameters. For each row of a towe
     a pass forward        image_flops or text_flops
     a pass backward       twice that, through what is trained
 
-and of the hardware alone:
-
-    remat "full"          the blocks of what is trained forward once more, but for each block's last product where
-                          nothing but the sum takes it ("dots": some percent, not counted)
-    in parts              one pass forward more through everything (gradient cache)
-
-Peaks are the vendors' dense bfloat16 figures.
+What rematerialisation and micro-batches compute again is no work of the model's and does not count. Peaks are
+the vendors' dense bfloat16 figures.
 """
 
 import contextlib
@@ -24,13 +18,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ModelSpec
-from rococo_jax.models.flops import image_flops, rematerialised_flops, text_flops
+from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import say
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.loss_input import items_per_pair
@@ -72,17 +65,6 @@ def step_bytes(compiled: jax.stages.Compiled) -> int | None:
     return found.argument_size_in_bytes + found.temp_size_in_bytes + results
 
 
-class StepFlops(NamedTuple):
-    """Operations of a step: what the model needs, and what is computed with passes made again."""
-
-    model: float
-    hardware: float
-
-    def over(self, devices: int) -> "StepFlops":
-        """The share of one of so many devices."""
-        return StepFlops(self.model / devices, self.hardware / devices)
-
-
 class Meter:
     """Counts steps between two readings.
 
@@ -97,26 +79,25 @@ class Meter:
         device = jax.local_devices()[0]
         self.peak = peak_flops(device)
         if self.peak is None and device.platform != "cpu" and jax.process_index() == 0:
-            say(f"no published peak is known of {device.device_kind!r} (PEAK_TFLOPS): no mfu and no hfu")
+            say(f"no published peak is known of {device.device_kind!r} (PEAK_TFLOPS): no mfu")
         self.begun, self.lost = time.perf_counter(), Counter()
         self.restart()
 
     def restart(self) -> None:
         """Forgets the steps so far."""
         self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
-        self.flops: StepFlops | None = StepFlops(0.0, 0.0)
+        self.flops = 0.0
 
     def hold(self, memory: int | None) -> None:
         """Bytes that a program of the run takes on one device, None where unknown; the most are told."""
         self.memory = memory if self.memory is None or memory is None else max(memory, self.memory)
 
-    def count(self, waited: float = 0.0, flops: StepFlops | None = None) -> None:
+    def count(self, waited: float = 0.0, flops: float = 0.0) -> None:
         """Counts one step of so many operations on one device, before which the host waited for its batch."""
         self.steps += 1
         self.waited += waited
         self.lost["waiting for data"] += waited
-        known = self.flops is not None and flops is not None
-        self.flops = StepFlops(self.flops.model + flops.model, self.flops.hardware + flops.hardware) if known else None
+        self.flops += flops
 
     @contextlib.contextmanager
     def paused(self, reason: str) -> Iterator[None]:
@@ -149,8 +130,7 @@ class Meter:
             "goodput": self.goodput()[0],
         }
         if flops and self.peak:
-            figures["mfu"] = flops.model / steps / seconds / self.peak
-            figures["hfu"] = flops.hardware / steps / seconds / self.peak
+            figures["mfu"] = flops / steps / seconds / self.peak
         if self.memory is not None:
             figures["memory_bytes_per_device"] = self.memory
         return figures | memory_in_use(jax.local_devices()[0].memory_stats() or {})
@@ -162,8 +142,8 @@ def memory_in_use(stats: Mapping[str, int]) -> dict[str, int]:
     return {name: stats[key] for name, key in names.items() if key in stats}
 
 
-def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> StepFlops:
-    """Operations of one step on all devices together.
+def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
+    """Operations that one step needs of all devices together.
 
     Args:
         text_length: tokens that every text is padded to.
@@ -171,29 +151,20 @@ def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> StepFlo
     passes = {"vision": 1, "text": 1}
     for field, items in items_per_pair(config).items():
         passes[field.tower] += math.prod(items)
-    needed = made = 0.0
-    for side in SIDES:
-        of_one, rows = _of_one(config, spec, side, text_length), config.batch_size * passes[side]
-        needed, made = needed + rows * of_one.model, made + rows * of_one.hardware
-    return StepFlops(needed, made)
+    return sum(config.batch_size * passes[side] * _of_one(config, spec, side, text_length) for side in SIDES)
 
 
-def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) -> StepFlops:
+def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) -> float:
     """Operations of one image or text."""
     tower, what = getattr(spec, side), config.train[side]
     if side in cached_sides(config):  # all that it costs is the head's products
-        needed = 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
-        return StepFlops(needed, needed)
+        return 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
     length = kept_patches(config, spec) if side == "vision" else text_length
     forward = (image_flops if side == "vision" else text_flops)(spec, length)
     share = float(what == "all")
     if what.startswith("last:"):
         share = 1 - frozen_layers(spec, side, what) / tower.layers
-    again = (1 - config.kept_micro_batches / config.micro_batches) * forward  # `grad_cache`
-    if config.remat == "full" and tower.layers:
-        again += share * rematerialised_flops(tower, length)
-    needed = (1 + 2 * share) * forward
-    return StepFlops(needed, needed + again)
+    return (1 + 2 * share) * forward
 
 
 def _head_flops(head, features: int) -> float:

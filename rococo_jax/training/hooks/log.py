@@ -25,7 +25,7 @@ from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write
 from rococo_jax.training.hooks import Hook, StepInfo
 from rococo_jax.training.state import TrainingCheckpoints
-from rococo_jax.training.throughput import Meter, StepFlops
+from rococo_jax.training.throughput import Meter
 
 METRICS, EVALUATIONS, TENSORBOARD, WANDB = "metrics.jsonl", "evaluations.jsonl", "tensorboard", "wandb-run"
 
@@ -57,7 +57,7 @@ class Log(Hook):
         every: int,
         steps: range,
         meter: Meter,
-        flops: Callable[[int], StepFlops],
+        flops: Callable[[int], float],
         checkpoints: TrainingCheckpoints,
         most_skipped: int,
     ):
