@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.encoders import load_model
 from rococo_jax.runtime import make_mesh
@@ -113,6 +114,24 @@ def test_a_dense_module_after_the_pooling_is_the_head(tmp_path):
         tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
         expected = dense(mean_pooled(tokens, mask))
     assert_same_vectors(texts(load_model(folder, mesh=MESH).model, ids, mask), unit(expected))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config_sentence_transformers.json", {"default_prompt_name": "query", "prompts": {"query": "query: "}}),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}),
+        ("2_Dense/config.json", {"module_output_name": "other"}),
+    ],
+)
+def test_a_prompt_before_texts_and_other_places_of_a_dense_module_are_refused(file, changes, tmp_path):
+    folder, _, _ = sentence_folder(tmp_path, "torch.nn.modules.linear.Identity")
+    path = folder / file
+    given = json.loads(path.read_text()) if path.exists() else {"prompts": {"query": "query: "}}
+    path.write_text(json.dumps({**given, **dict.fromkeys(changes)}))
+    convert(folder)
+    path.write_text(json.dumps({**given, **changes}))
+    refused(rf"{file}: {next(iter(changes))}: found", convert, folder)
 
 
 def test_a_dense_module_with_an_activation_or_outside_the_folder_is_refused(tmp_path):

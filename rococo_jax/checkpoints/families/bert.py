@@ -35,7 +35,8 @@ from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.storage import read_json, read_json_object, write_json
 
-SENTENCE_FILES = ("modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
+_PROMPTS = "config_sentence_transformers.json"
+SENTENCE_FILES = (_PROMPTS, "modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
 # BERT's first checkpoints call the parameters of a norm gamma and beta.
 ALIASES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
@@ -186,6 +187,9 @@ def sentence_pooling(folder: Path) -> str | None:
 
 def _module_paths(folder: Path) -> dict[str, str]:
     """The place of each module in the folder, by its kind; empty without `modules.json`."""
+    prompts = read_json_object(folder / _PROMPTS, "prompts") if (folder / _PROMPTS).is_file() else {}
+    if (name := prompts.get("default_prompt_name")) is not None:
+        raise InputError(folder / _PROMPTS, "default_prompt_name", repr(name), "null: texts are read without a prompt")
     path = folder / "modules.json"
     if not path.is_file():
         return {}
@@ -211,6 +215,9 @@ def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.nd
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation != _IDENTITY:
         raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, "sentence_embedding"):
+            raise InputError(dense / "config.json", key, repr(config[key]), "sentence_embedding")
     with open_weights(dense) as tensors:
         if not {"linear.weight"} <= set(tensors.names) <= {"linear.weight", "linear.bias"}:
             raise InputError(dense, "tensors", ", ".join(tensors.names), "linear.weight, with linear.bias or without")
