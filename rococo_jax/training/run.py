@@ -48,7 +48,7 @@ from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
 from rococo_jax.training.loop import Input, Outcome, run_loop
-from rococo_jax.training.memory import Estimate, compile_within_memory
+from rococo_jax.training.memory import compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.programs import Programs
 from rococo_jax.training.run_cache import RunCache
@@ -232,10 +232,9 @@ def _loop(
     """Trains on from a state, with all that happens around its steps."""
     origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size, run.mesh.size), int(state.step)
     constants = with_teacher(run.frozen, run.teacher)
-    estimate = Estimate(config, origin.spec, origin.preprocessing, run.text_length, state, constants, mesh)
 
     def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
-        return compile_within_memory(lowered, batch, config, mesh, estimate)
+        return compile_within_memory(lowered, batch, config, mesh)
 
     def flops(text_tokens: int) -> float:
         return step_flops(config, origin.spec, text_tokens or run.text_length) / mesh.size

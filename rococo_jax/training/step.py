@@ -201,20 +201,17 @@ def lower_step(
     )
 
 
-def batch_shapes(
-    config: ConfigDict, spec: ModelSpec, text_length: int, *, rows: int | None = None, for_towers: bool = False
-) -> Batch:
+def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int, *, for_towers: bool = False) -> Batch:
     """The shapes of a batch, as `training.inputs` makes it.
 
     Args:
-        rows: pairs, those of a global batch by default.
         for_towers: with what the step makes on the device, too.
     """
-    rows, cached = config.batch_size if rows is None else rows, cached_sides(config)
+    cached = cached_sides(config)
     kept = kept_patches(config, spec) if for_towers else None
 
     def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.broadcast_to(np.zeros((), dtype), (rows, *shape))  # takes no memory
+        return np.broadcast_to(np.zeros((), dtype), (config.batch_size, *shape))  # takes no memory
 
     def images(*items: int) -> Images:
         if "vision" in cached:
