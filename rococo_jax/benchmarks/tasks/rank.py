@@ -13,15 +13,16 @@ from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embedd
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, Task, suffixed
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.metrics.change import Sureness, count_changes, sureness_of
+from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
+from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import DifferenceStatistics, rank_and_difference_statistics, rank_statistics
 from rococo_jax.similarity.ranked_pairs import are_made_of_different_originals
+from rococo_jax.similarity.softmax import softmax_sums
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
-_NUMBERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,27 +110,25 @@ class RankTask(Task):
             "mesh": mesh,
             "source": embeddings.source,
         }
-        sureness = self._sureness(embeddings) if self.measures_sureness else None
         if self._pairs_are_ranked:
-            origin, mixed_in = self.gallery_origin, self.gallery_mixed_in
-            both = rank_and_difference_statistics(
-                queries, gallery, **arguments, gallery_origin=origin, gallery_mixed_in=mixed_in
-            )
-            return RankOutcome(self, *both, sureness)
-        statistics = rank_statistics(queries, gallery, **arguments)
-        differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
+            origins = {"gallery_origin": self.gallery_origin, "gallery_mixed_in": self.gallery_mixed_in}
+            statistics, differences = rank_and_difference_statistics(queries, gallery, **arguments, **origins)
+        else:
+            statistics = rank_statistics(queries, gallery, **arguments)
+            differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
+        sureness = self._sureness(statistics, embeddings, mesh) if self.measures_sureness else None
         return RankOutcome(self, statistics, differences, sureness)
 
-    def _sureness(self, embeddings: Embeddings) -> Sureness:
-        (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
-        items = np.asarray(gallery, np.float64)[gallery_rows].T
-        scale, parts = embeddings.logit_scale or DEFAULT_SCALE, []
-        size = max(1, _NUMBERS_AT_ONCE // max(1, len(gallery_rows)))
-        for start in range(0, len(query_rows), size):
-            some = slice(start, start + size)
-            cosines = (np.asarray(queries[query_rows[some]], np.float64) @ items).astype(np.float32).astype(np.float64)
-            parts.append(sureness_of(cosines, self.query_group[some, None] == self.gallery_group, scale))
-        return Sureness.concatenate(parts)
+    def _sureness(self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None) -> Sureness:
+        """Probabilities over the gallery; a tie for the first place is wrong."""
+        queries, gallery = (table[rows] for table, rows in map(embeddings.select, (self.queries, self.gallery)))
+        scores, index = statistics.best_scores, statistics.best_indices
+        scale, mesh = embeddings.logit_scale or DEFAULT_SCALE, mesh or make_mesh(jax.devices()[:1])
+        total, weighted = softmax_sums(queries, gallery, scale, mesh).astype(np.float64).T
+        wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN)
+        answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN])
+        entropy = np.maximum(np.log(total) - weighted / total, 0.0)
+        return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
     @property
     def _pairs_are_ranked(self) -> bool:
