@@ -77,7 +77,9 @@ class Declared(typing.NamedTuple):
 @functools.cache
 def declared(options: type) -> tuple[Declared, ...]:
     """The options that a dataclass declares, in its order."""
-    hints, texts, found = typing.get_type_hints(options, include_extras=True), _texts(options.__doc__ or ""), []
+    hints, texts, found = typing.get_type_hints(options, include_extras=True), {}, []
+    for base in reversed(options.__mro__):
+        texts |= _texts(base.__doc__ or "")
     for field in dataclasses.fields(options):
         kind, option = hints[field.name], None
         if typing.get_origin(kind) is typing.Annotated:

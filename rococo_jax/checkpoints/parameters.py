@@ -32,7 +32,6 @@ class HasInputParts(Protocol):
     tokenizer: Any
 
 
-IMAGE_SIZE_GIVEN = "the argument image_size"
 # Of another image size, by the format of the checkpoint; else that of `transformers`.
 _POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
@@ -155,14 +154,18 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
 
 def with_image_size(
     spec: ModelSpec, preprocessing: Any, provenance: Mapping[str, Any], image_size: int | None
-) -> tuple[ModelSpec, Any]:
+) -> tuple[ModelSpec, Any, Mapping[str, Any]]:
     """The same model for square images of another size, in pixels: the tower interpolates the stored positions, by the
-    rule of the library that the checkpoint is of.
+    rule of the library that the checkpoint is of; provenance says that the caller chose the size.
 
     Raises InputError where the size is smaller than a patch, or the model reads no images.
     """
     if image_size is None:
-        return spec, preprocessing
+        return spec, preprocessing, provenance
+    provenance = {
+        **provenance,
+        "read_from": {**provenance.get("read_from", {}), "image size": "the argument image_size"},
+    }
     if spec.vision is None:
         raise InputError("image size", "pixels", image_size, "none, for a model without an image tower")
     if image_size != spec.vision.image_size:
@@ -177,7 +180,7 @@ def with_image_size(
         spec = dataclasses.replace(spec, vision=vision)
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
-    return spec, preprocessing
+    return spec, preprocessing, provenance
 
 
 def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
@@ -206,18 +209,8 @@ def missing_choice(source: object, argument: str, found: str, wanted: str) -> In
     return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
 
 
-def given_by_hand(choices: Choices) -> dict[str, list[str]]:
-    """The entry of provenance for what nothing in the checkpoint confirms; empty without any."""
-    names = [name for name in ("activation", "heads") if getattr(choices, name) is not None]
-    return {"given_by_hand": names} if names else {}
-
-
 def places_of(file: str, given: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
-    """Where each rule was read: `file: key` for the first of its keys that is there, else `default`.
-
-    >>> places_of("c.json", {"text": {"act": "gelu"}}, {"activation": "act text.act", "heads": "text.heads"}, "library")
-    {'activation': 'c.json: text.act', 'heads': 'library'}
-    """
+    """Where each rule was read: `file: key` for the first of its keys that is there, else `default`."""
     there = {key for key, value in given.items() if value is not None}
     parts = {name: part for name, part in given.items() if isinstance(part, Mapping)}
     there |= {f"{name}.{key}" for name, part in parts.items() for key, value in part.items() if value is not None}
@@ -246,9 +239,8 @@ def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
     places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
-    places |= {} if image_size is None else {"image size": IMAGE_SIZE_GIVEN}
     provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
-    if image_size is None and preprocessing is not None:
-        image_size = preprocessing.image_size[0]
-    spec, preprocessing = with_image_size(spec, preprocessing, provenance, image_size)
+    size = preprocessing.image_size[0] if image_size is None and preprocessing is not None else image_size
+    spec, preprocessing, given = with_image_size(spec, preprocessing, provenance, size)
+    provenance = provenance if image_size is None else given
     return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from rococo_jax.cli.convert import SourceOptions
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.evaluation.options import SourceOptions
 from rococo_jax.options import Option
 
 EXAMPLES = """\

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any
 
-from rococo_jax.cli.convert import SourceOptions, tower_in_words
+from rococo_jax.evaluation.options import SourceOptions
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -48,8 +48,8 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
     """The facts of `inspect_model` as lines for a person."""
     spec, counts, flops = encoder.spec, facts["parameters"], facts["flops"]
     lines = [facts["name"]]
-    origin = {key: value for key, value in facts["provenance"].items() if key != "read_from"}
-    lines += [f"  {key.replace('_', ' '):<16}{_short(value)}" for key, value in origin.items()]
+    origin = facts["provenance"].items()
+    lines += [f"  {key.replace('_', ' '):<16}{_short(value)}" for key, value in origin if key != "read_from"]
     if "weights_sha256" not in facts["provenance"]:
         lines.append(f"  {'weights sha256':<16}{facts['weights_sha256']}")
     if spec.vision is not None:
@@ -69,7 +69,7 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
     parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in counts.items() if part != "total")
     lines.append(f"parameters      {counts['total']:,}: {parts}")
     lines.append("rules")
-    lines += [f"  {rule:<18}{entry['value']} ({entry['from']})" for rule, entry in facts["rules"].items()]
+    lines += [f"  {rule:<22}{entry['value']} ({entry['from']})" for rule, entry in facts["rules"].items()]
     lines.append(f"embeddings      {facts['embedding_dimensions']} dimensions")
     lines += [f"warning         {warning}" for warning in facts["warnings"]]
     return lines if facts["warnings"] else [*lines, "no warnings"]
@@ -80,3 +80,15 @@ def _short(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list))
     return str(value)
+
+
+def tower_in_words(tower) -> str:
+    """Depth, width, activation and pooling of an image or text tower."""
+    stages = getattr(tower, "stage_layers", None)
+    if stages is not None:
+        widths = getattr(tower, "widths", None)
+        wide = "-".join(map(str, widths)) if widths else tower.width
+        kind, article = tower.architecture, "an" if tower.architecture[0] in "AEIOU" else "a"
+        return f"{article} {kind} of {'-'.join(map(str, stages))} blocks, {wide} wide, pooling {tower.pooling}"
+    activation = f"gated {tower.activation}" if getattr(tower, "gated_mlp", False) else tower.activation
+    return f"{tower.layers} layers of {tower.width}, {activation}, pooling {tower.pooling}"

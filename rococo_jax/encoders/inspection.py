@@ -54,6 +54,9 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
     for kind, tower in (("image", spec.vision), ("text", spec.text)):
         fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}
         values |= {rule: value for rule, value in fields.items() if value is not None}
+        rare = [name for name in getattr(tower, "newer_fields", ()) if name != "position_rule"]
+        values |= {f"{kind} {name}": tower.to_json()[name] for name in rare}
+        places |= dict.fromkeys((f"{kind} {name}" for name in rare), "the tower's kind")
     if spec.vision is not None:
         values["image size"] = spec.vision.image_size
         if stored := spec.vision.position_grid:
@@ -70,7 +73,8 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
         of, first = tokenizer.spec, tokenizer.encode([""])[0][0]
         values |= {"cleaning": of.cleaning, "lower case": _lowers_case(tokenizer), "text length": of.context_length}
         values |= {"padding id": of.pad_id, "end id": of.eos_id} | ({} if first == of.eos_id else {"start id": first})
-    return {rule: {"value": value, "from": places.get(rule, "model.json")} for rule, value in values.items()}
+    other = places.get("other", "model.json")
+    return {rule: {"value": value, "from": places.get(rule, other)} for rule, value in values.items()}
 
 
 def _lowers_case(tokenizer: Any) -> bool:
@@ -100,8 +104,10 @@ def _activation_warnings(encoder: Any) -> list[str]:
         activation = getattr(tower, "activation", None)
         if known is not None and activation in ("quick_gelu", "gelu") and activation != known:
             found.append(f"activation: the {kind} tower has {activation}, and {source} was trained with {known}")
-    for name in encoder.provenance.get("given_by_hand", ()):
-        found.append(f"{name}: given by hand, nothing in the checkpoint confirms it")
+    given = encoder.provenance.get("read_from", {}).values()
+    for name in ("activation", "heads"):
+        if f"the argument {name}" in given:
+            found.append(f"{name}: given by hand, nothing in the checkpoint confirms it")
     return found
 
 
@@ -124,8 +130,9 @@ def _image_warnings(encoder: Any) -> list[str]:
             f"preprocessing: images are made of numbers from {limits[0]:.3g} to {limits[1]:.3g}, and ALIGN's tower was "
             "trained on -1 to 1 (its processor has `rescale_offset` and neither `do_normalize` nor `include_top`)"
         )
-    if "default" in str(encoder.provenance.get("preprocessing", "")):
-        default = encoder.provenance["preprocessing"]
+    places = encoder.provenance.get("read_from", {})
+    defaults = {places.get(rule, "") for rule in ("resize", "interpolation", "mean", "std")}
+    if len(defaults) == 1 and "default" in (default := defaults.pop()):
         found.append(f"preprocessing: the checkpoint has no file for it; it is {default}")
     return found
 

@@ -30,7 +30,6 @@ from rococo_jax.checkpoints.model_directory import (
     restore_parameters,
 )
 from rococo_jax.checkpoints.parameters import (
-    IMAGE_SIZE_GIVEN,
     build_model,
     check_parameters,
     check_tokenizer,
@@ -185,10 +184,7 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    spec, preprocessing = with_image_size(spec, preprocessing, provenance, image_size)
-    if image_size is not None:
-        places = {**provenance.get("read_from", {}), "image size": IMAGE_SIZE_GIVEN}
-        provenance = {**provenance, "read_from": places}
+    spec, preprocessing, provenance = with_image_size(spec, preprocessing, provenance, image_size)
     encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
     encoder.training_images = read_training_images(folder)
     return _hashed(encoder)

@@ -46,23 +46,45 @@ class DataOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelOptions:
+class CheckpointOptions:
     """Parts of a model that its source may leave open.
 
     Attributes:
-        model_arg: argument of the function or adapter that MODEL names; may be repeated
         activation: activation of an OpenAI or open_clip checkpoint that does not name it
         heads: heads of image and text tower, such as 16,8, for a state dict of no published size
-        tokenizer: folder or hub name of the tokenizer, for a checkpoint without one
+        tokenizer: folder or hub name of the tokenizer, for a checkpoint without one; 'none' to go without
         image_size: pixels of a side of the images, where not the checkpoint's: positions are interpolated as by its
             own library
     """
 
-    model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
     activation: Literal["quick_gelu", "gelu"] | None = None
     heads: Annotated[str | None, Option("IMAGE,TEXT")] = None
-    tokenizer: Annotated[str | None, Option("NAME")] = None
+    tokenizer: Annotated[str | None, Option("DIR_OR_NAME")] = None
     image_size: Annotated[int | None, Option("PIXELS", least=1)] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions(CheckpointOptions):
+    """Parts that a checkpoint of another project may leave open, as `load_model` takes them.
+
+    Attributes:
+        source_format: what the checkpoint is (default: find out)
+        pooling: how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)
+    """
+
+    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
+    pooling: Literal["cls", "mean", "cls+mean"] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(CheckpointOptions):
+    """The same for models of any library.
+
+    Attributes:
+        model_arg: argument of the function or adapter that MODEL names; may be repeated
+    """
+
+    model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
 
     def load_options(self) -> "LoadOptions":
         """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""

@@ -16,9 +16,9 @@ def run_convert(*arguments):
 def test_the_convert_command_says_what_it_read(tmp_path, capsys):
     gated = saved(dinov2(use_swiglu_ffn=True), tmp_path / "dino"), tmp_path / "out", "--pooling", "cls+mean"
     for arguments, parts in (
-        (gated, "dinov2/30 x 30, patches of 10/gated silu/pooling cls+mean/48 dimensions/from the family's default"),
+        (gated, "dinov2/30 x 30, patches of 10/gated silu/pooling cls+mean/48 dimensions/(the family's default)"),
         ((saved(siglip(), tmp_path / "siglip"), tmp_path / "out2"),
-         "siglip/pooling attention/up to 13 tokens/gelu_tanh/24 dimensions/no tokenizer"),
+         "siglip/pooling attention/up to 13 tokens/gelu_tanh/24 dimensions/tokenizer: none came"),
     ):  # fmt: skip
         run_convert(*arguments)
         printed = capsys.readouterr().out

@@ -21,6 +21,7 @@ from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
 
 pytestmark = pytest.mark.quick  # counts, however the programs are compiled
 
+PIXELS = ("resize", "interpolation", "mean", "std")
 MESH = make_mesh(jax.devices()[:1])
 
 
@@ -72,7 +73,10 @@ def test_a_model_in_order_has_no_warnings(encoder):
     ("trap", "words"),
     [
         (lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B"), "activation: the image tower has quick_"),
-        (lambda e: e.provenance.update(given_by_hand=["activation"]), "activation: given by hand"),
+        (
+            lambda e: e.provenance.update(read_from={"text activation": "the argument activation"}),
+            "activation: given by hand",
+        ),
         (
             lambda e: with_tokenizer(e, eos_id=3),
             "end of text: the tokenizer ends texts with id 3, the tower pools at 2",
@@ -83,7 +87,10 @@ def test_a_model_in_order_has_no_warnings(encoder):
         (lambda e: with_spec(e, "vision", image_size=64), "image size: images are made 32 x 32, the tower reads 64"),
         (lambda e: with_spec(e, "vision", position_grid=7), "image size: positions were trained for 7 x 7 patches"),
         (lambda e: with_spec(e, "vision", patch_size=5), "image size: 2 pixels at the right and bottom"),
-        (lambda e: e.provenance.update(preprocessing="the family's default"), "preprocessing: the checkpoint has no"),
+        (
+            lambda e: e.provenance.update(read_from=dict.fromkeys(PIXELS, "the family's default")),
+            "preprocessing: the checkpoint has no file for it; it is the family's default",
+        ),
         (lambda e: e.provenance.update(weights_sha256="0" * 64), "weights: their hash is not"),
     ],
 )
@@ -113,7 +120,7 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
     printed = run_inspect(capsys, folder, "--tokenizer", "none")
     for part in (
         "format          open_clip",
-        "  text activation   quick_gelu (open_clip_config.json: quick_gelu)",
+        "  text activation       quick_gelu (open_clip_config.json: quick_gelu)",
         "a ResNet of 2-1-3-1 blocks, 8 wide, pooling attention; 64 x 64",
         "GFLOP an image",
         "GFLOP a text of 12 tokens",

@@ -64,6 +64,8 @@ def test_a_folder_of_transformers_says_each_file_and_key(clip_folder, tmp_path):
 def test_settings_of_sentence_transformers_and_the_pooling_by_the_caller_are_said(bert_folder, tmp_path):  # noqa: F811
     folder = saved(bert(vocab_size=900), tmp_path / "bert")
     transformers.BertTokenizer.from_pretrained(bert_folder, do_lower_case=False).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    write(folder, "config.json", {**config, "eos_token_id": 2})
     rules = rules_of(load_model(folder, mesh=MESH))
     assert rules["lower case"] == {"value": False, "from": "tokenizer_config.json: do_lower_case"}
     assert rules["text pooling"] == {"value": "cls", "from": "the library's default"}
@@ -97,7 +99,14 @@ def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(clip_folder, tmp_
     )
     assert rules.keys() == IMAGES | PIXELS | TEXTS and "model.json" not in {rule["from"] for rule in rules.values()}
     assert rules["image heads"] == {"value": 2, "from": "64 wide, OpenAI's archive"}
-    assert rules["crop"] == {"value": "centre 32 x 32, after it", "from": "OpenAI's transform"}
+    assert rules["crop"] == {"value": "centre 32 x 32, after it", "from": "OpenAI's code and the shapes of the tensors"}
+
+
+def test_parts_that_few_towers_have_are_said(tmp_path):
+    rules = rules_of(load_model(open_clip_folder(golden("eva02"), tmp_path / "eva02"), mesh=MESH, tokenizer="none"))
+    rotary = {"grid": 16, "from_one": False, "columns_first": False}
+    assert rules["image rotary"] == {"value": rotary, "from": "the tower's kind"}
+    assert rules["image inner_norms"]["value"] is True
 
 
 def test_a_trained_model_keeps_where_the_rules_of_its_start_were_read():

@@ -16,7 +16,7 @@ from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.big_vision import read_big_vision
 from rococo_jax.checkpoints.formats.huggingface import read_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
-from rococo_jax.checkpoints.formats.openai import read_openai
+from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, read_openai
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
@@ -70,6 +70,8 @@ def convert(
         if value is not None and form not in forms:
             wanted = f"no choice: it is fixed in the {form} form"
             raise InputError(option, str(source), value, wanted)
+    if activation not in (None, *ACTIVATIONS):
+        raise InputError("activation", "activation", activation, " or ".join(ACTIVATIONS))
     choices = Choices(pooling, activation, heads, tokenizer, declared=source_format == form)
     return assemble_parts(_READERS[form](source, choices), dtype, image_size)
 

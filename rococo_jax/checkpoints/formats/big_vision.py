@@ -27,8 +27,6 @@ _TOKENIZERS = {
     250000: "google/siglip-base-patch16-256-multilingual",
     256000: "google/siglip2-base-patch16-224",
 }
-_FIXED = ("image activation", "text activation", "image pooling", "text pooling", "resize", "crop", "interpolation")
-_FIXED += ("rescale factor", "mean", "std")
 _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
@@ -53,10 +51,9 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
         "model_type": "siglip",
         "file_sha256": hash_file(path),
         "read_from": {
-            **dict.fromkeys(("image size", "image heads", "text heads"), "the shapes of the tensors"),
-            **dict.fromkeys(_FIXED, "the family's default"),
+            **dict.fromkeys(("resize", "crop", "interpolation", "mean", "std"), "the family's default"),
+            "other": "big_vision's code and the shapes of the tensors",
         },
-        "preprocessing": "the family's default",
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)

@@ -41,7 +41,6 @@ from rococo_jax.storage import atomic_directory, check_free_space, read_json_obj
 # In the order of `transformers`, which takes the second where the first has no part of an image processor.
 _NESTED = "processor_config.json"
 _PROCESSOR_FILES = (_NESTED, "preprocessor_config.json")
-FAMILY_DEFAULT = "the family's default"
 # Keys that tell a rule, the first that is there first.
 _TOWER_KEYS = {
     f"{kind} {rule}": f"{part}_config_dict.{key} {part}_config.{key} {key}"
@@ -78,6 +77,8 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance["weights"] = tensors.origin
     places = places_of("config.json", config, _TOWER_KEYS, "the library's default")
+    if spec.text is not None and spec.text.attention != "causal":
+        places["text pooling"] = "the library's default"
     pooled = next((f"{place.parent.name}/{place.name}" for place in base.glob("*_Pooling/config.json")), None)
     if pooled := "the argument pooling" if choices.pooling else pooled:
         places |= {"image pooling": pooled, "text pooling": pooled}
@@ -85,7 +86,7 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     preprocessing, tokenizer = None, None
     if spec.vision is not None:
         place = folder if any((folder / name).is_file() for name in _PROCESSOR_FILES) else base
-        preprocessing, provenance["preprocessing"], more = _read_preprocessing(place, family, spec.vision.image_size)
+        preprocessing, more = _read_preprocessing(place, family, spec.vision.image_size)
         places |= more
     place = folder if has_tokenizer(folder) else base
     if spec.text is not None and (choices.tokenizer or has_tokenizer(place)):
@@ -95,8 +96,8 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, str, Mapping[str, str]]:
-    """The preprocessing, and where it and its rules were read: the family's where the folder has no file for it."""
+def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, Mapping[str, str]]:
+    """The preprocessing, and where its rules were read: the family's where the folder has no file for it."""
     for name in _PROCESSOR_FILES:
         config = read_json_object(folder / name, "an image processor") if (folder / name).is_file() else {}
         if config and (name != _NESTED or "image_processor" in config):
@@ -106,10 +107,9 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
             if read.image_size != (image_size, image_size) and not family.interpolates_positions:
                 found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
                 raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
-            return read, name, places_of(name, given, _PIXEL_KEYS, "the library's default")
+            return read, places_of(name, given, _PIXEL_KEYS, "the library's default")
     preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
-    places = {rule: FAMILY_DEFAULT for rule in _PIXEL_KEYS if rule != "image size"}
-    return preprocessing, FAMILY_DEFAULT, places
+    return preprocessing, {rule: "the family's default" for rule in _PIXEL_KEYS if rule != "image size"}
 
 
 def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:

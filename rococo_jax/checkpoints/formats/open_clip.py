@@ -26,7 +26,6 @@ from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
     HasNamedParts,
-    given_by_hand,
     parameter_shapes,
     parameters_of,
     places_of,
@@ -64,9 +63,8 @@ _TOWER_KEYS = {
     "text pooling": "text_cfg.hf_pooler_type text_cfg.embed_cls text_cfg.pool_type",
     "image size": "vision_cfg.image_size",
 }
-_PIXEL_KEYS = {"resize": "resize_mode", "crop": "resize_mode", "interpolation": "interpolation"}
-_PIXEL_KEYS |= {"mean": "mean", "std": "std", "rescale factor": ""}
-_PIXEL_KEYS = {rule: f"preprocess_cfg.{key}" for rule, key in _PIXEL_KEYS.items()}
+_PIXEL_KEYS = {rule: f"preprocess_cfg.{rule}" for rule in ("interpolation", "mean", "std")}
+_PIXEL_KEYS |= dict.fromkeys(("resize", "crop"), "preprocess_cfg.resize_mode")
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
@@ -99,11 +97,10 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         "read_from": {
             **places_of(CONFIG, model, _TOWER_KEYS, "open_clip's default"),
             **places_of(CONFIG, {"preprocess_cfg": given}, _PIXEL_KEYS, "open_clip's default"),
+            "rescale factor": "open_clip's default",
             "image activation": known,
             "text activation": known,
         },
-        **given_by_hand(choices),
-        "preprocessing": "preprocess_cfg" if given else "open_clip's default",
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)

@@ -20,7 +20,6 @@ from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
-    given_by_hand,
     missing_choice,
     parameter_shapes,
 )
@@ -47,7 +46,6 @@ PUBLISHED = {
     "3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02": "ViT-L/14@336px",
 }
 ACTIVATIONS = ("quick_gelu", "gelu")
-GIVEN = "the argument activation"
 # What names of checkpoints say. A name that says both is asked about.
 _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
     (r"openai|quick_?gelu", "quick_gelu"),
@@ -98,13 +96,10 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "file_sha256": digest,
         "weights": tensors.origin,
         "read_from": {
-            **dict.fromkeys(("image size", "image pooling", "text pooling"), "the shapes of the tensors"),
-            **dict.fromkeys(("resize", "crop", "interpolation", "rescale factor", "mean", "std"), "OpenAI's transform"),
+            "other": "OpenAI's code and the shapes of the tensors",
             **dict.fromkeys(("image activation", "text activation"), how),
             **dict.fromkeys(("image heads", "text heads"), heads_from),
         },
-        **given_by_hand(choices),
-        "preprocessing": "OpenAI's",
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, clip_preprocessing(spec.vision.image_size), tokenizer, provenance)
@@ -224,7 +219,7 @@ def activation_of_open_clip(
     the name tells it, and it was not asked for.
     """
     if requested is not None:
-        return _checked(requested), GIVEN
+        return requested, "the argument activation"
     for key in ("quick_gelu", "force_quick_gelu"):
         if isinstance(model_config.get(key), bool):
             return ("quick_gelu" if model_config[key] else "gelu"), f"open_clip_config.json: {key}"
@@ -273,16 +268,10 @@ def activation_of_openai(source: object, requested: str | None, own: str | None)
     then InputError, where it was not requested.
     """
     if requested is not None:
-        return _checked(requested), GIVEN
+        return requested, "the argument activation"
     if own is not None:
         return "quick_gelu", own
     raise _unknown(source, "a bare state dict, as OpenAI's code and open_clip write alike")
-
-
-def _checked(requested: str) -> Activation:
-    if requested not in ACTIVATIONS:
-        raise InputError("activation", "activation", requested, " or ".join(ACTIVATIONS))
-    return requested
 
 
 def _unknown(source: object, found: str) -> InputError:
