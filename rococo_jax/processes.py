@@ -35,8 +35,16 @@ _GRACE_SECONDS = 10
 _group: Group | None = None
 
 
-def initialize_distributed() -> None:
-    """Joins the group of processes that the environment describes, if it does. Raises InputError for a bad variable."""
+def initialize_distributed(preemptible: bool = False) -> None:
+    """Joins the group of processes that the environment describes, if it does.
+
+    Args:
+        preemptible: SIGTERM is a notice that JAX's preemption service keeps for `reached_preemption_sync_point`,
+            instead of the end of the process.
+
+    Raises:
+        InputError: a variable of the environment is bad.
+    """
     global _group
     coordinator = os.environ.get("ROCOCO_COORDINATOR")
     if coordinator is None or _group is not None:
@@ -50,8 +58,7 @@ def initialize_distributed() -> None:
         this, others = f"process {number} of {count}", f"all others at {coordinator}"
     # Collectives between processes on CPU; other devices ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # JAX's preemption service would catch SIGTERM, and commands that do not poll it could not be stopped.
-    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_enable_preemption_service", preemptible)
     message = f"{this} ({socket.gethostname()}) has waited {seconds} s for {others}"
     limit = threading.Timer(seconds, _give_up, [message])
     limit.daemon = True
@@ -99,13 +106,16 @@ def _give_up(message: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def distributed_run() -> Iterator[None]:
+def distributed_run(preemptible: bool = False) -> Iterator[None]:
     """Runs the block as one command on all processes of the environment, if it describes any: all end together, and
     all stop when one fails or is lost.
 
+    Args:
+        preemptible: the block asks `reached_preemption_sync_point` after SIGTERM, which does not end it.
+
     An error that `gather` raised on all processes is raised; any other error ends the process.
     """
-    initialize_distributed()
+    initialize_distributed(preemptible)
     if _group is None:
         yield
         return

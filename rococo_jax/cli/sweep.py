@@ -95,7 +95,7 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         found = os.environ["ROCOCO_COORDINATOR"]
         raise InputError("environment", "ROCOCO_COORDINATOR", found, "none with --launch: one process hands out points")
     set_gpu_options()
-    with distributed_run():
+    with distributed_run(preemptible=True):
         enable_compilation_cache()
         return _run(options, plan, Path(options.workdir))
 

@@ -55,7 +55,7 @@ def run(options: Options, overrides: Sequence[str]) -> int:
             print(f"{key} = {value!r}")
         return 0
     set_gpu_options()
-    with distributed_run():
+    with distributed_run(preemptible=True):
         enable_compilation_cache()
         return _run(config, Path(options.workdir))
 

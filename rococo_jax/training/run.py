@@ -248,7 +248,7 @@ def _loop(
     steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
     log = Log(file, config.log.every, steps, meter, flops, checkpoints, skipped)
     save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)
-    stop = Stop(first, save)
+    stop = Stop()
     profile = Profile(file.folder, profiled_steps(config.profile.steps))
     evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
     hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]

@@ -48,6 +48,7 @@ from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run
+from rococo_jax.training.hooks import save
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -89,12 +90,17 @@ def on_step(done, state):
     states.append(state)
     if me == 1 and len(states) == 3:
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.2)  # JAX's service looks for the signal every second
 
 run.make_step = made_once  # the same one in all three runs
 stopped = run.train(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
-done = run.train(config, folder / "sharded", evaluate=evaluate, on_step=on_step)
+if me == 1:
+    save.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
+timed = changed(config, checkpoint__minutes=1e-9)
+done = run.train(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step
+assert (folder / "sharded" / "checkpoints" / "8").exists()
 (held, whole), = sizes
 assert held < 0.6 * whole, (held, whole)
 # Each process with the whole model on a device of its own, as `rococo evaluate` has it.
@@ -124,7 +130,8 @@ except InputError as error:
 
 def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_saved_and_resumed(data):
     """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
-    for code, said in run_lines(SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN), 2, timeout=60):
+    lines = SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN)
+    for code, said in run_lines(lines, 2, timeout=60, preemptible=True):
         assert code == 0, said
     started, trained = (trained_parameters(data / name) for name in ("start", "sharded/model"))
     assert started.keys() == trained.keys()

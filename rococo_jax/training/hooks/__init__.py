@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-# Requests: to save, and to save and stop.
-SAVE, TERMINATE, INTERRUPT = "save", "SIGTERM", "SIGINT"
+# Requests to save and stop.
+TERMINATE, INTERRUPT = "SIGTERM", "SIGINT"
 STOPS = (TERMINATE, INTERRUPT)
 
 
@@ -20,7 +20,7 @@ class StepInfo:
         metrics: of the step, on the devices.
         counts: more of it, on the host: `text_tokens`, and those of the input.
         waited: seconds that the host waited for the batch.
-        request: to save, or to save and stop; `Stop` sets it.
+        request: to save and stop; `Stop` sets it.
         figures: of an evaluation of this state; `Evaluate` sets them.
     """
 

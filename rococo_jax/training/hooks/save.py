@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from jax.experimental.multihost_utils import broadcast_one_to_all
 from ml_collections import ConfigDict
 
 from rococo_jax.training.hooks import STOPS, Hook, StepInfo
@@ -41,16 +43,18 @@ class Save(Hook):
         self.config, self.checkpoints, self.input_state, self.log = config, checkpoints, input_state, log
         self.saved_at = time.monotonic()
 
-    @property
-    def overdue(self) -> bool:
-        """Whether nothing was saved for as many minutes as the config allows."""
-        return 0 < 60 * self.config.minutes < time.monotonic() - self.saved_at
-
     def after(self, info: StepInfo) -> None:
         every = [steps for steps in (self.config.every, self.config.keep_every) if steps]
-        asked = info.last or info.request is not None or info.figures is not None
-        if asked or any(info.done % steps == 0 for steps in every):
+        due = info.last or info.request is not None or info.figures is not None
+        if due or any(info.done % steps == 0 for steps in every) or self._late(info.done):
             self.stopped(info)
+
+    def _late(self, done: int) -> bool:
+        """Whether nothing was saved for as many minutes as the config allows. Process 0 says so, at log lines."""
+        if not self.config.minutes or done % self.log.every:
+            return False
+        late = time.monotonic() - self.saved_at > 60 * self.config.minutes
+        return bool(broadcast_one_to_all(np.asarray(late)))
 
     def stopped(self, info: StepInfo) -> None:
         self.log.settle()
