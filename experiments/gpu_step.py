@@ -29,7 +29,6 @@ from gpu_kernels import Kernel, kernels
 # Assumed: shares of the peak that products in bfloat16, cuDNN's attention and products in float32 reach, of the
 # bandwidth of memory, and of that of links.
 PRODUCTS, ATTENTION, FLOAT32, BANDWIDTH, LINKS = 0.70, 0.30, 0.80, 0.85, 0.80
-FLOAT8 = 2  # times the peak of bfloat16, at the same share of it; data sheet
 BYTES_PER_SECOND = 3.35e12  # HBM3 of an H100 SXM; data sheet
 CHIP = "H100 SXM"
 
@@ -58,8 +57,6 @@ def seconds(kernel: Kernel) -> float:
     rate = peak * (ATTENTION if kernel.kind == "attention" else PRODUCTS)
     if kernel.dtype == "f32":
         rate = float32_peak * FLOAT32
-    if kernel.dtype.startswith("f8"):
-        rate *= FLOAT8
     return max(kernel.flops / rate, kernel.bytes / (BYTES_PER_SECOND * BANDWIDTH))
 
 
@@ -79,8 +76,7 @@ def compiled(options: argparse.Namespace):
     topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{options.devices}")
     mesh = Mesh(np.array(topology.devices).reshape(-1, options.fsdp), AXES)
     config = scaling.config_of(options.batch, options.devices)
-    config.remat, config.fsdp, config.float8 = options.remat, options.fsdp, options.float8
-    config.kernels = options.norms
+    config.remat, config.fsdp = options.remat, options.fsdp
     config.micro_batches, config.kept_micro_batches = options.micro_batches, options.kept
     if options.plain:
         config.losses.sc.weight = config.losses.vc.weight = 0.0
@@ -100,8 +96,6 @@ def main() -> None:
     parser.add_argument("--remat", default="full", choices=("none", "dots", "full"))
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--kept", type=int, default=8, help="of the micro-batches")
-    parser.add_argument("--float8", action="store_true", help="products of blocks in float8")
-    parser.add_argument("--norms", default="xla", choices=("xla", "fused"), help="who makes the kernels of norms")
     parser.add_argument("--triton", action="store_true", help="XLA's own kernels of products")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N that take longest")
     parser.add_argument("--save", type=Path, help="file for the program")
@@ -119,15 +113,13 @@ def main() -> None:
     found = kernels(text, options.devices)
     taken, moved = Counter(), Counter()
     for kernel in found:
-        narrow = {"f32": " in float32", "f8e4m3fn": " in float8", "f8e5m2": " in float8"}
-        kind = kernel.kind + narrow.get(kernel.dtype, "")
+        kind = kernel.kind + (" in float32" if kernel.dtype == "f32" else "")
         taken[kind] += kernel.runs * seconds(kernel)
         moved[kind] += kernel.runs * kernel.bytes
     step, peak = sum(taken.values()), scaling.CHIPS[CHIP][0]
     flops = step_flops(config, scaling.spec_of(options.model), scaling.TOKENS) / options.devices
     asked = {name: getattr(options, name) for name in ("model", "batch", "devices", "fsdp", "plain", "attention",
-                                                       "remat", "micro_batches", "kept", "float8",
-                                                       "norms", "triton")}  # fmt: skip
+                                                       "remat", "micro_batches", "kept", "triton")}  # fmt: skip
     print(json.dumps(asked | {
         "seconds": {kind: round(value, 4) for kind, value in taken.items()},
         "gigabytes_moved": {kind: round(value / 1e9, 2) for kind, value in moved.items()},

@@ -18,7 +18,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.float8 import float8_product
 from rococo_jax.models.products import add_to_rows, product
 from rococo_jax.models.spec import Activation
 
@@ -68,16 +67,12 @@ def along_last_axis(vector: Float[Array, " d"], like: Float[Array, "... d"]) -> 
 
 
 class Linear(nnx.Module):
-    """`x @ kernel + bias`, computed and returned in `dtype`.
-
-    `float8` (None): the history by which a step in float8 scales its product.
-    """
+    """`x @ kernel + bias`, computed and returned in `dtype`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
         self.dtype = dtype
         self.kernel = nnx.Param(jax.nn.initializers.lecun_normal()(rngs.params(), (inputs, outputs), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
-        self.float8: nnx.Variable | None = None
 
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
         return self.columns(0, None)(x)
@@ -88,10 +83,7 @@ class Linear(nnx.Module):
         bias = None if self.bias is None else self.bias[start:stop]
 
         def apply(x: Array) -> Array:
-            if self.float8 is None:
-                y = product(x, kernel, self.dtype)
-            else:
-                y = float8_product(x.astype(self.dtype), kernel, self.float8[...])
+            y = product(x, kernel, self.dtype)
             return y if bias is None else add_to_rows(y, bias)
 
         return apply

@@ -11,7 +11,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import AttentionMask, Rotary, SelfAttention
-from rococo_jax.models.fused_norm import FusedNorm
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.products import multiply_rows
 from rococo_jax.models.spec import TextSpec, VisionSpec
@@ -61,7 +60,6 @@ class Block(nnx.Module):
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.norm_after, self.norm_changes = spec.norm_after_blocks, spec.norm_changes
-        self.fused: FusedNorm | None = None
         inner = spec.norm_eps if spec.inner_norms else None
         self.norm1 = LayerNorm(spec.width, spec.norm_eps)
         self.attention = SelfAttention(
@@ -89,10 +87,6 @@ class Block(nnx.Module):
 
     def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
         """The new tokens, in the dtype of `x`."""
-        if self.fused is not None:
-            x, normed = self.fused(x, self.norm1)
-            x, normed = self.fused(x + _scaled(self.attention(normed, mask), self.scale1), self.norm2)
-            return x + _scaled(self.mlp(normed), self.scale2)
         return self._change(x, self.attention(self._attended(x), mask))
 
     def with_weights(
@@ -102,13 +96,8 @@ class Block(nnx.Module):
         change, weights = self.attention.with_weights(self._attended(x), mask)
         return self._change(x, change), weights
 
-    @property
-    def norms_before(self) -> bool:
-        """Whether its norms stand before attention and MLP."""
-        return not (self.norm_after or self.norm_changes)
-
     def _attended(self, x: Array) -> Array:
-        return self.norm1(x) if self.norms_before else x
+        return x if self.norm_after or self.norm_changes else self.norm1(x)
 
     def _change(self, x: Array, change: Array) -> Array:
         """`x` with what attention gave, and then the MLP."""
@@ -120,14 +109,6 @@ class Block(nnx.Module):
             return x + self.norm2(self.mlp(x)).astype(x.dtype)
         x = x + _scaled(change, self.scale1)
         return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
-
-
-def use_fused_norms(model: nnx.Module, kernel: FusedNorm) -> bool:
-    """Makes the blocks of `model` that norm before attention and MLP use it; whether there are any."""
-    blocks = [module for _, module in nnx.iter_modules(model) if isinstance(module, Block) and module.norms_before]
-    for block in blocks:
-        block.fused = kernel
-    return bool(blocks)
 
 
 def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:

@@ -186,8 +186,6 @@ def _clashes(config: ConfigDict) -> Iterator[tuple[Any, str, str, str]]:
     yield outside, "profile.steps", wanted, ""
     parts, kept = config.micro_batches, config.kept_micro_batches
     yield config.batch_size % parts, "micro_batches", "a divisor of batch_size", f"{config.batch_size} in {parts} parts"
-    yield config.float8 and config.dtype != "bfloat16", "float8", "false, or config.dtype 'bfloat16'", ""
-    yield config.kernels == "fused" and config.dtype != "bfloat16", "kernels", "'xla', or config.dtype 'bfloat16'", ""
     yield kept > parts, "kept_micro_batches", f"at most the {parts} of micro_batches", ""
     wanted = "0 without eval.data, or eval.images and eval.annotations"
     yield config.eval.every and not (config.eval.data or config.eval.images), "eval.every", wanted, ""

@@ -51,10 +51,6 @@ def all_keys() -> dict[str, Any]:
         # Parts whose activations are kept until the loss is known; the others are embedded again.
         "kept_micro_batches": Key(1, POSITIVE),
         "dtype": Key("float32", one_of("float32", "bfloat16")),
-        # Products of the blocks of towers trained whole in float8, with scales of earlier steps.
-        "float8": False,
-        # Norms of blocks with their residual: by the compiler ("xla"), or by kernels of this package ("fused").
-        "kernels": Key("xla", one_of("xla", "fused")),
         # What the backward pass of a block computes again instead of keeping it: "none", "dots" (all but products
         # with parameters) or "full".
         "remat": Key("none", one_of("none", "dots", "full")),

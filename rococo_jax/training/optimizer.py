@@ -35,7 +35,7 @@ Weights between the start and the end of fine-tuning are `rococo interpolate`'s,
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,6 @@ from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.models import ModelSpec
-from rococo_jax.training.float8 import keep_histories
 from rococo_jax.training.freezing import SIDES, after_blocks
 
 HIGHEST_LOG_SCALE = math.log(100)
@@ -59,13 +58,11 @@ def make_optimizer(
     steps: int,
     spec: ModelSpec,
     parameters: Mapping[str, Parameter],
-    float8: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """The optimizer for `parameters` (those that are trained), of whose products these are float8."""
+    """The optimizer for `parameters` (those that are trained)."""
     decays = {path: _is_matrix(path, array) for path, array in parameters.items()}
     rates = {path: rate_of(path, array, spec, config) for path, array in parameters.items()}
     chain = optax.chain(
-        *([keep_histories(float8)] if float8 else []),
         optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity(),
         _scaled(config),
         optax.add_decayed_weights(config.weight_decay, mask=decays),

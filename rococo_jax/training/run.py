@@ -37,7 +37,6 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
-from rococo_jax.training.float8 import float8_kernels
 from rococo_jax.training.freezing import split_parameters, with_teacher
 from rococo_jax.training.hooks import OnStep
 from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
@@ -176,8 +175,7 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     source = run_cache.source(config.data)
     encoder = run_cache.encoder(config, mesh)
     trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
-    float8 = float8_kernels(config, trained)
-    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained, float8)
+    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     local_encoder = _on_own_devices(config, encoder, folder)
     agree = agree_on_devices(mesh) if jax.process_count() > 1 else None

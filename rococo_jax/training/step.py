@@ -22,14 +22,11 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field, active_fields, active_terms
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.models.attention import GPUS, is_ampere_or_later, use_fused_attention
+from rococo_jax.models.attention import GPUS, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
-from rococo_jax.models.fused_norm import FusedNorm
-from rococo_jax.models.transformer import use_fused_norms
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
-from rococo_jax.training.float8 import check_device, float8_kernels, histories_of, split_histories, use_float8
 from rococo_jax.training.freezing import (
     cached_sides,
     join_parameters,
@@ -61,10 +58,6 @@ def make_step(
     Raises InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
-    if config.float8:
-        check_device(mesh.devices.flat[0])
-    if config.kernels == "fused":
-        check_kernels(mesh.devices.flat[0])
     kept_patches(config, spec)  # refuses towers that read whole images
     logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
     schedule = make_schedule(config.optimizer, config.steps)
@@ -82,7 +75,6 @@ def make_step(
         for each in inputs:
             batch = each.on_device(batch, config, state.step, mesh)
 
-        histories = histories_of(state.moments) if config.float8 else {}
         teacher = jax.lax.stop_gradient(embed(start, batch.for_towers(()), ())) if start else None
 
         batch = drop_patches(batch, config, spec, state.step, mesh)
@@ -91,13 +83,13 @@ def make_step(
             return total_loss(vectors, scales, batch, config.losses, logits, teacher)
 
         value, parts, gradients = loss_and_gradients(
-            embed, loss, {**state.parameters, **histories}, batch.for_towers(fields), parts=config.micro_batches,
+            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
             kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         average = state.average and moving_average(state.average, parameters, config.ema, update_count(moments))
-        norm = optax.tree.norm(split_histories(gradients)[0])
+        norm = optax.tree.norm(gradients)
         if config.optimizer.skip_nonfinite:
             before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)
             finite = jnp.isfinite(value) & jnp.isfinite(norm)
@@ -123,20 +115,14 @@ def make_step(
 def make_embed(
     config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh
 ) -> Callable[[Parameters, Parameters, Batch, Sequence[Field]], Vectors]:
-    """What the towers make of rows of a batch and of fields of it, from trained and frozen parameters.
-    Products of blocks whose history is among the trained ones are float8."""
+    """Embed rows and fields of a batch with the towers, from trained and frozen parameters."""
 
     def embed(trained: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
-        trained, histories = split_histories(trained)
         parameters = gather_parameters(join_parameters(trained, frozen), mesh)
         model = build_model(spec, parameters, jnp.dtype(config.dtype))
         stop_at_frozen(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
-        if config.kernels == "fused" and not use_fused_norms(model, FusedNorm(mesh)):
-            wanted = "'xla', or a tower whose blocks norm before attention and MLP"
-            raise InputError("config", "config.kernels", "'fused'", wanted)
-        use_float8(model, histories)
         for stack in model.stacks.values():
             stack.rematerialise = config.remat
         return embed_batch(model, preprocessing, rows, fields)
@@ -161,13 +147,6 @@ def check_batch(config: ConfigDict, devices: int) -> None:
         each.check_devices(config, devices)
 
 
-def check_kernels(device: jax.Device) -> None:
-    """Raises InputError where kernels of Triton in bfloat16 do not run."""
-    if not is_ampere_or_later(device):
-        wanted = "'xla', or one of NVIDIA's GPUs from the A100 on"
-        raise InputError("config", "config.kernels", f"'fused' on {device.device_kind}", wanted)
-
-
 def reads_teacher(losses: ConfigDict) -> bool:
     """Whether an active loss reads the embeddings of the starting model."""
     return any(term.teacher for term in active_terms(losses))
@@ -187,7 +166,7 @@ def lower_step(
     parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
     frozen = with_teacher(frozen, trained) if reads_teacher(config.losses) else frozen
-    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained, float8_kernels(config, trained))
+    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, preprocessing, optimizer, mesh)
     average = trained if config.ema else {}
     moments = jax.eval_shape(optimizer.init, trained)

@@ -74,8 +74,6 @@ OF_RECIPES = {
     **dict.fromkeys(("data.color_jitter", "data.color_jitter_prob", "data.grayscale_prob", "patch_dropout",
                      "init.image_size"), "training/test_web_recipes.py"),
     **dict.fromkeys(("data.order", "data.weights"), "data/test_tar_pairs.py"),
-    "float8": "training/test_float8.py",
-    "kernels": "training/test_fused_norm.py",
     **dict.fromkeys(("optimizer.name", "optimizer.moments", "optimizer.schedule", "optimizer.warmup_steps",
                      "optimizer.cooldown_fraction"), "training/test_recipes.py"),
 }  # fmt: skip
