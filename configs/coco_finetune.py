@@ -6,8 +6,7 @@
     ... --config.losses.sc.weight=0 --config.losses.grounding.weight=0 --config.losses.blind.weight=0 \
         --config.losses.vc.weight=0                                                  plain
     ... --config.train.vision=last:2 --config.train.text=last:2                      the last blocks
-    ... --config.losses.hard_positives.weight=1 --config.losses.hard_positives.positives=p.jsonl \
-        --config.losses.hard_positives.negatives=n.jsonl
+    ... --config.losses.hard_positives.weight=1 --config.losses.hard_positives.negatives=pairs.jsonl
 """
 
 from rococo_jax.training.config import default_config

@@ -44,7 +44,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: lines_beside(p.parent, [p.name])),
     "text pairs": ("p.json", json.dumps([{"caption": "a", "negative_caption": "dög"}]), lambda p: pairs(p)),
     "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),
-    "hard positives": ("h.tsv", "title\tneg_caption\na dög\t['a cat']\n", read_hard_positives),
+    "hard positives": ("h.jsonl", '{"caption": "a dög", "hard_negative": "a cat"}\n', read_hard_positives),
     "influence": ("i.jsonl", json.dumps({"caption": "a dög", "words": ["a", "dög"], "influence": [0.5, 1]}) + "\n",
                   lambda p: {key: value.tolist() for key, value in read_influence_table(p).items()}),
     "scores": ("s.csv", SCORES, lambda p: (correlate_table(p).models, [str(x) for x in correlate_table(p).places])),

@@ -13,13 +13,12 @@ from rococo_jax.losses.grounding import (
     mixed_blind_preference,
     mixed_grounding_contrastive,
 )
-from rococo_jax.losses.hard_negatives import adaptive_rank, focal_hard_negative, intra_modal, negclip_columns
+from rococo_jax.losses.hard_negatives import adaptive_rank, intra_modal, negclip_columns
 from rococo_jax.losses.hard_positives import hard_negative, hard_positive
 
 __all__ = [
     "adaptive_rank",
     "blind_preference",
-    "focal_hard_negative",
     "grounding_contrastive",
     "hard_negative",
     "hard_positive",

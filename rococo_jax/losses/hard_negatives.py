@@ -7,15 +7,12 @@
                mean_i -log e^{tau s(I_i,T_i)} / (e^{tau s(I_i,T_i)} + sum_jk e^{tau s(T_i,T~_jk)})
     rank       CE-CLIP, cross-modal ranking: mean max(0, tau s(I_i,T~_ik) - tau s(I_i,T_i) + margin)
                margin = clip(mean of tau s(I,T) - tau s(I,T~), 0, upper), without a gradient
-    focal      FSC-CLIP (arXiv 2410.05210), the global part: p = softmax of tau s(I_i, .) over T_i, T~_i1..K,
-               mean_i - sum_j (1 - p_j)^gamma y_j log p_j,   y = (1 - beta) onehot + beta / (1 + K)
 
-Sources are the authors' public code (lezhang7/Enhance-FineGrained, `get_imc_loss`, `get_cmr_loss`; ytaek-oh/fsc-clip,
-`_focal_loss_with_nsr`) and the weights of its training scripts. In CE-CLIP's code the label of every row is 0, and
-column 0 is the row's own pair. CE-CLIP's margin is the mean of the step before, for each of its four kinds of
-alterations; here it is that of the batch over all kinds [ours], so that a step needs no memory. Where a pair has fewer
-than K altered captions, the public codes keep a place of similarity 0 in focal's softmax and in rank's mean; here it is
-left out [ours], and a pair without any adds to neither.
+Sources are the authors' public code (lezhang7/Enhance-FineGrained, `get_imc_loss`, `get_cmr_loss`) and the weights of
+its training scripts. In CE-CLIP's code the label of every row is 0, and column 0 is the row's own pair. CE-CLIP's
+margin is the mean of the step before, for each of its four kinds of alterations; here it is that of the batch over all
+kinds [ours], so that a step needs no memory. Where a pair has fewer than K altered captions, the public code keeps a
+place of similarity 0 in rank's mean; here it is left out [ours].
 """
 
 import jax
@@ -33,7 +30,6 @@ from rococo_jax.losses.contrastive import (
     without_masked,
 )
 from rococo_jax.losses.terms import (
-    FRACTION,
     NOT_NEGATIVE,
     Embeddings,
     Key,
@@ -106,32 +102,6 @@ def adaptive_rank(
     return mean_over_batch(jnp.maximum(margin - gap, 0.0), valid)
 
 
-def focal_hard_negative(
-    images: Vectors,
-    texts: Vectors,
-    altered_texts: Altered,
-    *,
-    logit_scale: Float[Array, ""],
-    gamma: float = 2.0,
-    smoothing: float = 0.02,
-    altered_mask: Valid | None = None,
-    mask: Bool[Array, "batch"] | None = None,
-) -> Float[Array, ""]:
-    """FSC-CLIP's global hard-negative loss: focal, with smoothed labels."""
-    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
-    own = paired_cosines(images, texts)[:, None]
-    logits = logit_scale * jnp.concatenate([own, (images[:, None] * altered).sum(-1)], 1)
-    counted = valid.any(1)
-    in_softmax = jnp.concatenate([jnp.ones((len(valid), 1), bool), valid], 1)
-    log_share = jax.nn.log_softmax(jnp.where(in_softmax, logits, -jnp.inf), axis=1)
-    log_share = jnp.where(in_softmax, log_share, 0.0)
-    places = in_softmax.sum(1, keepdims=True).astype(jnp.float32)
-    labels = jnp.where(in_softmax, smoothing / places, 0.0).at[:, 0].add(1.0 - smoothing)
-    # 1 - p of what does not count is 0 to no power's harm: its label is 0.
-    focus = (-jnp.expm1(log_share)) ** gamma
-    return mean_over_batch(-(focus * labels * log_share).sum(1), counted)
-
-
 def _own(
     images: Vectors, texts: Vectors, altered: Altered, altered_mask: Valid | None, mask: Bool[Array, "batch"] | None
 ) -> tuple[Vectors, Vectors, Altered, Valid]:
@@ -167,15 +137,5 @@ register(
         keys={**_WEIGHT, "intra": Key(0.3, NOT_NEGATIVE), "rank": Key(0.2, NOT_NEGATIVE), "upper": Key(10.0)},
         reads=(ALTERED,),
         order=7,
-    )
-)
-register(
-    field_term(
-        "focal",
-        ALTERED,
-        focal_hard_negative,
-        lambda embeddings, settings, logits: {"gamma": settings.gamma, "smoothing": settings.smoothing},
-        keys={**_WEIGHT, "gamma": Key(2.0, NOT_NEGATIVE), "smoothing": Key(0.02, FRACTION)},
-        order=8,
     )
 )

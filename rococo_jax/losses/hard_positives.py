@@ -101,8 +101,7 @@ register(
             "negative_weight": Key(1.0),
             # Hard negatives a caption.
             "count": Key(1),
-            # One file with everything as `negatives`, or the two published ones.
-            "positives": Key(""),
+            # The file of both.
             "negatives": Key(""),
         },
         reads=(POSITIVES, NEGATIVES),

@@ -5,7 +5,6 @@ import gc
 import itertools
 import json
 import pickle
-import re
 import threading
 import types
 from multiprocessing.shared_memory import SharedMemory
@@ -382,73 +381,19 @@ def test_unusable_hard_positives_are_named(tmp_path, line, field):
 
 
 @pytest.mark.parametrize("positives", [5, None, [], ["a hound", "a dog"], "a"])
-def test_balanced_captions_of_unequal_columns_are_refused(tmp_path, positives):
-    path = tmp_path / "balanced.json"
+def test_annotations_of_unequal_columns_are_refused(tmp_path, positives):
+    path = tmp_path / "altered.json"
     path.write_text(json.dumps({"items": [{"originals": ["a dog"], "positives": positives, "altered": ["a cat"]}]}))
-    refused(r"item 0: found .* wanted originals, positives and altered of one length", read_hard_positives, path)
+    refused(r"item 0: found .* wanted originals, altered and positives of one length", read_hard_positives, path)
 
 
-def test_files_that_are_not_aligned_are_refused(tmp_path):
-    first, second = tmp_path / "a.json", tmp_path / "b.json"
-    first.write_text(json.dumps([{"true_caption": "a", "false_caption": "b"}] * 2))
-    second.write_text(
-        json.dumps([{"true_caption": "c", "false_caption": "b"}, {"true_caption": "c", "false_caption": "d"}])
-    )
-    refused("false_caption of item 1", read_hard_positives, first, second)
-    second.write_text(json.dumps([{"true_caption": "c", "false_caption": "b"}]))
-    refused("entries: found 1; wanted 2", read_hard_positives, first, second)
-
-
-TABLE = "\ttitle\tfilepath\tneg_caption\tneg_image\n"
-
-
-def test_negatives_are_read_from_a_table_and_positives_from_bare_strings(tmp_path):
-    table, strings = tmp_path / "neg_clip.tsv", tmp_path / "hp.jsonl"
-    rows = ["0\ta dog\tx.jpg\t['a cat', \"a man's dog\"]\t[1]\n", "1\ta car\ty.jpg\t[]\t[2]\n"]
-    table.write_text(TABLE + "".join(rows))
-    strings.write_text('"one dog"\n"None"\n')
-    negatives = ("a cat", "a man's dog")
-    assert read_hard_positives(table) == {"a dog": Partners((), negatives), "a car": Partners((), ())}
-    both = read_hard_positives(table, strings)
-    assert both == {"a dog": Partners(("one dog",), negatives), "a car": Partners((), ())}
-
-
-@pytest.mark.parametrize(
-    ("row", "strings", "said"),
-    [
-        ("0\ta\tx\tnot a list\t[1]\n", None, "neg_caption of row 0"),
-        ("0\ta\tx\t[3]\t[1]\n", None, "a list of strings"),
-        ("0\ta\tx\t['b']\t[1]\n", '"c"\n"d"\n', "lines: found 2; wanted 1"),
-        ("0\ta\tx\t['b']\t[1]\n", "{}\n", "line 1: found {}; wanted a string"),
-        ("0\ta\n", None, "found 2 cells; wanted 5 between tabs"),
-        ("", None, "captions: found none"),
-    ],
-)
-def test_unusable_tables_of_negatives_are_named(tmp_path, row, strings, said):
-    (tmp_path / "t.tsv").write_text(TABLE + row)
-    if strings is not None:
-        (tmp_path / "p.jsonl").write_text(strings)
-    refused(re.escape(said), read_hard_positives, tmp_path / "t.tsv", None if strings is None else tmp_path / "p.jsonl")
-
-
-@pytest.mark.real_data
-def test_negclips_table_is_read_whole(real_data):
-    path = real_data / "compositionality" / "hard_positives" / "temp_data" / "valid_neg_clip.tsv"
-    partners = read_hard_positives(path)
-    assert "A umbrella holding a flowered child and petting a yak ." in partners[
-        "A child holding a flowered umbrella and petting a yak."
-    ].negatives and len(partners) > 4500  # fmt: skip
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize(("kind", "entries"), [("attributes", 10575), ("relations", 16868)])
-def test_the_published_hard_positives_are_aligned(real_data, kind, entries, capsys):
-    folder, name = real_data / "compositionality" / "hard_positives", f"vl_checklist_{kind}.json"
-    partners = read_hard_positives(folder / "data" / name, folder / "swapped_data" / name)
-    assert "the benchmark's evaluation items" in capsys.readouterr().err
-    published = json.loads((folder / "data" / name).read_text())
-    assert len(published) == entries and {entry["true_caption"] for entry in published} == partners.keys()
-    assert all(entry["false_caption"] in partners[entry["true_caption"]].negatives for entry in published)
+def test_altered_captions_of_an_annotation_are_hard_negatives(tmp_path):
+    item = {"image": "a.jpg", "originals": ["a dog", "a car"], "altered": ["a cat", None]}
+    path = tmp_path / "altered.json"
+    path.write_text(json.dumps({"items": [item]}))
+    assert read_hard_positives(path) == {"a dog": Partners((), ("a cat",)), "a car": Partners((), ())}
+    path.write_text(json.dumps({"items": [{**item, "positives": ["one dog", None]}]}))
+    assert read_hard_positives(path)["a dog"] == Partners(("one dog",), ("a cat",))
 
 
 # Augmentation

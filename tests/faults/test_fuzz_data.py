@@ -189,9 +189,6 @@ KINDS = {
         "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
         read_hard_positives,
     ),
-    "NegCLIP's table": Kind(
-        "hard.tsv", _text("title\tneg_caption\na dog\t['a cat', 'a cow']\n"), read_hard_positives,
-    ),
     "training images": Kind(
         "training_images.txt", lambda path: write_training_images(path.parent, TrainingImages(frozenset(["0" * 16]))),
         lambda path: read_training_images(path.parent),

@@ -82,7 +82,6 @@ LOSSES = {
     "intra": ("intra_modal", _ALTERED, "altered_mask mask", {}),
     "rank, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 9.0}),
     "rank up to 1, local": ("adaptive_rank", _ALTERED, "altered_mask mask", {"upper": 1.0}),
-    "focal, local": ("focal_hard_negative", _ALTERED, "altered_mask mask", {"gamma": 2.0, "smoothing": 0.1}),
 }
 # The scope `local` sends nothing between devices: one strategy.
 ROADS = [(name, "all_gather") for name in LOSSES]

@@ -145,18 +145,6 @@ def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, ma
     return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
 
 
-def focal_hard_negative(images, texts, altered_texts, logit_scale, *, altered_mask, mask, gamma, smoothing):
-    allowed, found = altered_mask & mask[:, None], []
-    for i in np.flatnonzero(allowed.any(1)):
-        every = np.concatenate([texts[i][None], altered_texts[i, allowed[i]]])
-        powers = np.exp(logit_scale * every @ images[i])
-        share = powers / powers.sum()
-        labels = np.full(len(share), smoothing / len(share))
-        labels[0] += 1 - smoothing
-        found.append(-((1 - share) ** gamma * labels * np.log(share)).sum())
-    return sum(found) / len(found)
-
-
 def similarity_distillation(images, texts, teacher_images, teacher_texts, logit_scale):
     return ((logit_scale * (images @ texts.T - teacher_images @ teacher_texts.T)) ** 2).mean()
 

@@ -40,7 +40,7 @@ def config(folder):
     return tiny_config(folder, steps=3, batch_size=8, **FEATURES_ALONE)
 
 
-WEIGHTS = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0, "focal": 0.7}
+WEIGHTS = {"sc": 1.0, "blind": 0.3, "grounding": 0.5, "negclip": 1.0, "ce_clip": 2.0}
 WEIGHTS |= {"hard_positives": 0.5, "distillation": 4.0, "mixed_blind": 0.2, "mixed_grounding": 0.6}
 
 

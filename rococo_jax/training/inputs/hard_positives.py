@@ -3,21 +3,14 @@
 A caption's hard positive says the same in other words, its hard negative something else in nearly the same words:
 "walking elephant", "strolling elephant", "jumping elephant". Read are
 
-- an annotation of `rococo alter-captions --balance`, with its rewordings as hard positives;
-- one file, JSON lines or a JSON list of `{"caption", "hard_positive", "hard_negative"}`, either partner null or absent;
-- NegCLIP's table of captions and hard negatives, TSV with the columns `title` and `neg_caption` (a list literal of
-  Python), alone or beside hard positives as JSON lines of bare strings, one a row of the table, "None" for none;
-- two line-aligned files in the form of the benchmark, of `{"true_caption", "false_caption"}`: the first has captions
-  and hard negatives, the second hard positives and the same hard negatives. The published ones are for evaluation;
-  training on them is possible, with a warning.
+- JSON lines or a JSON list of `{"caption", "hard_positive", "hard_negative"}`, either partner null or absent;
+- an annotation of `rococo alter-captions`: its altered captions as hard negatives, and `positives` where it has these.
 
 A caption that comes several times has several partners, of which training draws. Captions are matched letter by letter.
 """
 
-import ast
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,11 +20,11 @@ from ml_collections import ConfigDict
 
 from rococo_jax.data.captions import kind_of
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.errors import InputError, is_list_of
+from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import read_json
-from rococo_jax.texts import JSON_LINES, TABLES, form_of, open_table, read_jsonl
+from rococo_jax.texts import JSON_LINES, form_of, read_jsonl
 from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
@@ -53,17 +46,10 @@ class Partners:
     negatives: tuple[str, ...]
 
 
-def read_hard_positives(path: str | os.PathLike, positives: str | os.PathLike | None = None) -> dict[str, Partners]:
-    """Caption -> its partners, from a file with everything, or from the two published ones, `positives` the second.
-
-    Raises InputError, with the line or item, where a file is missing or unusable, or the two are not aligned.
-    """
-    if form_of(path) in TABLES:
-        triples = _read_table(path, positives)
-    else:
-        triples = _read_triples(path) if positives is None else _read_aligned(path, positives)
+def read_hard_positives(path: str | os.PathLike) -> dict[str, Partners]:
+    """Caption -> its partners. Raises InputError, with the line or item, where the file is missing or unusable."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for caption, positive, negative in triples:
+    for caption, positive, negative in _read_triples(path):
         entry = found.setdefault(caption, ({}, {}))
         for texts, text in zip(entry, (positive, negative), strict=True):
             if text is not None:
@@ -81,54 +67,6 @@ def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, st
             for key in ("hard_positive", "hard_negative")
         ]
         yield caption, *partners
-
-
-def _read_table(
-    path: str | os.PathLike, positives: str | os.PathLike | None
-) -> Iterator[tuple[str, str | None, str | None]]:
-    """Every negative of each row of NegCLIP's table, with the hard positive of its line."""
-    rows = [row for _, row in open_table(path, _WANTED).rows]
-    own = [None] * len(rows) if positives is None else list(_read_strings(positives))
-    if len(own) != len(rows):
-        raise InputError(positives, "lines", len(own), f"{len(rows)}, one for each row of {path}")
-    for number, (row, positive) in enumerate(zip(rows, own, strict=True)):
-        caption = _text(row, "title", f"row {number}", path)
-        literal = _text(row, "neg_caption", f"row {number}", path)
-        try:
-            negatives = ast.literal_eval(literal)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            negatives = None
-        if not is_list_of(str, negatives):
-            raise InputError(path, f"neg_caption of row {number}", repr(literal)[:80], "a list of strings")
-        for negative in negatives or [None]:
-            yield caption, positive, negative
-
-
-def _read_strings(path: str | os.PathLike) -> Iterator[str | None]:
-    """JSON lines of bare strings; "None" stands for none."""
-    for number, text in read_jsonl(path, "hard positives, one a line"):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(path, f"line {number}", repr(text)[:80], "a string")
-        yield None if text == "None" else text
-
-
-def _read_aligned(
-    path: str | os.PathLike, positives: str | os.PathLike
-) -> Iterator[tuple[str, str | None, str | None]]:
-    first, second = list(_read_entries(path)), list(_read_entries(positives))
-    if len(first) != len(second):
-        raise InputError(positives, "entries", len(second), f"{len(first)}, one for each of {path}")
-    if any("image_path" in entry for _, entry in first):
-        warning = "holds the benchmark's evaluation items; figures of this model on hard_positives are no result"
-        print(f"rococo: warning: {path} {warning}", file=sys.stderr)
-    for (where, entry), (there, partner) in zip(first, second, strict=True):
-        negative = _text(entry, "false_caption", where, path)
-        same = _text(partner, "false_caption", there, positives)
-        if same != negative:
-            raise InputError(positives, f"false_caption of {there}", repr(same), f"{negative!r}, as in {path}")
-        caption, positive = _text(entry, "true_caption", where, path), _text(partner, "true_caption", there, positives)
-        # Where the published files found no other words, the hard positive repeats the caption: it teaches nothing.
-        yield caption, None if positive == caption else positive, negative
 
 
 def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,10 +87,13 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The entries of an item of a balanced annotation: originals, and beside them altered captions and rewordings."""
-    columns = [item.get(key) if isinstance(item, dict) else None for key in ("originals", "positives", "altered")]
+    """The entries of an item of an annotation: originals, and beside them altered captions and hard positives."""
+    item = item if isinstance(item, dict) else {}
+    originals = item.get("originals")
+    none = [None] * len(originals) if isinstance(originals, list) else None
+    columns = [originals, item.get("positives", none), item.get("altered")]
     if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        wanted = "originals, positives and altered of one length, as `rococo alter-captions` balances them"
+        wanted = "originals, altered and positives of one length, the last or none"
         raise InputError(path, f"item {number}", repr(item)[:60], wanted)
     keys = ("caption", "hard_positive", "hard_negative")
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -224,15 +165,15 @@ class HardPositives(LossInput):
         check_count(source, config, "hard_positives")
 
     def partners(self, context: InputContext) -> dict[str, Partners]:
-        """Caption -> its partners, from the files that the config names.
+        """Caption -> its partners, from the file that the config names.
 
-        Raises InputError: it names none, or they cannot be read.
+        Raises InputError: it names none, or it cannot be read.
         """
         hard = context.config.losses.hard_positives
         if not hard.negatives:
-            wanted = "a file of captions with hard positives and hard negatives, or of the negatives beside `positives`"
+            wanted = "a file of captions with hard positives and hard negatives"
             raise InputError("config", "losses.hard_positives.negatives", "''", wanted)
-        return read_hard_positives(hard.negatives, hard.positives or None)
+        return read_hard_positives(hard.negatives)
 
 
 register_input(HardPositives())
