@@ -60,8 +60,6 @@ BASELINES = {
         Baseline("trigram", "Trigrams", "the more probable text under a trigram model of training captions"),
         Baseline("shorter", "Shorter wins", "the text with fewer words"),
         Baseline("bag_of_words", "Bag of words, at most", "the best without word order: texts of the same words tie"),
-        Baseline("detector", "Detector of mixing", "the image that a linear classifier of image features takes for "
-                 "unmixed, fitted on training images"),
     )
 }  # fmt: skip
 _ORDERS = ("bigram", "trigram")

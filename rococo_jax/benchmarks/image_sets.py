@@ -72,10 +72,6 @@ class CorruptedImages(MadeOfFiles):
             self.views.keep(row, prepare, each)
         return results
 
-    def applied_to(self, originals: FileImages) -> "CorruptedImages":
-        """The same corruption of other images."""
-        return dataclasses.replace(self, originals=originals)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CroppedImages(MadeOfFiles):

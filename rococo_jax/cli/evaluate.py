@@ -7,7 +7,6 @@ from typing import Annotated
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder, print_tables
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import DataOptions, EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
@@ -33,8 +32,6 @@ class Options:
             report.html, .csv and .md, and journal.jsonl
         baseline_captions: training captions, Karpathy form, for the baselines that see no image: n-gram models
             (default: only those that need none)
-        baseline_images: the images of --baseline-captions, for a baseline that sees no caption: a linear detector of
-            mixed images (default: none)
         no_report: do not write the report
         shard: only every N-th model, from the K-th: for N processes that share --out; write the report of all with
             rococo report OUT
@@ -50,7 +47,6 @@ class Options:
     models: Annotated[tuple[str, ...], Option("MODEL", positional=True)] = ()
     model_list: Annotated[str | None, Option("FILE", flag="models")] = None
     baseline_captions: Annotated[str | None, Option("FILE")] = None
-    baseline_images: Annotated[str | None, Option("DIR")] = None
     no_report: bool = False
     shard: Annotated[str | None, Option("K/N")] = None
     json: bool = False
@@ -126,7 +122,4 @@ def _run(options: Options) -> int:
 def _training(options: Options):
     from rococo_jax.evaluation.companions import read_training_captions
 
-    captions, images = options.baseline_captions, options.baseline_images
-    if captions is None and images is not None:
-        raise InputError("--baseline-images", "captions", "no --baseline-captions", "the file that names the images")
-    return None if captions is None else read_training_captions(captions, images)
+    return None if options.baseline_captions is None else read_training_captions(options.baseline_captions)

@@ -180,11 +180,6 @@ class MixedImages(MadeOfFiles):
             return (Task(1, lambda row=row: [self.views.pixels(row, prepare)]) for row in rows)
         return (Task(1, lambda row=row: [prepare(self.thumbnail(row))]) for row in rows)
 
-    def applied_to(self, originals: FileImages) -> "MixedImages":
-        """Other images, mixed in the same way with each other; one seed serves all."""
-        plan = self.plan
-        return MixedImages(originals, make_plan(originals.names, plan.method, plan.ratio, 0, plan.protocol))
-
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
         place = int(self._place[row])

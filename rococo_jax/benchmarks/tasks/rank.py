@@ -79,12 +79,6 @@ class RankTask(Task):
             return None
         return self.pairs.right, self.pairs.wrong, self.pairs.group
 
-    def compared_images(self) -> Compared | None:
-        """Original and altered images, for detectors of the alteration; None without any."""
-        if self.pairs is None or TEXTS in self.pairs.right.tables:
-            return None
-        return self.pairs.right, self.pairs.wrong, self.pairs.group
-
     @property
     def asks_for_texts(self) -> bool:
         """Whether the gallery is texts."""

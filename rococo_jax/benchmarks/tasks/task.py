@@ -226,7 +226,3 @@ class Task:
     def compared_texts(self) -> Compared | None:
         """Right and wrong texts and the image of each pair, for baselines without images; None without any."""
         return None
-
-    def compared_images(self) -> Compared | None:
-        """The same of images, for detectors of the alteration."""
-        return None

@@ -28,26 +28,19 @@ class TrainingCaptions:
     Attributes:
         captions: the texts.
         about: where they are from, how many, and their hash, for the results.
-        image_names: of the images that they caption.
-        folder: where these images are, for detectors of altered images; None for no detector.
     """
 
     captions: tuple[str, ...]
     about: dict[str, Any]
-    image_names: tuple[str, ...] = ()
-    folder: str | None = None
 
 
-def read_training_captions(files: str, images: str | None = None) -> TrainingCaptions:
-    """The captions of files in the Karpathy form or in JSON lines, several with commas; `images` is their folder.
+def read_training_captions(files: str) -> TrainingCaptions:
+    """The captions of files in the Karpathy form or in JSON lines, several with commas.
 
     Raises InputError: a file is missing or in another form.
     """
-    items = [item for file in split_names(files) for item in read_captions(file)]
-    read = training_captions((caption for item in items for caption in item.captions), files)
-    about = read.about if images is None else {**read.about, "images": images}
-    names = tuple(item.image for item in items)
-    return dataclasses.replace(read, about=about, image_names=names, folder=images)
+    captions = (text for file in split_names(files) for item in read_captions(file) for text in item.captions)
+    return training_captions(captions, files)
 
 
 def training_captions(captions: Iterable[str], source: str) -> TrainingCaptions:

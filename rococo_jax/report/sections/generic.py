@@ -84,8 +84,8 @@ _NAMES = ("preference", "blind", "grounding", "difference_r1")
 # The figure of the ranking or the choice that they explain.
 _EXPLAINED = ("fr1", "ota")
 _BASELINES = (
-    "Greyed: how often a scorer that sees texts alone, or a detector of mixing that sees images alone, prefers the "
-    "original. A preference near it proves little, and its own grounding is 50."
+    "Greyed: how often a scorer that sees texts alone prefers the original. A preference near it proves little, and "
+    "its own grounding is 50."
 )
 
 
