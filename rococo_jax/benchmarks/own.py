@@ -104,12 +104,12 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
 
 
 def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
-    """Items of the plain form: an image, a caption, its rewording where the set has these, and the caption altered."""
+    """Items of the plain form: an image, a caption, and the caption altered."""
     return [
-        text_choice(f"{altered.variant} {item.image} {number}", altered.variant, right, wrong, item.image)
-        for row, item in enumerate(altered.items)
-        for number, (right, wrong) in enumerate(zip(altered.true_texts(row), item.altered, strict=True))
-        if right and wrong not in (None, right[0])
+        text_choice(f"{altered.variant} {item.image} {number}", altered.variant, (right,), wrong, item.image)
+        for item in altered.items
+        for number, (right, wrong) in enumerate(zip(item.originals, item.altered, strict=True))
+        if wrong not in (None, right)
     ]
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.cli.inputs import CaptionOptions
 from rococo_jax.cli.outputs import output_file, output_file_or_folder
-from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 from rococo_jax.perturb.text import VARIANTS
 
@@ -19,8 +18,6 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant danger --select highest --out danger.json
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
-  rococo alter-captions --balance --reference captions_train.json --captions captions_test.json \\
-      --variant same_concept --out balanced/same_concept.json
 """
 
 
@@ -29,47 +26,35 @@ class Options:
     """Replace one noun of every caption, and write the altered captions as a benchmark annotation.
 
     Attributes:
-        model: model directory, Hugging Face folder, or hub name; none to --balance
+        model: model directory, Hugging Face folder, or hub name
         variant: what a noun is replaced by; all: every one, as --out/VARIANT.json
         out: where the annotation goes; for all variants a folder
-        items: also items of the benchmark `choices`: a caption, its rewording (--balance), and the altered one
+        items: also items of the benchmark `choices`: a caption, and the caption altered
         seed: of the replacements (default: 0)
         select: which noun, by influence
         lexicon: concept groups as JSON (default: the shipped ones)
         influence: a table of `rococo influence`, instead of computing it
         style: paper: the look of the published captions
-        balance: n-gram models cannot tell altered captions; adds rewordings that stay true
-        reference: of --balance: captions that say what is usual (default: --captions)
         method: how a word is ablated: removed, or masked (BERT)
         dtype: dtype of the tower
         source: captions
     """
 
     variant: Literal["same_concept", "diff_concept", "rand_voca", "danger", "all"]
+    model: Annotated[str, Option("MODEL", positional=True)]
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
-    model: Annotated[str | None, Option("MODEL", positional=True)] = None
     items: Annotated[str | None, Option("F.jsonl", check=output_file)] = None
     seed: Annotated[int, Option("N")] = 0
     select: Literal["lowest", "highest", "random"] = "lowest"
     lexicon: Annotated[str | None, Option("F")] = None
     influence: Annotated[str | None, Option("F.jsonl")] = None
     style: Literal["plain", "paper"] = "plain"
-    balance: bool = False
-    reference: Annotated[str | None, Option("FILE")] = None
     method: Literal["remove", "mask"] = "remove"
     dtype: Literal["float32", "bfloat16"] = "float32"
     source: CaptionOptions
 
 
 def run(options: Options) -> None:
-    if options.balance:
-        _balance(options)
-        return
-    if options.reference:
-        raise InputError("arguments", "--reference", options.reference, "--balance beside it")
-    if not options.model:
-        raise InputError("arguments", "MODEL", "none", "a model that chooses the words, or --balance")
-
     from rococo_jax.benchmarks.rococo.generate import alter_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
@@ -99,34 +84,6 @@ def run(options: Options) -> None:
         )
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
     _write_items(options, [_write(options, altered, made_by) for altered in by_variant.values()])
-
-
-def _balance(options: Options) -> None:
-    from rococo_jax.benchmarks.rococo.generate import balance_captions
-    from rococo_jax.data.captioned_images import read_captions
-    from rococo_jax.perturb.text.balance import OPERATION, balanced_alterer
-    from rococo_jax.perturb.text.lexicon import open_lexicon
-    from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
-    from rococo_jax.progress import progress
-
-    defaults = {"model": None, "influence": None, "select": "lowest", "style": "plain"}
-    for name, default in defaults.items():
-        if getattr(options, name) != default:
-            found = f"{getattr(options, name)!r} with --balance"
-            raise InputError("arguments", name, found, "captions alone decide a balanced set")
-    images = options.source.read()
-    lexicon = open_lexicon(options.lexicon or "")
-    reference = ReferenceCaptions(read_captions(options.reference) if options.reference else images, lexicon)
-    total = sum(len(image.captions) for image in images)
-    made_by = {"balanced": True, "operation": OPERATION, "seed": options.seed, "reference": reference.hash()}
-    made_by["lexicon"] = {"name": lexicon.name, "sha256": lexicon.hash()}
-    written = []
-    for variant in _variants(options):
-        alterer = balanced_alterer(variant, reference, options.seed)
-        with progress(f"altering ({variant})", total, "captions") as advance:
-            altered = balance_captions(images, alterer, advance)
-        written.append(_write(options, altered, made_by))
-    _write_items(options, written)
 
 
 def _variants(options: Options) -> tuple[str, ...]:

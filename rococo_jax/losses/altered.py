@@ -135,8 +135,6 @@ register(
             "lexicon": Key(""),
             # "a" and "an" before the altered word must fit the new one.
             "fit_article": Key(False),
-            # Captions that n-gram models cannot tell from originals.
-            "balance": Key(False),
         },
         order=1,
     )

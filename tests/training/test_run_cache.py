@@ -16,7 +16,7 @@ DECIDES = {
     "data.resize_prob": 0.5, "data.on_decode_error": "raise", "data.feature_pool.captions": 5,
     "data.feature_pool.mixed": 5, "data.feature_pool.views": 5, "losses.sc.weight": 0.0, "losses.vc.weight": 0.0,
     "losses.sc.variants": "danger", "losses.sc.select": "random", "losses.sc.influence": "other.jsonl",
-    "losses.sc.lexicon": "other.json", "losses.sc.fit_article": True, "losses.sc.balance": True,
+    "losses.sc.lexicon": "other.json", "losses.sc.fit_article": True,
     "losses.hard_positives.weight": 1.0, "losses.vc.methods": "mixup",
     "losses.vc.ratio": 0.5, "losses.vc.views": "resize",
 }  # fmt: skip

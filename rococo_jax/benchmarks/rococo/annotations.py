@@ -143,22 +143,18 @@ def annotation_json(
     items: Sequence[AlteredCaptions],
     made_by: Mapping[str, Any],
     changes: Sequence[Sequence[Mapping[str, Any] | None]] | None = None,
-    extra: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A variant in our own form.
 
     Args:
         made_by: what made it (model, seed, settings); any JSON.
         changes: for each item one entry per original, `{"word_index", "old", "new", "concept", "influence"}` or None.
-        extra: for each item further entries, which readers ignore.
     """
     written = []
     for number, item in enumerate(items):
         entry: dict[str, Any] = {"image": item.image, "originals": item.originals, "altered": item.altered}
         if changes is not None:
             entry["changes"] = list(changes[number])
-        if extra is not None:
-            entry |= extra[number]
         written.append(entry)
     head = {"format": FORMAT, "version": VERSION, "variant": variant, "made_by": dict(made_by)}
     return {**head, "items": written}

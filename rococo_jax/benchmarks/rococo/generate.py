@@ -1,7 +1,4 @@
-"""RoCOCO's altered captions as annotations, chosen by a model or balanced against reference captions.
-
-With a model the influence of the candidates is computed once, then every variant from it. A balanced set needs none;
-it has a true rewording of every caption beside its alteration.
+"""RoCOCO's altered captions as annotations, chosen by a model: the influence of the candidates is computed once.
 
 `paper` style gives an altered caption the look of the published files: words, punctuation and clitics apart, as the
 Penn Treebank writes them.
@@ -26,20 +23,15 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.perturb.text.balance import BalancedAlteration, BalancedAlterer
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import DANGER, Alteration, CaptionAlterer, find_candidates, vocabulary_words
-from rococo_jax.perturb.text.rewording import reword
 from rococo_jax.perturb.text.words import split_words
-from rococo_jax.storage import hash_json
 from rococo_jax.version import __version__
 
 STYLES = ("plain", "paper")
 # The published list has this misspelling.
 PUBLISHED_DANGER = {**DANGER, "action": "commiting crime"}
-NOT_BALANCED = "no two alterations of opposite gain, or too telling ones"
-SURPLUS = "left out, so that as many altered captions are more probable as less"
 NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
 
 _CLITIC = regex.compile(r"(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))(?!\w)", regex.IGNORECASE)
@@ -87,14 +79,6 @@ class AlteredSet:
     def records(self) -> list[list[dict[str, Any] | None]]:
         """The annotation's `changes`."""
         return [[None if each is None else each.record() for each in item] for item in self.alterations]
-
-    def extra(self) -> list[dict[str, Any]]:
-        """Further entries of the annotation's items."""
-        return [{} for _ in self.items]
-
-    def true_texts(self, row: int) -> list[tuple[str, ...]]:
-        """For each original of an item, what is true of its image: the original; nothing where none is to be asked."""
-        return [(original,) for original in self.items[row].originals]
 
 
 def alter_images(
@@ -181,71 +165,6 @@ def alter_captions(
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 
-@dataclass(frozen=True)
-class BalancedSet(AlteredSet):
-    """An `AlteredSet` with hard positives.
-
-    Attributes:
-        positives: rewordings, aligned with the items' originals; None where no rule applies.
-    """
-
-    positives: tuple[tuple[str | None, ...], ...] = ()
-
-    def extra(self) -> list[dict[str, Any]]:
-        """Further entries of the annotation's items."""
-        return [{"positives": list(each)} for each in self.positives]
-
-    def true_texts(self, row: int) -> list[tuple[str, ...]]:
-        """The original and its rewording; nothing where it has none."""
-        pairs = zip(self.items[row].originals, self.positives[row], strict=True)
-        return [() if other is None else (one, other) for one, other in pairs]
-
-
-def balance_captions(
-    images: Sequence[CaptionedImage], alterer: BalancedAlterer, on_progress: Callable[[int], None] | None = None
-) -> BalancedSet:
-    """Alters every caption once, and rewords every original once.
-
-    Args:
-        images: the images with their captions.
-        alterer: of one variant.
-        on_progress: called with the number of captions that are done.
-    """
-    items, alterations, positives, unaltered, all_made = [], [], [], Counter(), []
-    for image in images:
-        all_made.append([next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions])
-        unaltered[NOT_BALANCED] += all_made[-1].count(None)
-        if on_progress is not None:
-            on_progress(len(all_made[-1]))
-    unaltered[SURPLUS] = _halve(images, all_made)
-    for image, made in zip(images, all_made, strict=True):
-        altered = tuple(None if each is None else each.caption for each in made)
-        items.append(AlteredCaptions(image.image, image.captions, altered))
-        alterations.append(tuple(made))
-        reworded = (reword(caption, alterer.reference.lexicon, alterer.seed) for caption in image.captions)
-        positives.append(tuple(each[0].caption if each else None for each in reworded))
-    return BalancedSet(alterer.variant, tuple(items), tuple(alterations), dict(+unaltered), tuple(positives))
-
-
-def _halve(images: Sequence[CaptionedImage], made: list[list[BalancedAlteration | None]]) -> int:
-    """Takes out, in an order by hash, alterations whose gain has the sign of the most, until one is left over or none.
-
-    Coins fall so by chance in a small set; in a half each, n-gram models of the reference are at 50 %.
-
-    Returns how many are taken out.
-    """
-    by_sign: dict[bool, list[tuple[str, int, int]]] = {True: [], False: []}
-    for row, (image, alterations) in enumerate(zip(images, made, strict=True)):
-        for place, (caption, each) in enumerate(zip(image.captions, alterations, strict=True)):
-            if each is not None:
-                by_sign[each.gain[0] > 0].append((hash_json([caption, each.caption]), row, place))
-    few, many = sorted(by_sign.values(), key=len)
-    surplus = max(0, len(many) - len(few) - 1)
-    for _, row, place in sorted(many)[:surplus]:
-        made[row][place] = None
-    return surplus
-
-
 def made_by_of(altered: AlteredSet, made_by: Mapping[str, Any]) -> dict[str, Any]:
     """What made a variant, with the version of this package and how many captions were left unaltered."""
     return {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
@@ -254,6 +173,4 @@ def made_by_of(altered: AlteredSet, made_by: Mapping[str, Any]) -> dict[str, Any
 def write_altered(path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any]) -> None:
     """Write a variant as an annotation file, by rename."""
     made_by, changes = made_by_of(altered, made_by), altered.records()
-    write_annotation(
-        Path(path), altered.variant, altered.items, made_by=made_by, changes=changes, extra=altered.extra()
-    )
+    write_annotation(Path(path), altered.variant, altered.items, made_by=made_by, changes=changes)

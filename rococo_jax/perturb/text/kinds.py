@@ -23,9 +23,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import Alteration
-from rococo_jax.perturb.text.rewording import replace_span
 from rococo_jax.perturb.text.word_exchange import ATTRIBUTES, Slot, alters, find_slots, is_new
-from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, split_words
+from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, replace_span, split_words
 
 KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
 _ADJECTIVES = ("colour", "size", "age", "material", "weather", "light", "state")

@@ -1,22 +1,20 @@
-"""Word n-gram counts of a corpus, and what exchanging words does to a text's log probability.
+"""Word n-gram models of a corpus.
 
     P_1(w) = (c(w) + 1) / (N + V + 1)
     P_n(w | h) = l_n c(h w) / c(h) + (1 - l_n) P_{n-1}(w | shorter h)        P_{n-1} alone where h was not seen
 
 Interpolation after Jelinek and Mercer (1980), l_2 = 0.6, l_3 = 0.5. Texts are padded with two starts and one end.
-Counts of some texts can be left out, so that a caption of the corpus is scored by the others.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rococo_jax.perturb.text.words import plain, split_words
 
 Words = tuple[str, ...]
 START, END = "<s>", "</s>"
 _BIGRAM, _TRIGRAM = 0.6, 0.5
-_NONE: Mapping[Words, int] = {}
 
 
 def words_of(text: str) -> Words:
@@ -44,44 +42,21 @@ class NgramModel:
         self.counts = count_ngrams(texts)
         self.vocabulary = sum(len(ngram) == 1 and ngram != (START,) for ngram in self.counts)
 
-    def log_probability(self, words: Sequence[str], left_out: Mapping[Words, int] = _NONE) -> tuple[float, float]:
+    def log_probability(self, words: Sequence[str]) -> tuple[float, float]:
         """Natural logarithm of the text's probability, order 2 and order 3."""
         padded = (START, START, *words, END)
-        return self._sum(padded, range(2, len(padded)), left_out)
-
-    def gains(
-        self, words: Sequence[str], exchanges: Iterable[Mapping[int, str]], left_out: Mapping[Words, int] = _NONE
-    ) -> Iterator[tuple[float, float]]:
-        """Yield the rise of the log probability, order 2 and order 3, for each exchange (index -> new word) of words.
-
-        `left_out` are counts that are subtracted, as of `count_ngrams`.
-        """
-        padded = (START, START, *words, END)
-        sums: dict[tuple[int, ...], tuple[float, float]] = {}
-        for exchange in exchanges:
-            after = list(padded)
-            for index, word in exchange.items():
-                after[index + 2] = word
-            indices = tuple(exchange)
-            touched = sorted({min(index + 2 + k, len(padded) - 1) for index in indices for k in range(3)})
-            if indices not in sums:
-                sums[indices] = self._sum(padded, touched, left_out)
-            old, new = sums[indices], self._sum(tuple(after), touched, left_out)
-            yield new[0] - old[0], new[1] - old[1]
-
-    def _sum(self, padded: Words, places: Iterable[int], left_out: Mapping[Words, int]) -> tuple[float, float]:
-        every, without = self.counts.get, left_out.get
-        total = every((), 0) - without((), 0) + self.vocabulary + 1
+        every = self.counts.get
+        total = every((), 0) + self.vocabulary + 1
         second = third = 0.0
-        for place in places:
+        for place in range(2, len(padded)):
             two, three = padded[place - 1 : place + 1], padded[place - 2 : place + 1]
-            probability = (every(two[1:], 0) - without(two[1:], 0) + 1) / total
-            seen = every(two[:1], 0) - without(two[:1], 0)
+            probability = (every(two[1:], 0) + 1) / total
+            seen = every(two[:1], 0)
             if seen:
-                probability = _BIGRAM * (every(two, 0) - without(two, 0)) / seen + (1 - _BIGRAM) * probability
+                probability = _BIGRAM * every(two, 0) / seen + (1 - _BIGRAM) * probability
             second += math.log(probability)
-            seen = every(three[:2], 0) - without(three[:2], 0)
+            seen = every(three[:2], 0)
             if seen:
-                probability = _TRIGRAM * (every(three, 0) - without(three, 0)) / seen + (1 - _TRIGRAM) * probability
+                probability = _TRIGRAM * every(three, 0) / seen + (1 - _TRIGRAM) * probability
             third += math.log(probability)
         return second, third

@@ -75,7 +75,7 @@ class Alteration:
 
 @runtime_checkable
 class Alterer(Protocol):
-    """Alter captions by one rule: nouns (`CaptionAlterer`), kinds (`KindAlterer`) or balanced (`BalancedAlterer`)."""
+    """Alter captions by one rule: nouns (`CaptionAlterer`) or kinds (`KindAlterer`)."""
 
     def alter(
         self,

@@ -160,3 +160,12 @@ def article_of(word: str) -> str:
 def follows_singular_word(words: list[str], index: int) -> bool:
     """Whether a word such as "a" or "one" stands within two words before word `index`: "a sheep", not "two sheep"."""
     return any(word.casefold() in _ONE for word in words[max(0, index - 2) : index])
+
+
+def replace_span(caption: str, start: int, end: int, new: str) -> str:
+    """The caption with a span replaced, and an `a` or `an` right before it made to fit."""
+    text = caption[:start] + new + caption[end:]
+    before = [word for word in split_words(text) if word.end <= start]
+    if before and plain(before[-1].text) in ("a", "an") and not text[before[-1].end : start].strip():
+        return replace_word(text, before[-1], article_of(new))
+    return text

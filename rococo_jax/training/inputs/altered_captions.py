@@ -5,7 +5,6 @@ with the starting model and kept in the working folder, where the config names n
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,10 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.losses.altered import ALTERED
-from rococo_jax.perturb.text.balance import balanced_alterer
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, Alterer, CaptionAlterer, vocabulary_words
-from rococo_jax.perturb.text.word_exchange import ReferenceCaptions
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.training.freezing import cached_sides
@@ -63,10 +60,8 @@ class AlteredCaptions(LossInput):
     def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
         alterers, influence = make_alterers(context), influence_of_words(context)
         size = context.config.data.feature_pool.captions
-        # Balanced ones come from one set of proposals: the coin changes from one to the next.
-        one_draw = context.config.losses.sc.balance
         texts = [
-            _altered(caption, sample.captions, alterers, influence, size, one_draw)
+            _altered(caption, sample.captions, alterers, influence, size)
             for sample in material.samples
             for caption in sample.captions
         ]
@@ -81,7 +76,7 @@ register_input(AlteredCaptions())
 
 
 def make_alterers(context: InputContext) -> list[Alterer]:
-    """One alterer for each of `losses.sc.variants`: rules of nouns, kinds, or balanced ones.
+    """One alterer for each of `losses.sc.variants`: rules of nouns, or kinds.
 
     Raises InputError: an unknown variant, or a lexicon that cannot be read.
     """
@@ -89,9 +84,6 @@ def make_alterers(context: InputContext) -> list[Alterer]:
     lexicon = open_lexicon(config.losses.sc.lexicon)
     variants = config.losses.sc.variants.split(",")
     seed = POOL_SEED if "text" in cached_sides(config) else config.seed
-    if config.losses.sc.balance:
-        reference = ReferenceCaptions(list(CaptionsOfSource(context.source)), lexicon)
-        return [balanced_alterer(variant, reference, seed) for variant in variants]
     common = {"lexicon": lexicon, "seed": seed, "select": config.losses.sc.select}
     common["fit_article"] = config.losses.sc.fit_article
     words = vocabulary_words(encoder.tokenizer) if "rand_voca" in variants else ()
@@ -106,7 +98,7 @@ def influence_of_words(context: InputContext) -> Influence | None:
     no table.
     """
     sc = context.config.losses.sc
-    if sc.select == "random" or sc.balance:
+    if sc.select == "random":
         return None
     path = Path(sc.influence or context.folder / INFLUENCE)
     if not sc.influence and not broadcast_from_process_0("influence", path.exists):
@@ -139,16 +131,10 @@ def _altered(
     alterers: Sequence[Alterer],
     influence: Influence | None,
     size: int,
-    one_draw: bool,
 ) -> list[str | None]:
-    """`size` altered captions, the alterers in turn, from one draw or each from its own; None where there are none."""
+    """`size` altered captions, the alterers in turn; None where there are none."""
     of_words = None if influence is None else influence[caption]
     texts: list[str | None] = []
-    if one_draw:
-        share = -(-size // len(alterers))
-        made = [[each.caption for each in alterer.alter(caption, originals, count=share)] for alterer in alterers]
-        texts = [text for turn in zip_longest(*made) for text in turn if text is not None]
-        return [texts[place % len(texts)] if texts else None for place in range(size)]
     for place in range(size):
         alterer, draw = alterers[place % len(alterers)], place // len(alterers)
         altered = alterer.alter(caption, originals, of_words, count=1, draw=draw)
