@@ -60,7 +60,6 @@ class Options:
             the benchmarks
         embeddings: .npz or .parquet files keyed by image name and caption (a file or a folder), such as of rococo
             embed
-        allow_unknown: with --embeddings: also vectors that no benchmark asks for
         image_embeddings: images by width
         text_embeddings: captions by width
         annotation: one file: published form, our own, or plain captions
@@ -76,7 +75,6 @@ class Options:
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
     similarities: Annotated[str | None, Option("S.npy")] = None
     embeddings: Annotated[str | None, Option("PATH")] = None
-    allow_unknown: bool = False
     image_embeddings: Annotated[str | None, Option("A.npy")] = None
     text_embeddings: Annotated[str | None, Option("B.npy")] = None
     annotation: Annotated[str | None, Option("FILE")] = None
@@ -119,7 +117,7 @@ def run(options: Options) -> None:
     if options.similarities:
         model = StoredSimilarities(options.similarities, name)
     else:
-        model = StoredEmbeddings(options.embeddings, name, options.allow_unknown)
+        model = StoredEmbeddings(options.embeddings, name)
     results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache, standard_companions())
     print_tables([results], wide=options.wide)
 

@@ -96,7 +96,7 @@ class StoredEmbeddings(Model):
         for side, keys in used.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
                 found = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
-                raise InputError(self.path, f"{side}s", found, f"{_LISTS}; or allow_unknown")
+                raise InputError(self.path, f"{side}s", found, _LISTS)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
