@@ -77,7 +77,7 @@ def test_precision_is_part_of_the_key_and_float32_has_the_key_it_had():
         ("gpu", "gfx90a", "float32"),
     ],
 )
-def test_evaluations_compute_in_high_where_its_products_are_known_and_the_estimate_says_so(
+def test_evaluations_compute_in_high_where_its_products_are_known_and_the_first_lines_say_so(
     platform, capability, precision, monkeypatch
 ):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform, compute_capability=capability)])
