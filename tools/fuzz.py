@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/faults/test_fuzz.py", "tests/faults/test_fuzz_data.py")
 # What the cases of a reader are called; the first that fits.
 READERS = {
-    "lines": r"changed_lines|\[(hard positives|NegCLIP's table|texts|labels as a table|training images)\]",
+    "lines": r"changed_lines|\[(hard positives|texts|labels as a table|training images)\]",
     "arrays": r"\[(\.npy|\.npz|logits|logits as \.npy|labels|embeddings|regions)\]",
     "safetensors": r"\[safetensors\]",
     "torch archives": r"\[\.pt\]|pickle_of_any_bytes",
