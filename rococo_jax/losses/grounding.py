@@ -19,7 +19,6 @@ metric leaves out: the own caption should win over it, too.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
@@ -39,6 +38,7 @@ def blind_preference(
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Bool[Array, "batch altered"] | None = None,
     mask: Bool[Array, "batch"] | None = None,
+    similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The squared mean preference of wrong images for the caption over its altered ones.
 
@@ -47,12 +47,12 @@ def blind_preference(
     """
     images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
     counted = jnp.ones(len(images), bool) if mask is None else mask
-    of_image, number = _sums_by_id(images, ids), _sums_by_id(counted.astype(jnp.float32), ids)
-    wrong = counted.sum().astype(jnp.float32) - number
-    mean_wrong = (images.sum(0)[None] - of_image) / jnp.maximum(wrong, 1.0)[:, None]
+    each_once = Items(jnp.ones((len(images), 1)), ids, mask)
+    wrong = similarities.logit_sum(each_once, each_once)
     valid = valid_mask(altered_texts, altered_mask, counted) & (wrong > 0)[:, None]
-    preference = logit_scale * (mean_wrong[:, None] * _differences(texts, altered_texts, altered_mask, mask)).sum(-1)
-    return mean_over_batch(preference**2, valid)
+    _, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask, mask)
+    preference = similarities.logit_sum(queries, Items(images, ids, mask), logit_scale=logit_scale)
+    return mean_over_batch((preference.reshape(valid.shape) / jnp.maximum(wrong, 1.0)[:, None]) ** 2, valid)
 
 
 def grounding_contrastive(
@@ -71,29 +71,21 @@ def grounding_contrastive(
     Args as for `semantic_contrastive`; `ids` say which image each pair shows.
     """
     images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
-    differences = _differences(texts, altered_texts, altered_mask, mask)
-    count = altered_texts.shape[1]
-    valid = valid_mask(altered_texts, altered_mask, mask)
-    flat = differences.reshape(-1, differences.shape[-1])
-    queries = Items(flat, jnp.repeat(ids, count), None if valid is None else valid.reshape(-1))
+    differences, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask, mask)
     wrong = similarities.log_sum_exp(queries, Items(images, ids, mask), logit_scale=logit_scale)
     right = logit_scale * (images[:, None] * differences).sum(-1)
     return mean_over_batch(softmax_nll(right.reshape(-1), wrong), queries.mask)
 
 
-def _sums_by_id(values: Float[Array, "batch *width"], ids: Int[Array, "batch"]) -> Float[Array, "batch *width"]:
-    """For each pair the sum over the pairs with its id, without a matrix of all pairs."""
-    order = jnp.argsort(ids)
-    sorted_ids = ids[order]
-    new = jnp.concatenate([jnp.zeros(1, bool), sorted_ids[1:] != sorted_ids[:-1]])
-    group = jnp.zeros_like(ids).at[order].set(jnp.cumsum(new).astype(ids.dtype))
-    return jax.ops.segment_sum(values, group, len(ids))[group]
-
-
-def _differences(texts: Array, altered: Array, altered_mask: Array | None, mask: Array | None) -> Array:
+def _asked_by_difference(
+    texts: Array, altered: Array, ids: Array, altered_mask: Array | None, mask: Array | None
+) -> tuple[Float[Array, "batch altered width"], Items]:
+    """The differences of captions and altered captions, and the same as queries, one a row."""
     valid = valid_mask(altered, altered_mask, mask)
     differences = texts.astype(jnp.float32)[:, None] - altered.astype(jnp.float32)
-    return differences if valid is None else jnp.where(valid[..., None], differences, 0.0)
+    if valid is not None:
+        differences, valid = jnp.where(valid[..., None], differences, 0.0), valid.reshape(-1)
+    return differences, Items(differences.reshape(-1, differences.shape[-1]), jnp.repeat(ids, altered.shape[1]), valid)
 
 
 def mixed_blind_preference(
@@ -117,19 +109,13 @@ def mixed_grounding_contrastive(
     mixed_images: Float[Array, "batch mixed width"],
     *,
     mixed_mask: Bool[Array, "batch mixed"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
     **more: Any,
 ) -> Float[Array, ""]:
     """The caption of a pair among all captions of the batch, asked by the difference of image and mixed image.
 
     Other arguments as for `grounding_contrastive`.
     """
-    more |= {"altered_mask": mixed_mask, "similarities": similarities}
-    return grounding_contrastive(texts, images, mixed_images, **more)
-
-
-def _ids(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
-    return {"ids": embeddings.image_id}
+    return grounding_contrastive(texts, images, mixed_images, altered_mask=mixed_mask, **more)
 
 
 def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
@@ -138,7 +124,7 @@ def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: Sharde
 
 # They read the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`.
 _STATED = {"keys": {"weight": Key(0.0, NOT_NEGATIVE)}}
-register(field_term("blind", ALTERED, blind_preference, _ids, order=4, **_STATED))
+register(field_term("blind", ALTERED, blind_preference, _ids_and_logits, order=4, **_STATED))
 register(field_term("grounding", ALTERED, grounding_contrastive, _ids_and_logits, order=5, **_STATED))
-register(field_term("mixed_blind", MIXED, mixed_blind_preference, _ids, order=10, **_STATED))
+register(field_term("mixed_blind", MIXED, mixed_blind_preference, _ids_and_logits, order=10, **_STATED))
 register(field_term("mixed_grounding", MIXED, mixed_grounding_contrastive, _ids_and_logits, order=11, **_STATED))

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 from rococo_jax.errors import InputError
 from rococo_jax.similarity.blockwise import (
     Items,
+    LogitSum,
     LogSumExp,
     Reduction,
     Result,
@@ -183,6 +184,12 @@ class ShardedLogits:
     ) -> Float[Array, "queries"]:
         """`sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 where no key counts. Arguments as above."""
         return self._sums(SoftplusSum, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
+
+    def logit_sum(
+        self, queries: Items, keys: Items, *, logit_scale: Float[Array, ""] | float = 1.0
+    ) -> Float[Array, "queries"]:
+        """`sum_j logit_scale * q_i . k_j`; 0 where no key counts. Arguments as above."""
+        return self._sums(LogitSum, queries, keys, Scale(logit_scale, None), with_columns=False)[0]
 
     def plan(self, reduction: type[Reduction], queries: int, keys: int, width: int, *, with_columns: bool) -> Plan:
         """Chooses strategy and tiles for so many queries and keys, counted over all devices."""

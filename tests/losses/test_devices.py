@@ -7,7 +7,6 @@ tile; several pairs show the same image, some are padding, and some have no alte
 
 import dataclasses
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -74,9 +73,9 @@ LOSSES = {
     ),
     "distillation, local": ("similarity_distillation", "images texts teacher_images teacher_texts logit_scale", "", {}),
     "distillation by rows": ("relational_distillation", "images texts logit_scale", "teacher_images teacher_texts", {}),
-    "blind, local": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
+    "blind": ("blind_preference", _ALTERED, "ids altered_mask mask", {}),
     "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask mask", {}),
-    "mixed blind, local": ("mixed_blind_preference", _MIXED, "ids mixed_mask mask", {}),
+    "mixed blind": ("mixed_blind_preference", _MIXED, "ids mixed_mask mask", {}),
     "mixed grounding": ("mixed_grounding_contrastive", _MIXED, "ids mixed_mask mask", {}),
     "NegCLIP": ("negclip_columns", _ALTERED, "ids altered_mask mask", {}),
     "intra": ("intra_modal", _ALTERED, "altered_mask mask", {}),
@@ -116,7 +115,7 @@ def computed(device_count, strategy):
     def one(name, arrays):
         function, embeddings, masks, settings = case(name, arrays)
         term = getattr(losses, function)
-        more = {"similarities": similarities} if "similarities" in inspect.signature(term).parameters else {}
+        more = {} if name.endswith("local") else {"similarities": similarities}
         return jax.value_and_grad(lambda embeddings: term(**embeddings, **masks, **settings, **more))(embeddings)
 
     names = [name for name, road in (OF_FEW if device_count < 4 else ROADS) if road == strategy]

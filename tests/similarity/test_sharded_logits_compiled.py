@@ -1,7 +1,8 @@
 """Memory and work of the compiled ring, read from the compiled programs.
 
 Compiled (not run) in a process of its own with 32 virtual devices: 1,024 pairs a device, width 512, float32, the
-contrastive loss and SC (all altered captions of the batch, one a pair), with gradients of all embeddings and the scale.
+contrastive loss, SC (all altered captions of the batch, one a pair) and `blind`, with gradients of all embeddings and
+the scale.
 """
 
 import json
@@ -19,7 +20,8 @@ from rococo_jax import losses
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 
-def compiled(devices, altered):
+def compiled(devices, name):
+    altered = name != "contrastive"
     mesh = make_mesh(jax.devices()[:devices], fsdp=2)
     def argument(*shape, dtype=jnp.float32):
         spec = PartitionSpec(mesh.axis_names) if shape else PartitionSpec()
@@ -27,6 +29,9 @@ def compiled(devices, altered):
     pairs = devices * 1024
     similarities = ShardedLogits(mesh, "ring")
     def loss(images, texts, scale, ids, *altered):
+        if name == "blind":
+            own = {"ids": ids, "logit_scale": scale, "similarities": similarities}
+            return losses.blind_preference(images, texts, *altered, **own)
         if altered:
             return losses.semantic_contrastive(images, texts, *altered, logit_scale=scale, similarities=similarities)
         return losses.softmax_contrastive(images, texts, logit_scale=scale, ids=ids, similarities=similarities)
@@ -42,8 +47,8 @@ def compiled(devices, altered):
         "permutes": len(re.findall(r" collective-permute(?:-start)?\\(", text)),
     }
 
-cases = [("contrastive", 8), ("contrastive", 32), ("SC", 8), ("SC", 32)]
-print(json.dumps({f"{loss} {devices}": compiled(devices, loss == "SC") for loss, devices in cases}))
+cases = [(loss, devices) for loss in ("contrastive", "SC", "blind") for devices in (8, 32)]
+print(json.dumps({f"{loss} {devices}": compiled(devices, loss) for loss, devices in cases}))
 """
 
 
@@ -56,7 +61,7 @@ def programs():
     return json.loads(run.stdout)
 
 
-@pytest.mark.parametrize("loss", ["contrastive", "SC"])
+@pytest.mark.parametrize("loss", ["contrastive", "SC", "blind"])
 def test_temporary_memory_of_the_ring_is_small_and_does_not_grow_with_the_devices(programs, loss):
     """24 MiB: keys and their gradients twice over (8), gradients of queries (2), two tiles of logits (8), and slack."""
     assert programs[f"{loss} 32"]["temporary_mib"] <= programs[f"{loss} 8"]["temporary_mib"] <= 24
