@@ -112,11 +112,9 @@ def turned_images(paths: Sequence[Place]) -> list[LostInput]:
 
 
 def without_twins(tasks: Sequence[Task], rows: TokenRows) -> tuple[tuple[Task, ...], list[LostInput]]:
-    """The tasks without altered texts that a model cuts to what their originals are, and what is lost by cutting.
+    """Tasks of one benchmark without altered texts that a model cuts to what their originals are, and what is lost.
 
-    Args:
-        tasks: of one benchmark.
-        rows: of all its texts, as the model reads them.
+    `rows` are those of all the benchmark's texts.
     """
     ids, cut = rows
     if not any(cut):
@@ -127,13 +125,14 @@ def without_twins(tasks: Sequence[Task], rows: TokenRows) -> tuple[tuple[Task, .
     # Texts that say the same uncut are the benchmark's own affair.
     first = {tuple(row): place for place, row in enumerate(ids) if cut[place]}
     reading = np.array([first.get(tuple(row), place) for place, row in enumerate(ids)])
-    told = [(task, *task.without_twins(reading)) for task in tasks]
-    if parts := [_told(*each) for each in told if each[2]]:
+    kept, parts, left_out, of_all = [], [], 0, 0
+    for task in tasks:
+        left, count, total = task.without_twins(reading)
+        kept += [left] if left is not None else []
+        how_many = f"all {total}, and it is not asked" if left is None else f"{count} of {total}"
+        parts += [f"{task.name}, {task.variant}: {how_many}"] if count else []
+        left_out, of_all = left_out + count, of_all + total
+    if parts:
         note = f"altered texts left out, since cut they are their originals ({'; '.join(parts)})"
-        lost.append(LostInput("same_tokens", sum(each[2] for each in told), sum(each[3] for each in told), note))
-    return tuple(left for _, left, _, _ in told if left is not None), lost
-
-
-def _told(task: Task, left: Task | None, count: int, total: int) -> str:
-    all_of_them = f"all {total}, and it is not asked" if left is None else f"{count} of {total}"
-    return f"{task.name}, {task.variant}: {all_of_them}"
+        lost.append(LostInput("same_tokens", left_out, of_all, note))
+    return tuple(kept), lost

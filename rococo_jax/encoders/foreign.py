@@ -93,16 +93,12 @@ class ForeignEncoder(FeatureEncoder):
         return texts, list(map(len, texts))
 
     def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
-        """What the object's own method of this name says; None where it has none.
-
-        Raises InputError: it is not one row and one truth value a text.
-        """
-        told = getattr(self.encoder, "token_rows", None)
-        if told is None:
+        """What the object's own method of this name says; None where it has none. InputError: not of every text."""
+        own, wanted = getattr(self.encoder, "token_rows", None), "ids of each text, and whether it was cut"
+        if own is None:
             return None
-        wanted = "ids of each text, and whether each was cut"
-        rows, cut = run_user_code(self.name, lambda: tuple(map(list, told(list(texts)))), "token_rows", wanted)
-        if not len(rows) == len(cut) == len(texts):
+        rows, cut = run_user_code(self.name, lambda: tuple(map(list, own(list(texts)))), "token_rows", wanted)
+        if {len(rows), len(cut)} != {len(texts)}:
             raise InputError(self.name, "token_rows", f"{len(rows)} and {len(cut)} for {len(texts)} texts", wanted)
         return rows, cut
 

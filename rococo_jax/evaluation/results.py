@@ -93,9 +93,7 @@ def make_results(
         for variant in filter(None, (each.variant, each.pooled)):
             runs.setdefault((each.task, variant), []).append(each)
     results = {
-        (task, variant): _variant_result(
-            variant, of_variant, unaltered.get((task, of_variant[0].baseline)), why_chance.get(task)
-        )
+        (task, variant): _variant_result(variant, of_variant, unaltered.get((task, of_variant[0].baseline)))
         for (task, variant), of_variant in runs.items()
     }
 
@@ -106,6 +104,9 @@ def make_results(
                 nested.setdefault(task, {})[variant] = value
         return nested
 
+    all_notes = list(notes)
+    for (task, variant), result in results.items():
+        all_notes += [*_chance_notes(runs[task, variant][0], variant, result, why_chance.get(task)), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")
     return {
@@ -117,14 +118,12 @@ def make_results(
         "kinds": kinds,
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
-        "notes": [*notes, *(note for result in results.values() for note in result.notes)],
+        "notes": all_notes,
         **({"curves": curves} if curves else {}),
     }
 
 
-def _variant_result(
-    variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None, why_chance: str | None
-) -> VariantResult:
+def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None) -> VariantResult:
     """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or there is none."""
     first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
     baseline = None if variant == first.baseline else baseline
@@ -136,7 +135,7 @@ def _variant_result(
     for runs in [pairs] * is_grounded + [changes] * (None not in changes):
         metrics |= mean_of_runs(runs)
         bounds |= intervals(runs)
-    notes = _chance_notes(first, variant, why_chance, metrics, bounds)
+    notes = []
     if not is_grounded:
         of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
         no_partner = "no pair has a wrong partner" if first.differences is not None else None
@@ -148,14 +147,12 @@ def _variant_result(
     return VariantResult(metrics, bounds, first.sizes | seeds, curves or None, resamples, notes)
 
 
-def _chance_notes(
-    outcome: Outcome, variant: str, why: str | None, metrics: Mapping[str, Any], bounds: Mapping[str, Any]
-) -> list[str]:
+def _chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
     """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
     why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
     notes = []
     for name, level in outcome.chance.items() if variant == CLEAN else ():
-        interval, value = bounds.get(name), metrics.get(name)
+        interval, value = result.intervals.get(name), result.tasks.get(name)
         if interval and value is not None and interval[0] <= level:
             figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
             notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")

@@ -1,9 +1,7 @@
-"""Sums of a softmax over a whole gallery: what confidence and entropy are made of.
+"""Softmax over a whole gallery: the sums that confidence and entropy are made of.
 
-With z = scale * score, and z_top the largest of a query:
-
-    Z = sum_k e^(z_k - z_top)                         the largest probability is 1 / Z
-    E = sum_k e^(z_k - z_top) (z_k - z_top)           the entropy is ln Z - E / Z
+    Z = sum_k e^(z_k - z_top)  and  E = sum_k e^(z_k - z_top) (z_k - z_top)  with  z = scale * score
+    largest probability 1 / Z, entropy ln Z - E / Z
 
 Products are float32 at the highest precision, of one shape for a gallery's size: a query's sums have the same bits
 beside any other queries and on any number of devices of one kind.

@@ -159,9 +159,7 @@ class ChoiceTask(Task):
         return dataclasses.replace(self, ids=ids, whole=self.whole or len(self.ids), **sides)
 
     def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
-        """The task without wrong texts that read as a right one of their item, and without items that are left with no
-        wrong text, or have several images to tell apart by them.
-        """
+        """Without wrong texts that read as a right one, and items left with none or that tell images apart by them."""
         present, columns = self.item_texts >= 0, np.arange(self.item_texts.shape[1])
         text = np.where(present, reading[self.item_texts], -1 - columns)
         differ = (self.match[:, :, :, None] != self.match[:, :, None, :]).any(axis=1)

@@ -216,10 +216,8 @@ class Task:
         return None
 
     def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
-        """The task without altered texts that a model reads as their originals, how many these are, and of how many.
-
-        None stands for a task of which nothing is left. Of two texts that the model reads as one, which rows of the
-        benchmark's texts name, the numbers in `reading` are equal.
+        """The task without altered texts that a model reads as their originals (None where nothing is left), how many
+        these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
         """
         return self, 0, 0
 
