@@ -95,6 +95,7 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
 
 _held: set[Path] = set()
 # As `atomic_write` names them.
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 
 
@@ -286,8 +287,16 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
-        found = "Python objects" if "pickle" in str(error) else first_line(error) or type(error).__name__
+        found = "Python objects" if "pickle" in str(error) else why_unreadable(path, error)
         raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
+
+
+def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
+    """What to say of a file that a library cannot read: its error, or that Git LFS left a pointer in its place."""
+    with Path(path).open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            return "a pointer of Git LFS in the file's place, which `git lfs pull` fetches"
+    return first_line(error) or type(error).__name__
 
 
 def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wanted: str) -> Path:

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rococo_jax.errors import InputError
+from rococo_jax.storage import why_unreadable
 
 # Components that wrappers of torch put before the names of all tensors, and those that they put into them.
 _WRAPPERS = ("module", "model", "base_model", "net", "network", "clip", "clip_model")
@@ -127,7 +128,8 @@ def open_safetensors(path: Path) -> Tensors:
         try:
             file = stack.enter_context(safe_open(path, framework="np"))
         except SafetensorError as error:
-            raise InputError(path, "safetensors file", error, "a whole safetensors file") from None
+            why = why_unreadable(path, error)
+            raise InputError(path, "safetensors file", why, "a whole safetensors file") from None
         slices = {tensor: file.get_slice(tensor) for tensor in file.keys()}  # noqa: SIM118  no mapping
         about = {tensor: (tuple(part.get_shape()), part.get_dtype()) for tensor, part in slices.items()}
         return Tensors(path, about, file.get_tensor, stack.pop_all().close)

@@ -22,7 +22,8 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
-from rococo_jax.errors import InputError, first_line, object_of
+from rococo_jax.errors import InputError, object_of
+from rococo_jax.storage import why_unreadable
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -238,7 +239,7 @@ def _refusing(path: Path) -> Iterator[None]:
         wanted = "tensors and nothing else, since a pickle can run code: save model.state_dict() alone"
         raise InputError(path, "pickle", error, wanted) from None
     except Exception as error:  # a broken pickle raises whatever its opcodes run into
-        raise InputError(path, "archive", first_line(error), f"{_WANTED}, whole") from None
+        raise InputError(path, "archive", why_unreadable(path, error), f"{_WANTED}, whole") from None
 
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:

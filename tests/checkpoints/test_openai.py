@@ -10,7 +10,7 @@ import pytest
 
 from rococo_jax.checkpoints.formats.openai import PUBLISHED, choose_heads, spec_from_tensors
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.checkpoints.tensors import Tensors
+from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.inspection import warnings_of
@@ -203,6 +203,12 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
     legacy = tmp_path / "legacy.pt"
     torch.save({"w": torch.zeros(2)}, legacy, _use_new_zipfile_serialization=False)
     refused("found the form of torch before 1.6; wanted a zip archive.*torch.save", open_torch_archive, legacy)
+
+
+@pytest.mark.parametrize(("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors)])
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
+    refused("found a pointer of Git LFS .*`git lfs pull`.*whole", read, tmp_path / name)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
