@@ -1,8 +1,8 @@
-"""Time the training input on folders, ArrayRecord shards and tars; print one JSON object.
+"""Time the training input on folders and tars; print one JSON object.
 
     python perf/input_rate.py --images coco/images --captions captions_train.json --tokenizer towers/minilm_l6_v2
 
-The same images lie as files, shards and tars; `bare` decodes and resizes the files in a pool of as many processes, to
+The same images lie as files and in tars; `bare` decodes and resizes the files in a pool of as many processes, to
 the same bytes (checked), and throws the pixels away, the rate that nothing in this language exceeds. The training input
 also shuffles, draws a caption, tokenises and brings batches into the main process. `threads` reads the folder with as
 many threads of one process. `webdataset` is that library's reader on the same tar, decoding and resizing alike
@@ -25,7 +25,6 @@ import multiprocessing
 import os
 import shutil
 import statistics
-import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -35,8 +34,8 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
+from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
@@ -199,7 +198,7 @@ class Decode:
 
 
 def write_forms(source, folder: Path) -> dict[str, str]:
-    """The images as files, shards and one tar."""
+    """The images as files and as one tar."""
     files = folder / "files"
     files.mkdir(parents=True)
     items = []
@@ -208,15 +207,8 @@ def write_forms(source, folder: Path) -> dict[str, str]:
         items.append({"image": f"{number:06}.jpg", "caption": list(sample.captions[:1])})
     (folder / "captions.json").write_text(json.dumps(items))
     pairs = open_pairs(str(files), str(folder / "captions.json"))
-    pack_pairs(pairs, folder / "shards", shards=4)
-    with tarfile.open(folder / "all.tar", "w") as tar:
-        for item in items:
-            tar.add(files / item["image"], arcname=item["image"])
-            text = item["caption"][0].encode()
-            member = tarfile.TarInfo(item["image"].replace("jpg", "txt"))
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    return {"folder": str(files), "array_record": str(folder / "shards"), "tar": str(folder / "all.tar")}
+    (tar,) = pack_pairs(pairs, folder / "tars", shards=1).pairs.tars
+    return {"folder": str(files), "tar": tar}
 
 
 def main() -> None:
@@ -248,7 +240,7 @@ def main() -> None:
         forms = write_forms(source, Path(folder) / "data")
         sources = {"folder": open_pairs(forms["folder"], str(Path(folder) / "data" / "captions.json"))}
         check_alike(sources["folder"], arguments.side)
-        sources |= {name: open_pairs(forms[name]) for name in ("array_record", "tar")}
+        sources["tar"] = open_pairs(forms["tar"])
         choices = {"tokenizer": tokenizer}
         by_shards = {"order": ShardOrder(sources["tar"].shards, arguments.batch_size, 0)}
         kinds = {name: (each, {}) for name, each in sources.items()}

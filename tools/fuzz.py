@@ -27,7 +27,7 @@ READERS = {
     "safetensors": r"\[safetensors\]",
     "torch archives": r"\[\.pt\]|pickle_of_any_bytes",
     "models": r"\[(model\.json|config\.json|preprocessor_config\.json|tokenizer_config\.json|tokenizer\.json)\]",
-    "shards": r"\[(tar|ArrayRecord|manifest of shards)\]",
+    "tars": r"\[tar\]",
     "tables": r"\[(rows of a run|rows of pairs|examples|embeddings as a table)\]",
     "images": r"\[(PNG|JPEG)\]",
     "annotations": r"test_changed_",

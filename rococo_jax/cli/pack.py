@@ -1,4 +1,4 @@
-"""`rococo pack`: image-text pairs in a few large files."""
+"""`rococo pack`: image-text pairs in a few tars."""
 
 import dataclasses
 from typing import Annotated
@@ -17,11 +17,11 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Pack images and captions into ArrayRecord shards, which training reads faster than many small files.
+    """Pack images and captions into tars in WebDataset's form: few large files instead of many small ones.
 
     Attributes:
-        out: where the shards and manifest.json go
-        shards: how many files
+        out: where the tars go
+        shards: how many tars
         image_size: shorter side in pixels of larger images, written as JPEG
         leave_out_broken: leave out images that cannot be decoded, and name them
         pairs: images and captions
@@ -35,7 +35,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.data.array_record import pack_pairs
+    from rococo_jax.data.packing import pack_pairs
     from rococo_jax.progress import progress
 
     source = options.pairs.open()
@@ -48,8 +48,9 @@ def run(options: Options) -> None:
             leave_out_broken=options.leave_out_broken,
             on_progress=advance,
         )
+    captions = sum(tar["captions"] for tar in packed.pairs.about)
     print(
-        f"{options.out}: {packed.images} images with {packed.captions} captions in {options.shards} shards, "
+        f"{options.out}: {len(packed.pairs)} images with {captions} captions in {options.shards} tars, "
         f"{packed.written} of them written now"
     )
     if packed.left_out:

@@ -11,8 +11,7 @@ hf:NAME?split=test            a data set of the `datasets` library, or a folder 
 `open_pairs` opens these, and what else holds images with their captions, by name:
 
 open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
-open_pairs("shards")                            ArrayRecord shards, as `rococo pack` writes them
-open_pairs("cc12m-{00000..01242}.tar")          tars in WebDataset's form; or a folder of them
+open_pairs("cc12m-{00000..01242}.tar")          tars in WebDataset's form; or a folder of them, as of `rococo pack`
 open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow
 """
 
@@ -263,11 +262,10 @@ def open_pairs(
     """Opens the pairs that two settings name, each one entry or several separated by commas.
 
     Args:
-        images: folders of images, what `captioned_images` opens with its images, folders or files of shards
-            (`.array_record`) and of tars (`.tar`, with ranges in braces), names with a registered prefix
-            (`tfds:NAME?split=...`).
+        images: folders of images, what `captioned_images` opens with its images, tars (`.tar`, with ranges in
+            braces) or folders of them, names with a registered prefix (`tfds:NAME?split=...`).
         captions: of the folders; each applies to whichever folders hold its images. Without them, the folders have
-            their own, as shards, tars and registered sources always have.
+            their own, as tars and registered sources always have.
         allow_missing: leave out images that no folder holds, and samples of tars without an image or a caption, as
             long as there are others.
         columns: of tables, by role.
@@ -282,10 +280,6 @@ def open_pairs(
         prefix = next((prefix for prefix in _REGISTERED if part.startswith(prefix)), None)
         if prefix is not None:
             sources.append(_REGISTERED[prefix](part))
-        elif _holds_shards(Path(part)):
-            from rococo_jax.data.array_record import RecordPairs
-
-            sources.append(RecordPairs(part))
         elif is_tars(part):
             sources.append(open_tars(part, allow_missing=allow_missing))
         else:
@@ -299,7 +293,7 @@ def open_pairs(
         read = read_captioned_images(folders, captions, allow_missing, columns, split)
         sources.insert(0, FolderPairs(read.items, read.paths))
     if not sources:
-        wanted = ", ".join(("folders of images", "shards", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
+        wanted = ", ".join(("folders of images", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
         raise InputError("training data", "images", repr(images), wanted)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
 
@@ -309,7 +303,7 @@ def read_all_pairs(
 ) -> CaptionedImages:
     """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image."""
     parts = split_names(images)
-    if not any(is_tars(part) or _holds_shards(Path(part)) or part.startswith(tuple(_REGISTERED)) for part in parts):
+    if not any(is_tars(part) or part.startswith(tuple(_REGISTERED)) for part in parts):
         return read_captioned_images(images, captions, allow_missing, columns, split)
     source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns, split=split)
     samples = (source[number] for number in range(len(source)))
@@ -331,7 +325,3 @@ class PairImage(NamedTuple):
 
     def __str__(self) -> str:
         return self.source[self.number].name
-
-
-def _holds_shards(path: Path) -> bool:
-    return path.suffix == ".array_record" or (path.is_dir() and any(path.glob("*.array_record")))

@@ -1,4 +1,4 @@
-"""Training pairs come from folders, JSON lines, shards and TFDS alike, and bad ones are named."""
+"""Training pairs come from folders, JSON lines, packed tars and TFDS alike, and bad ones are named."""
 
 import io
 import json
@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from rococo_jax.data import captioned_images
-from rococo_jax.data.array_record import RecordPairs, pack_pairs
 from rococo_jax.data.captioned_images import open_pairs, register_source
+from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
 from rococo_jax.errors import InputError
 from tests.support.refusals import refused
@@ -99,7 +99,7 @@ def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))
     assert len(open_pairs(f"{images},again:three", captions)) == 6
-    refused(r"wanted folders of images, shards, tars, tfds:NAME, .*again:NAME", open_pairs, "")
+    refused(r"wanted folders of images, tars, tfds:NAME, .*again:NAME", open_pairs, "")
 
 
 # JSON lines
@@ -114,72 +114,22 @@ def test_json_lines_are_the_same_pairs(tmp_path):
     assert all_of(source) == all_of(whole) and source.hash() == whole.hash()
 
 
-# Shards
+# Packed tars
 
 
 @pytest.fixture
 def packed(tmp_path):
     source = open_pairs(*write_pairs(tmp_path, 11))
-    pack_pairs(source, tmp_path / "shards", shards=3)
-    return source, tmp_path / "shards"
+    pack_pairs(source, tmp_path / "tars", shards=3)
+    return source, tmp_path / "tars"
 
 
-def test_shards_hold_the_same_pairs_byte_for_byte(packed):
-    source, folder = packed
-    shards = open_pairs(str(folder))
-    assert isinstance(shards, RecordPairs) and len(shards) == 11
-    for number, sample in enumerate(all_of(shards)):
-        wanted = source[number]
-        assert (sample.name, sample.captions, sample.image) == (wanted.name, wanted.captions, wanted.image.read_bytes())
-    assert all_of(pickle.loads(pickle.dumps(shards))) == all_of(shards)
-
-
-def test_training_reads_the_same_batches_from_shards_and_folders(packed):
-    source, folder = packed
-    from_folder, from_shards = take(tiny_input(source), 3), take(tiny_input(open_pairs(str(folder))), 3)
-    assert_same_batches(from_shards, from_folder)
-
-
-def test_a_single_shard_can_be_read_by_itself(packed):
-    _, folder = packed
-    source = open_pairs(str(folder / "pairs-00001-of-00003.array_record"))
-    assert [sample.name for sample in all_of(source)] == [f"image{number:03d}.png" for number in range(3, 7)]
-
-
-def test_shards_and_folders_can_be_joined(packed, tmp_path):
+def test_tars_and_folders_can_be_joined(packed, tmp_path):
     _, folder = packed
     images, captions = write_pairs(tmp_path / "more", 3)
     source = open_pairs(f"{folder},{images}", captions)
     assert isinstance(source, JoinedPairs) and len(source) == 14
-    names = [sample.name for sample in all_of(source)]
-    assert names == [f"image{n:03d}.png" for n in (*range(3), *range(11))]
-
-
-def test_shards_that_are_missing_or_damaged_are_named(packed):
-    _, folder = packed
-    shard = folder / "pairs-00001-of-00003.array_record"
-    whole = shard.read_bytes()
-    for cut in (len(whole) // 3, 0):
-        shard.write_bytes(whole[:cut])
-        refused(r"shards: shards: found a damaged file|records: found .*; wanted 11", open_pairs, str(folder))
-    shard.write_bytes((folder / "pairs-00000-of-00003.array_record").read_bytes())  # whole, but another one
-    refused(r"shards: records: found 10; wanted 11", open_pairs, str(folder))
-    image = whole.index(b"PNG")
-    shard.write_bytes(whole[:image] + bytes(100) + whole[image + 100 :])
-    source = open_pairs(str(folder))  # its index is whole
-    refused(r"^record \d+ of .*shards: record: found damaged \(.*; wanted a whole shard$", all_of, source)
-    shard.unlink()
-    refused(r"'pairs-00001-of-00003\.array_record' is missing", open_pairs, str(folder))
-    refused("shards: found nothing there", open_pairs, str(shard))
-
-
-def test_records_of_another_kind_are_refused(tmp_path):
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
-    writer.write(b"something else altogether")
-    writer.close()
-    refused(r"record 0 of .*: record: found other bytes", open_pairs, str(tmp_path))
+    assert [list(sample.captions) for sample in all_of(source)] == [captions_of(n) for n in (*range(3), *range(11))]
 
 
 # TensorFlow Datasets
@@ -228,7 +178,7 @@ def test_tfds_is_read_without_tensorflow(dataset_folder):
     assert "tensorflow" not in sys.modules
 
 
-def test_tfds_and_shards_feed_training_with_workers(dataset_folder, packed):
+def test_tfds_and_tars_feed_training_with_workers(dataset_folder, packed):
     tfds = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
     alone = take(tiny_input(tfds, batch_size=4), 3)
     assert sorted(column(alone, "image_id")[:9]) == list(range(9))

@@ -6,7 +6,6 @@ What a damaged file still says is used as a command would: items are scored, sam
 import contextlib
 import dataclasses
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.data.array_record import pack_pairs
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.pictures import decode_image
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
@@ -109,22 +107,6 @@ def _read_tar(path: Path) -> None:
         source[number].open().convert("RGB")
 
 
-def _shards(path: Path) -> None:
-    folder = path.parent.parent
-    (folder / "images").mkdir(parents=True)
-    for number in range(3):
-        (folder / f"images/{number}.png").write_bytes(_encoded("PNG"))
-    items = [{"image": f"{number}.png", "caption": ["a dog"]} for number in range(3)]
-    (folder / "captions.json").write_text(json.dumps(items))
-    pack_pairs(open_pairs(str(folder / "images"), str(folder / "captions.json")), path.parent, shards=1)
-
-
-def _read_shards(folder: Path) -> None:
-    source = open_pairs(str(folder))
-    for number in range(len(source)):
-        source[number].open()
-
-
 def _rows_of_a_run(path: Path) -> None:
     _table(path, {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["a.jpg", "b.jpg"], "rank": [1, 2],
                   "correct_rank": [1, 2], "first": ["right", "altered"], "preference": [1.0, 0.0],
@@ -173,8 +155,6 @@ KINDS = {
     "PNG": Kind("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
     "JPEG": Kind("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
     "tar": Kind("a.tar", _tar, _read_tar),
-    "ArrayRecord": Kind("packed/shard", _shards, lambda path: _read_shards(path.parent)),
-    "manifest of shards": Kind("packed/manifest.json", _shards, lambda path: _read_shards(path.parent)),
     "rows of a run": Kind("per_query.parquet", _rows_of_a_run, read_image_hits),
     "rows of pairs": Kind("per_pair.parquet", _rows_of_a_run, read_pair_hits),
     "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
@@ -201,8 +181,6 @@ def test_changed_bytes(name, tmp_path_factory):
     kind = KINDS[name]
     path = tmp_path_factory.mktemp("kind") / kind.file
     kind.make(path)
-    if not path.is_file():  # shards are named by their number
-        (path,) = [each for each in path.parent.iterdir() if each.suffix != ".json"]
 
     @FUZZ
     @given(changed_bytes(path.read_bytes()))

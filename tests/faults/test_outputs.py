@@ -13,7 +13,6 @@ import pytest
 
 from rococo_jax import storage
 from rococo_jax.cli.main import build_parser, main
-from rococo_jax.data import array_record
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.runtime import cache_folder
@@ -153,22 +152,10 @@ def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkey
     assert not (world / "new").exists()
 
 
-def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world, monkeypatch, refusal):
-    """What the library raises with nothing left, or with 16 KiB."""
-
-    class FullDisk:
-        def __init__(self, path, options):
-            self.path = path
-
-        def write(self, record):
-            raise RuntimeError(f"write() failed: No space left on device; writing {self.path}; at byte 16384")
-
-        def close(self):
-            raise RuntimeError("Failed to close chunk_writer")
-
-    monkeypatch.setattr(array_record, "ArrayRecordWriter", FullDisk)
-    assert "packed: shard: found " in refusal(*world.pack())
-    assert not [path for path in (world / "packed").rglob("*") if path.name != ".packing.json"]
+def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world, refusal):
+    with no_file_above(4096):
+        assert "file system: found File too large; wanted room for the output" in refusal(*world.pack())
+    assert not list((world / "packed").glob("*.tar"))
 
 
 @pytest.mark.thorough

@@ -40,7 +40,7 @@ _IMAGES_WORTH_WORKERS = 20_000
 def open_source(data: ConfigDict) -> PairSource:
     """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
     if not data.images:
-        raise InputError("config", "data.images", "''", "folders of images, shards, tars, tfds:NAME, or scenes:COUNT")
+        raise InputError("config", "data.images", "''", "folders of images, tars, tfds:NAME, or scenes:COUNT")
     return open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
 
 
