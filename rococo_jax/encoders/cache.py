@@ -5,7 +5,7 @@ part that is damaged, or another part's, is computed again. Images enter the key
 by their text, never by a file's name or date. Where nothing can be written, nothing is kept.
 
 Beside the parts an index names their items, so that another part computes only what no part has: `index/ABOUT/KEY.npy`
-holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower.
+holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower. A run reads each of these files once.
 """
 
 import hashlib
@@ -33,6 +33,7 @@ class EmbeddingCache:
         self.folder = None if folder is None else Path(folder)
         self.computed = self.read = 0
         self.writes = True
+        self._known: dict[Path, _Items] = {}
 
     def key(self, about: dict, items: list[bytes]) -> str:
         """The key of the embeddings of `items` under everything named in `about`."""
@@ -75,23 +76,21 @@ class EmbeddingCache:
 
     def find(self, about: dict, items: list[bytes]) -> dict[int, np.ndarray]:
         """The vectors of those items that some part has, by place."""
-        if self.folder is None:
+        if self.folder is None or not items:
             return {}
-        asked, found = _digests(items), {}
-        for path in sorted(self._index(about).glob("*.npy")):
-            held = self._load(path)
-            if held is None or held.ndim != 2 or held.shape[1:] != asked.shape[1:] or not len(held):
-                continue
-            order = np.argsort(held[:, 0], kind="stable")
-            rows = order[np.minimum(np.searchsorted(held[order, 0], asked[:, 0]), len(order) - 1)]
-            places = [
-                place for place in np.flatnonzero((held[rows] == asked).all(axis=1)).tolist() if place not in found
-            ]
-            part = self._load(self._path(path.stem)) if places else None
-            if part is not None and len(part) == len(held):
-                found |= {place: part[rows[place]] for place in places}
-        self.read += len(found)
-        return found
+        folder, asked = self._index(about), _digests(items)
+        known = self._known.setdefault(folder, _Items())
+        for path in sorted(folder.glob("*.npy")):
+            if path.stem not in known.lengths:
+                known.add(path.stem, self._load(path))
+        keys, parts, rows = list(known.lengths), *known.find(asked)
+        vectors = {}
+        for number in np.unique(parts[parts >= 0]).tolist():
+            part, places = self._load(self._path(keys[number])), np.flatnonzero(parts == number)
+            if part is not None and len(part) == known.lengths[keys[number]]:
+                vectors |= dict(zip(places.tolist(), part[rows[places]], strict=True))
+        self.read += len(vectors)
+        return vectors
 
     def remember(self, about: dict, key: str, items: list[bytes]) -> None:
         """Notes which items a part has."""
@@ -110,6 +109,40 @@ class EmbeddingCache:
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"
+
+
+class _Items:
+    """Which part has which item, of one tower: digests of all index files, each read once.
+
+    Attributes:
+        lengths: number of items of each part, by key.
+    """
+
+    def __init__(self):
+        self.lengths: dict[str, int] = {}
+        self._digests, self._places = np.empty((0, 2), np.uint64), np.empty((0, 2), np.int64)
+        self._new: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, key: str, digests: np.ndarray | None) -> None:
+        """Adds an index file; None, or another shape, is a damaged one, and has no items."""
+        if digests is None or digests.shape[1:] != (2,):
+            digests = self._digests[:0]
+        number, rows = np.full(len(digests), len(self.lengths)), np.arange(len(digests))
+        self.lengths[key] = len(digests)
+        self._new.append((digests, np.stack([number, rows], axis=1)))
+
+    def find(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each item the number of a part that has it, -1 for none, and its row there."""
+        if self._new:
+            of_parts = zip((self._digests, self._places), *self._new, strict=True)
+            held, places = map(np.concatenate, of_parts)
+            order = np.argsort(held[:, 0], kind="stable")
+            self._digests, self._places, self._new = held[order], places[order], []
+        if not len(self._digests):
+            return np.full(len(digests), -1), np.zeros(len(digests), np.int64)
+        at = np.minimum(np.searchsorted(self._digests[:, 0], digests[:, 0]), len(self._digests) - 1)
+        parts, rows = self._places[at].T
+        return np.where((self._digests[at] == digests).all(axis=1), parts, -1), rows
 
 
 def _digests(items: list[bytes]) -> np.ndarray:

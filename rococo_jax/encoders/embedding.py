@@ -207,13 +207,13 @@ class _Pass:
 
     def _share(self, numbers: Sequence[int]) -> "_Share":
         """What is to be encoded of these parts; items that the cache knows from other parts are not."""
-        known = {number: self.cache.find(self.about, self.contents[number]) for number in numbers}
-        places = [
-            (number, place)
-            for number in numbers
-            for place in range(len(self.contents[number]))
-            if place not in known[number]
-        ]
+        every = [(number, place) for number in numbers for place in range(len(self.contents[number]))]
+        vectors = self.cache.find(self.about, [self.contents[number][place] for number, place in every])
+        known: dict[int, dict[int, np.ndarray]] = {number: {} for number in numbers}
+        for index, vector in vectors.items():
+            number, place = every[index]
+            known[number][place] = vector
+        places = [each for index, each in enumerate(every) if index not in vectors]
         return _Share(known, places, [self.parts[number][place] for number, place in places])
 
     def _make(self, numbers: Sequence[int], advance: Callable[[int], None]) -> list[np.ndarray]:

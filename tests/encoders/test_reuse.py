@@ -1,6 +1,7 @@
 """An item is embedded once: other parts, of other benchmarks, read what some part has, and compute the rest."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,25 @@ def test_a_part_of_another_length_than_its_index_is_not_used(rows, tmp_path):
     assert cache.find(about, items[:2]) == {} and cache.read == 0
     cache.put(key, np.ones((3, 5), np.float32))
     assert sorted(cache.find(about, items[:2])) == [0, 1]
+
+
+def test_an_index_file_is_read_once_however_many_parts_ask_for_their_items(tmp_path, monkeypatch):
+    about, parts = {"tower": "vision"}, [[f"{part} {row}".encode() for row in range(4)] for part in range(20)]
+    cache, reads, read = EmbeddingCache(tmp_path), [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))
+    for number, items in enumerate(parts):
+        assert cache.find(about, items) == {}
+        cache.put(key := cache.key(about, items), np.arange(4.0)[:, None] + 10 * number)
+        cache.remember(about, key, items)
+    others, mixed = EmbeddingCache(tmp_path), [b"new", *(items[row] for row in (3, 1) for items in parts)]
+    reads.clear()
+    vectors = others.find(about, mixed)
+    assert [float(vectors[place + 1][0]) for place in range(40)] == [10 * n + row for row in (3, 1) for n in range(20)]
+    assert 0 not in vectors and others.read == 40 and len(set(reads)) == len(reads) == 40
+    reads.clear()
+    for items in parts:  # each finds its own part, and no index is read again
+        assert len(others.find(about, items)) == 4
+    assert len(reads) == 20
 
 
 class Drawn:
