@@ -1,6 +1,7 @@
 """Images inside tables: a column of files' bytes, or of `{"bytes", "path"}` as data sets of Hugging Face have them.
 
-Tables are Parquet files, whose row groups are read when they are asked for, and data sets of the `datasets` library:
+Tables are Parquet files and data sets of the `datasets` library. A Parquet file can only be decoded by row groups, so
+its images are copied once to an Arrow file in the cache folder, as that library does with its own, and read there.
 
     hf:nlphuji/flickr30k?split=test
     hf:NAME:CONFIG?split=test&image=photo&caption=texts
@@ -10,10 +11,12 @@ Options: `split` (`test` by default, or the only one), and the columns of the im
 """
 
 import bisect
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import re
+import threading
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +41,9 @@ from rococo_jax.data.caption_tables import (
 )
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import is_url, whole_file
+from rococo_jax.progress import say
+from rococo_jax.runtime import cache_folder
+from rococo_jax.storage import atomic_write, check_free_space, hash_json, hold, is_url, whole_file
 
 _GROUPS_KEPT = 4
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
@@ -98,6 +103,10 @@ class ParquetTable(NamedTuple):
 
     def image(self, row: int, column: str) -> bytes | None:
         """See `ImageTable`."""
+        with whole_file(self.path, "a Parquet file"):
+            about = self.path.stat()
+        if (copy := _copy(self.path, column, about.st_size, about.st_mtime_ns)) is not None:
+            return copy[row].as_py()
         ends = _ends(self.path)
         group = bisect.bisect_right(ends, row)
         return _images(self.path, group, column)[row - (ends[group - 1] if group else 0)]
@@ -138,6 +147,39 @@ def image_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
 def _holds_images(kind: pa.DataType) -> bool:
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return is_bytes or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+
+@lru_cache(maxsize=256)
+def _copy(path: Path, column: str, size: int, changed: int) -> pa.ChunkedArray | None:
+    """The images of a column, in an Arrow file that is mapped into memory; it is written to the cache folder once.
+
+    None where that fails or would take more than half of the disk's free space: each row then reads its row group.
+    """
+    key = hash_json([str(path.resolve()), column, size, changed])
+    file = cache_folder() / "tables" / f"{key[:32]}.arrow"
+    try:
+        with _copying, hold(file, wait=True):
+            if not file.is_file():
+                check_free_space(file, 2 * size)
+                _write_copy(path, column, file)
+        return pa.ipc.open_file(pa.memory_map(str(file))).read_all().column(0)
+    except (InputError, OSError, pa.ArrowException) as error:
+        say(f"{path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}")
+        return None
+
+
+_copying = threading.Lock()
+
+
+def _write_copy(path: Path, column: str, file: Path) -> None:
+    with atomic_write(file) as temporary, contextlib.ExitStack() as stack:
+        writer = None
+        for group in range(_opened(path).num_row_groups):
+            values = _read(path, group, [column])[column]
+            values = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
+            images = pa.table({column: values})
+            writer = writer or stack.enter_context(pa.ipc.new_file(temporary, images.schema))
+            writer.write_table(images)
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pytest
 from PIL import Image
+from pyarrow.parquet import ParquetFile
 
 from rococo_jax.data.caption_tables import parse_columns
 from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
@@ -182,6 +183,34 @@ def test_images_without_names_are_called_by_their_contents(photos, tmp_path):
     # Two images of one name are not taken for one.
     in_parquet(embedded(path=["0.png"] * 3))(tmp_path)
     assert read_captioned_images(f"{tmp_path}/c.parquet").names == one.names
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_images_in_parquet_are_decoded_once_in_any_order(has_copy, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()  # no folder can be made in it
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / ("cache" if has_copy else "file")))
+    images = [{"bytes": bytes([255, 216, n]), "path": f"{n}.jpg"} for n in range(60)]
+    pandas.DataFrame({"image": images, "text": "a"}).to_parquet(tmp_path / "c.parquet", row_group_size=5)
+    pairs, decoded, read = open_pairs(f"{tmp_path}/c.parquet"), [], ParquetFile.read_row_group
+
+    def count(*args, **kwargs):
+        group = read(*args, **kwargs)
+        decoded.append(len(group))
+        return group
+
+    monkeypatch.setattr(ParquetFile, "read_row_group", count)
+    for n in np.random.default_rng(0).permutation(120).tolist():
+        assert pairs[n % 60].image == bytes([255, 216, n % 60])
+    assert sum(decoded) == 60 if has_copy else sum(decoded) > 240
+    told = capsys.readouterr().err
+    assert told.count("no copy of its images") == (not has_copy)
+
+
+def test_a_parquet_file_that_is_written_again_is_copied_again(tmp_path):
+    for shades in ([1, 2, 3], [3, 2, 1]):
+        images = [{"bytes": png(shade), "path": f"{n}.png"} for n, shade in enumerate(shades)]
+        pandas.DataFrame({"image": images, "text": "a"}).to_parquet(tmp_path / "c.parquet")
+        assert [pair.image for pair in open_pairs(f"{tmp_path}/c.parquet")] == [png(shade) for shade in shades]
 
 
 A, B = "image,caption\n1.png,one\n", "image,caption\n"
