@@ -89,7 +89,7 @@ def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tu
     source = published.get("hf_hub", "").rstrip("/") or f"{architecture}.{tag}"
     if published.get("quick_gelu"):
         config = {**config, "quick_gelu": True}
-    about = {name: (shape, np.dtype("float32")) for name, shape in shapes.items()}
+    about = {name: (shape, "float32") for name, shape in shapes.items()}
     tensors = Tensors(Path(source), about, lambda name: np.zeros(shapes[name], np.float32))
     hf = TEXT_TOWERS.get(config["text_cfg"].get("hf_model_name"))
     try:

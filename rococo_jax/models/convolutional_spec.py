@@ -1,7 +1,6 @@
 """Specs of image towers made of convolutions; what the field names share with `VisionSpec` means the same."""
 
 import dataclasses
-import itertools
 import math
 from typing import ClassVar, Literal
 
@@ -167,62 +166,6 @@ class EfficientNetSpec(ConvolutionalSpec):
     def gate_width(self, inputs: int) -> int:
         """Channels that the gates of a block are computed from, by the channels that it reads."""
         return max(1, int(inputs * self.squeeze))
-
-
-@dataclasses.dataclass(frozen=True)
-class FastVitSpec(ConvolutionalSpec):
-    """FastViT (`models.fastvit`); the tuples have one entry a stage.
-
-    Attributes:
-        squeezed: whether the change of size before a stage has gates.
-        attention_stages: how many of the last stages mix cells by attention, all others by convolutions.
-        mlp_ratio: hidden channels of an MLP over those that it reads.
-        layer_norm: attention reads what a layer norm gives, else a batch norm.
-    """
-
-    image_size: int
-    widths: tuple[int, ...]
-    stage_layers: tuple[int, ...]
-    squeezed: tuple[bool, ...]
-    attention_stages: int
-    mlp_ratio: int
-    layer_norm: bool
-    pooling: Literal["mean"] = "mean"
-
-    architecture: ClassVar[str] = "FastViT"
-    head_width: ClassVar[int] = 32
-
-    def __post_init__(self):
-        if not len(self.widths) == len(self.squeezed) == len(self.stage_layers) > self.attention_stages:
-            found = f"{len(self.widths)} widths, {len(self.squeezed)} squeezed, {len(self.stage_layers)} stage_layers"
-            wanted = "one entry for each stage in every list, and fewer attention_stages"
-            raise InputError("vision spec", "stages", found, wanted)
-        super().__post_init__()
-        if wrong := [
-            width for stage, width in enumerate(self.widths) if self.attends(stage) and width % self.head_width
-        ]:
-            raise InputError("vision spec", "widths", wrong, f"heads of {self.head_width} channels in attention stages")
-        if any(after % before for before, after in itertools.pairwise(self.widths)):
-            raise InputError("vision spec", "widths", self.widths, "multiples of the stage before")
-
-    @property
-    def patch_size(self) -> int:
-        """Pixels along a side that one cell of the last map stands for."""
-        return 2 << len(self.stage_layers)
-
-    @property
-    def grid(self) -> int:
-        """Cells along a side of the last map: every change of size rounds up."""
-        return -(-self.image_size // self.patch_size)
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector."""
-        return 2 * self.widths[-1]
-
-    def attends(self, stage: int) -> bool:
-        """Whether a stage mixes cells by attention."""
-        return stage >= len(self.stage_layers) - self.attention_stages
 
 
 @dataclasses.dataclass(frozen=True)

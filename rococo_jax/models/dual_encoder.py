@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.convnext import ConvNextTower
 from rococo_jax.models.efficientnet import EfficientNetTower
-from rococo_jax.models.fastvit import FastVitTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
 from rococo_jax.models.resnet import ResNetTower
@@ -26,7 +25,6 @@ from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
     EfficientNetSpec,
-    FastVitSpec,
     HeadSpec,
     ModelSpec,
     ResNetSpec,
@@ -150,7 +148,6 @@ _TOWERS = {
     ResNetSpec: ResNetTower,
     ConvNextSpec: ConvNextTower,
     EfficientNetSpec: EfficientNetTower,
-    FastVitSpec: FastVitTower,
 }
 
 

@@ -17,7 +17,7 @@ The families differ in a handful of choices, and each choice is a field here:
 
 What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
 adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin). CLIP's ResNets,
-ConvNeXt, EfficientNet and FastViT have specs of their own.
+ConvNeXt and EfficientNet have specs of their own.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -41,7 +41,6 @@ from rococo_jax.models.convolutional_spec import (
     ConvNextSpec,
     ConvolutionalSpec,
     EfficientNetSpec,
-    FastVitSpec,
     MbConvSpec,
     ResNetSpec,
 )
@@ -265,7 +264,7 @@ class ModelSpec(CheckedSpec):
     what: ClassVar[str] = "model"
     unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | FastVitSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

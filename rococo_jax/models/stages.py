@@ -12,7 +12,6 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import Linear
 from rococo_jax.models.products import add_to_rows, convolution
 from rococo_jax.models.spec import ConvolutionalSpec
 
@@ -46,18 +45,6 @@ class Convolution(nnx.Module):
         padding = (self.padding,) * 2
         x = convolution(x, self.kernel[...], self.dtype, stride=self.stride, padding=padding, groups=self.groups)
         return x if self.bias is None else add_to_rows(x, self.bias[...])
-
-
-class Gates(nnx.Module):
-    """Squeeze and excitation (arXiv 1709.01507): a factor for each channel, from the means of all channels of a map."""
-
-    def __init__(self, width: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.squeeze = Linear(width, hidden, dtype=dtype, rngs=rngs)
-        self.excite = Linear(hidden, width, dtype=dtype, rngs=rngs)
-
-    def __call__(self, x: Float[Array, "b h w width"]) -> Float[Array, "b h w width"]:
-        hidden = jax.nn.relu(self.squeeze(x.mean((1, 2), keepdims=True)))
-        return x * jax.nn.sigmoid(self.excite(hidden))
 
 
 class Stack(nnx.Module):

@@ -11,7 +11,6 @@ from flax import nnx
 from rococo_jax.models import (
     ConvNextSpec,
     EfficientNetSpec,
-    FastVitSpec,
     HeadSpec,
     MbConvSpec,
     ModelSpec,
@@ -45,7 +44,6 @@ VISIONS = {
         ),
         HeadSpec(),
     ),
-    "fastvit": (FastVitSpec(64, (256, 256, 512), (1, 2, 2), (False, True, False), 1, 3, False), HeadSpec("linear", 64)),
     "efficientnet": (
         EfficientNetSpec(
             image_size=64,

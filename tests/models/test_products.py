@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rococo_jax.checkpoints.parameters import build_model, parameter_shapes
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.products import add_to_rows, convolution, multiply_rows, product, repeat_on_rows
-from rococo_jax.models.spec import ConvNextSpec, EfficientNetSpec, FastVitSpec, MbConvSpec, ResNetSpec
+from rococo_jax.models.spec import ConvNextSpec, EfficientNetSpec, MbConvSpec, ResNetSpec
 from rococo_jax.runtime import AXES, make_mesh
 from tests.support.random_inputs import random_texts
 from tests.support.tiny import drawn_parameters
@@ -42,7 +42,6 @@ IMAGES = {
         VIT, patch_size=16, class_token=False, pooling="mean", gated_mlp=True, mlp_norms=True,
         mbconv=MbConvSpec(8, (8, 12), (1, 2)),
     ),
-    "fastvit": FastVitSpec(32, (8, 16, 32), (1, 1, 2), (False, True, False), 1, 3, False),
 }  # fmt: skip
 GPT = TextSpec(
     vocabulary_size=99, context_length=16, width=32, layers=2, heads=4, mlp_width=48, activation="quick_gelu",

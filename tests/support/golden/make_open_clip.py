@@ -111,9 +111,6 @@ CASES = {
     "mobile_base": _timm("vit_base_mci_224", 48),
     # As MobileCLIP2-L/14: a text tower without a causal mask that is pooled at the end of the text.
     "mobile_large": _timm("vit_large_patch14_clip_224", 42, no_causal_mask=True),
-    "mobile_small": _timm("fastvit_mci0", 64, pool="avg", no_causal_mask=True),
-    # As MCi3 and MCi4, on a map of an odd side: five stages, layer norms, no gates.
-    "mobile_five_stages": _timm("fastvit_mci3", 96, pool="avg", no_causal_mask=True),
     "vitamin": _timm("vitamin_small_224", 64, pool="", proj="linear"),
     "vitamin_xlarge": _timm("vitamin_xlarge_256", 64, pool="", proj="linear"),
     "nllb": {
@@ -156,8 +153,6 @@ NARROW = {
     "convnext_mlp": {"dims": (8, 12, 16, 20), "depths": (2, 1, 1, 1)},
     "mobile_base": {"depth": 1, "img_size": 48},
     "mobile_large": {"embed_dim": 64, "depth": 2, "img_size": 42},
-    "mobile_small": {"layers": (1, 2, 1, 1), "embed_dims": (8, 16, 32, 64)},
-    "mobile_five_stages": {"layers": (1, 1, 2, 1, 2), "embed_dims": (8, 16, 16, 32, 64)},
     "vitamin": VITAMIN,
     "vitamin_xlarge": VITAMIN,
 }  # fmt: skip
