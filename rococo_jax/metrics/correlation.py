@@ -21,6 +21,7 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import stdtr
+from scipy.stats import rankdata
 
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, image_draws
 
@@ -118,10 +119,7 @@ def _p_of_all_orders(
 ) -> Float[np.ndarray, "metrics metrics"]:
     """The share of orders of one metric's values whose correlation with another's is as far from 0 as theirs."""
     models = values.shape[1]
-    ranks = (values[:, :, None] > values[:, None, :]).sum(axis=2) + (
-        (values[:, :, None] == values[:, None, :]).sum(axis=2) + 1
-    ) / 2
-    centred = ranks - (models + 1) / 2
+    centred = rankdata(values, axis=1) - (models + 1) / 2
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
     extreme, many, orders = np.zeros_like(rho), math.factorial(models), itertools.permutations(range(models))
     while block := list(itertools.islice(orders, 20_000)):
