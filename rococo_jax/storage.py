@@ -287,7 +287,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
-        found = "Python objects" if "pickle" in str(error) else why_unreadable(path, error)
+        found = why_unreadable(path, error)
+        found = "Python objects" if "pickle" in found else found
         raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
 
 

@@ -205,10 +205,12 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
     refused("found the form of torch before 1.6; wanted a zip archive.*torch.save", open_torch_archive, legacy)
 
 
-@pytest.mark.parametrize(("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors)])
+@pytest.mark.parametrize(
+    ("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors), ("w.npz", load_model)]
+)
 def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
-    refused("found a pointer of Git LFS .*`git lfs pull`.*whole", read, tmp_path / name)
+    refused("a pointer of Git LFS .*`git lfs pull`.*whole", read, tmp_path / name)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
@@ -236,6 +238,14 @@ def test_heads_of_a_state_dict_are_those_of_the_configuration_of_its_size(name):
     for tower, (width, layers, heads) in zip(("vision", "text"), CONFIGURED[name], strict=True):
         assert choose(tower, width, layers) == heads
     assert how == "open_clip's configurations, by width and layers"
+
+
+def test_texts_of_another_vocabulary_are_refused(tmp_path):
+    tensors = weights_for(golden("vit_quick_gelu")["shapes"])
+    tensors["token_embedding.weight"] = np.zeros((32_000, tensors["token_embedding.weight"].shape[1]), np.float16)
+    torch.save({"state_dict": module_of(tensors).state_dict()}, tmp_path / "clipa.pt")
+    options = {"mesh": MESH, "tokenizer": "none", "activation": "gelu", "heads": "2,2"}
+    refused("found 32,000 words, as of CLIPA; .*open_clip_config.json", load_model, tmp_path / "clipa.pt", **options)
 
 
 def test_heads_that_nothing_tells_are_asked_for(tmp_path):

@@ -41,6 +41,7 @@ FORMAT, VERSION = "rococo_jax.annotation", 1
 ALTERED_PER_IMAGE = 5
 # Number of texts in a published list -> how many of them are originals.
 ORIGINALS_IN = {10: 5, 11: 6}
+_MADE = "; `rococo make-benchmark` writes one from captions in any form, of all or some splits"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,7 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     folder = Path(folder)
     if not folder.is_dir():
         continuing = "a file" if folder.exists() else "nothing there"
-        raise InputError(folder, "annotation folder", continuing, "a folder of annotation files")
+        raise InputError(folder, "annotation folder", continuing, f"a folder of annotation files{_MADE}")
     values = {path: read_json(path, "an annotation file") for path in sorted(folder.glob("*.json"))}
     certain = {path: annotation_from_json(value, path) for path, value in values.items() if _is_variant(path, value)}
     others = {path: value for path, value in values.items() if path not in certain}
@@ -221,7 +222,8 @@ def _find_clean(
         if len(captioned) == 1:
             return next(iter(captioned.items()))
         found = "no annotation file" if not captioned else "several captions files and no altered captions"
-        raise InputError(folder, "annotation folder", found, f"{CLEAN_FILE} and a file for each variant")
+        wanted = f"{CLEAN_FILE} and a file for each variant{_MADE}"
+        raise InputError(folder, "annotation folder", found, wanted)
     originals = tuple(CaptionedImage(item.image, item.originals) for item in variants[0].items)
     images = [item.image for item in originals]
     same_images = [

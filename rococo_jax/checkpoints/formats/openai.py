@@ -67,6 +67,8 @@ _HEADS_OF_64 = {
     | {(1280, 24), (1280, 32), (1280, 36)},
 }
 _16_HEADS = {"vision": {(1280, 32), (1408, 40), (1664, 48), (1792, 56)}, "text": {(1152, 27)}}
+# Vocabularies of open_clip's configurations under OpenAI's names whose texts are masked or pooled in another way.
+_OTHER_TEXTS = {32_000: "CLIPA", 250_100: "MetaCLIP 2", 901_629: "MetaCLIP 2"}
 _CONFIGURED = "another architecture of open_clip is read from a folder with its open_clip_config.json"
 
 
@@ -75,6 +77,7 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
     path = Path(source)
     digest = hash_file(path)
     with open_torch_archive(path).unwrapped() as tensors:
+        _refuse_other_texts(tensors)
         published = PUBLISHED.get(digest)
         archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
         own = "OpenAI's archive" if archive else "the format openai" if choices.declared else None
@@ -103,6 +106,14 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, clip_preprocessing(spec.vision.image_size), tokenizer, provenance)
+
+
+def _refuse_other_texts(tensors: Tensors) -> None:
+    name = "token_embedding.weight"
+    words = tensors.shape(name)[0] if name in tensors.names else None
+    if model := _OTHER_TEXTS.get(words):
+        wanted = f"49,408, CLIP's: nothing in the weights tells the mask and the pooling of other texts; {_CONFIGURED}"
+        raise InputError(tensors.path, name, f"{words:,} words, as of {model}", wanted)
 
 
 def clip_preprocessing(size: int):
