@@ -18,8 +18,9 @@ from rococo_jax.benchmarks.lost_input import take_images
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileImages, ImageSet
+from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.pictures import image_size
-from rococo_jax.data.table_images import ParquetTable, TableImage
+from rococo_jax.data.table_images import TableImage
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json
 

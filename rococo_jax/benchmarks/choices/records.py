@@ -12,7 +12,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
 from rococo_jax.data.captions import kind_of
-from rococo_jax.data.table_images import ParquetTable
+from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
 from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl, read_lines
