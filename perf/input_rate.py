@@ -39,7 +39,7 @@ from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import ShardOrder
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_input import make_training_input
@@ -242,7 +242,8 @@ def main() -> None:
         check_alike(sources["folder"], arguments.side)
         sources["tar"] = open_pairs(forms["tar"])
         choices = {"tokenizer": tokenizer}
-        by_shards = {"order": ShardOrder(sources["tar"].shards, arguments.batch_size, 0)}
+        tar = sources["tar"]
+        by_shards = {"order": SampleOrder(len(tar), arguments.batch_size, 0, tar.shards)}
         kinds = {name: (each, {}) for name, each in sources.items()}
         kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
         chosen = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]

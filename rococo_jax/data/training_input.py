@@ -35,7 +35,7 @@ from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import Order, SampleOrder, derive_seed
+from rococo_jax.data.sample_order import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
     CAPTIONS_PER_IMAGE,
@@ -217,7 +217,7 @@ def make_training_input(
     text_fields: Mapping[str, str] = TEXT_FIELDS,
     augmentation: Augmentation | None = None,
     on_decode_error: str = "raise",
-    order: Order | None = None,
+    order: SampleOrder | None = None,
     workers: int = 0,
     prefetch: int = 2,
 ) -> TrainingInput:
@@ -236,7 +236,7 @@ def make_training_input(
         augmentation: random crops and flips; none by default.
         on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
             the batch is due.
-        order: of the images, for the same batch size; another permutation of all in every epoch by default.
+        order: of the images, for the same batch size; another permutation in every epoch by default.
         workers: processes that make batches; 0 makes them in threads of this one.
         prefetch: batches made ahead, by all workers together.
 
@@ -264,8 +264,7 @@ def make_training_input(
     make = MakeChunk(tokenizer, length, text_fields)
     read_chunk = ReadChunk(samples, make, batch_size, rows, per_batch)
     identity = {
-        "seed": seed,
-        "batch_size": batch_size,
+        **order.identity,
         "captions_per_image": captions_per_image,
         "images": len(source),
         "data": source.hash(),

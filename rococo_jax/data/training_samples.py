@@ -39,7 +39,6 @@ the same reason: a copy of 224 pixels takes 11 microseconds, into fresh memory 1
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import weakref
 from collections import defaultdict
@@ -55,7 +54,7 @@ from numpy.typing import DTypeLike
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import Order, derive_seed
+from rococo_jax.data.sample_order import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 
@@ -164,7 +163,7 @@ class DrawSample(grain.RandomMapTransform):
     """Makes the sample of a global number; the fields are those of `make_training_input`."""
 
     source: PairSource
-    order: Order
+    order: SampleOrder
     preprocessing: Preprocessing | None
     augmentation: Augmentation
     captions_per_image: str
@@ -199,17 +198,14 @@ class DrawSample(grain.RandomMapTransform):
     def _candidates(self, position: int) -> Iterator[int]:
         """Yields the image at a position, then its substitutes.
 
-        Every place of a batch has its own substitutes (images whose number has the same remainder modulo the batch
-        size) without the images of the batch, so that no image is twice in a batch, even where each process reads only
-        its part of it. After these come all other images.
+        These are the images at the same place of the epoch's other batches, so that no image is twice in a batch, even
+        where each process reads only its part of it; and after them all images.
         """
-        yield self.order.image(position)
-        step, place = divmod(position, self.order.batch_size)
-        own, every = range(place, self.order.images, self.order.batch_size), range(self.order.images)
-        turn = derive_seed(self.order.seed, "substitutes", position) % max(len(own), 1)
-        in_batch = functools.partial(self.order.in_batch, step)
-        yield from itertools.filterfalse(in_batch, itertools.chain(own[turn:], own[:turn], every))
-        yield from filter(in_batch, every)
+        size, steps = self.order.batch_size, self.order.steps_per_epoch
+        step, place = divmod(position, size)
+        for later in range(steps):
+            yield self.order.image((step - step % steps + (step + later) % steps) * size + place)
+        yield from range(self.order.images)
 
     def _views(self, sample: PairSample, rng: np.random.Generator) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
         if self.preprocessing is None:

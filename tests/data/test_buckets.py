@@ -4,7 +4,7 @@ import pytest
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.data import remote
-from rococo_jax.data.sample_order import ShardOrder
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tar_pairs import expand_tars, open_tars
 from rococo_jax.encoders import load_model
 from tests.support.refusals import refused
@@ -53,7 +53,7 @@ def test_a_bucket_gives_what_a_folder_gives_until_the_right_is_lost(server, tmp_
     for tar in world.tars:
         store.upload_file(str(tar), "pairs", f"cc/{tar.name}")
     local, there = (open_tars(name, allow_missing=True) for name in (world.pattern, "s3://pairs/cc/cc-{00..06}.tar"))
-    choices = {"on_decode_error": "skip", "batch_size": 64, "order": ShardOrder(local.shards, 64, seed=3)}
+    choices = {"on_decode_error": "skip", "batch_size": 64, "order": SampleOrder(len(local), 64, 3, local.shards)}
     wanted = take(tiny_input(local, prefetch=0, **choices), 15)
     assert_same_batches(take(tiny_input(there, prefetch=0, **choices), 15), wanted)
     with tiny_input(there, workers=2, **choices) as made:

@@ -3,12 +3,12 @@
 import pickle
 from fractions import Fraction
 
+import grain.python as grain
 import numpy as np
 import pytest
 
-from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.sample_order import SampleOrder, ShardOrder, lanes_of, seeks_are_requests
+from rococo_jax.data.sample_order import SampleOrder, lanes_of, seeks_are_requests
 from rococo_jax.errors import InputError
 from tests.support.refusals import refused
 
@@ -28,7 +28,7 @@ def test_lanes_divide_the_batch_and_hold_32_rows_where_there_are_as_many():
 
 @pytest.mark.parametrize("batch_size", [64, 96, 7])
 def test_every_lane_reads_shards_from_front_to_back_and_no_image_comes_twice(batch_size):
-    order = ShardOrder(SHARDS, batch_size, seed=1)
+    order = SampleOrder(IMAGES, batch_size, 1, SHARDS)
     steps = IMAGES // batch_size
     images = drawn(order, 3 * steps * batch_size).reshape(3, steps, batch_size)
     ends = np.cumsum(SHARDS)
@@ -47,30 +47,7 @@ def test_every_lane_reads_shards_from_front_to_back_and_no_image_comes_twice(bat
         assert again.image(position) == images.ravel()[position]
 
 
-# Two sources, the second of which goes through several epochs in a batch of 450; and that by shards, in lanes.
-MIXED, HALVES = (IMAGES - 60, 60), (Fraction(1, 2),) * 2
-ORDERS = {
-    "shuffled": lambda size: SampleOrder(IMAGES, size, 1),
-    "too many to hold": lambda size: SampleOrder(IMAGES, size, 1),
-    "shards": lambda size: ShardOrder(SHARDS, size, 1),
-    "mixture": lambda size: MixtureOrder(MIXED, HALVES, size, 9),
-    "mixture by shards": lambda size: MixtureOrder(MIXED, HALVES, size, 9, ((700, IMAGES - 760), (25, 35))),
-}
-
-
-@pytest.mark.parametrize("kind", ORDERS)
-@pytest.mark.parametrize("batch_size", [64, 448, 7])
-def test_an_order_knows_the_images_of_a_batch(kind, batch_size, monkeypatch):
-    """In batches that begin, end and cross epochs, the images that `image` gives and no others."""
-    if kind == "too many to hold":
-        monkeypatch.setattr(sample_order, "_IN_MEMORY", 100)
-    order = ORDERS[kind](batch_size)
-    asked = np.random.default_rng(0).permutation(IMAGES)[:300].tolist()
-    crossing = IMAGES // batch_size
-    for step in (0, 1, crossing - 1, crossing, crossing + 1, 2 * crossing):
-        batch = [order.image(step * batch_size + place) for place in range(batch_size)]
-        assert all(order.in_batch(step, image) for image in set(batch))
-        assert [image for image in asked if order.in_batch(step, image)] == [each for each in asked if each in batch]
+HALVES = (Fraction(1, 2),) * 2
 
 
 @pytest.mark.parametrize(
@@ -85,7 +62,7 @@ def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():
-    refused("batch_size: found 11; wanted 1 to 10", ShardOrder, (4, 6), 11, 0)
+    refused("batch_size: found 11; wanted 1 to 10", SampleOrder, 10, 11, 0, (4, 6))
     refused("batch_size: found 11; wanted 1 to 10", MixtureOrder, (4, 6), HALVES, 11, 0)
     assert MixtureOrder((4, 6), HALVES, 10, 0).images == 10
     assert SampleOrder(2**31 - 1, 8, 0).images == 2**31 - 1
@@ -94,9 +71,9 @@ def test_orders_by_shard_refuse_what_the_others_refuse():
 
 @pytest.mark.parametrize("by_shard", [False, True])
 def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
-    sizes, shards = (700, 64, 300), ((400, 300), (64,), (100, 150, 50))
+    sizes, shards = (700, 64, 300), ((400, 300), (64,), (100, 150, 50)) if by_shard else ()
     weights = read_weights("0.5, 0.2,0.3", 3)
-    order = MixtureOrder(sizes, weights, 128, 9, shards if by_shard else None)
+    order = MixtureOrder(sizes, weights, 128, 9, shards)
     count = 128 * 96
     images = drawn(order, count)
     source = np.searchsorted(np.cumsum(sizes), images, side="right")
@@ -104,14 +81,7 @@ def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
     assert order.lanes == (4 if by_shard else 1)
     for lane in lanes:
         for number, share in enumerate((0.5, 0.2, 0.3)):
-            so_far = np.cumsum(lane == number)
-            blocks = np.arange(1024, len(lane) + 1, 1024)
-            assert np.abs(so_far[blocks - 1] - share * blocks).max() <= 1
-            # Shuffled within a block: as hypergeometric draws, whose deviation stays below 4.5 standard deviations.
-            assert (
-                np.abs(so_far - share * np.arange(1, len(lane) + 1)).max()
-                < 4.5 * np.sqrt(1024 / 4 * share * (1 - share)) + 1
-            )
+            assert np.abs(np.cumsum(lane == number) - share * np.arange(1, len(lane) + 1)).max() < 2
     # Every image of a source comes as often as any other, but for the epochs that are under way.
     for number, (first, size) in enumerate(zip((0, 700, 764), sizes, strict=True)):
         own = np.bincount(images[source == number] - first, minlength=size)
@@ -123,10 +93,12 @@ def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
     again = pickle.loads(pickle.dumps(order))
     for position in np.random.default_rng(0).integers(0, count, 50).tolist():
         assert again.image(position) == images[position]
-    assert (drawn(MixtureOrder(sizes, weights, 128, 8, shards if by_shard else None), 500) != images[:500]).mean() > 0.9
+    # Another seed; the two shards of the first source may come in the same order.
+    differs = drawn(MixtureOrder(sizes, weights, 128, 8, shards), 500) != images[:500]
+    assert differs.mean() > (0.25 if by_shard else 0.9)
 
 
-@pytest.mark.parametrize("shards", [None, ((4,) * 16, (2,) * 32)])
+@pytest.mark.parametrize("shards", [(), ((4,) * 16, (2,) * 32)])
 def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
     order = MixtureOrder((64, 64), (Fraction(1, 2), Fraction(1, 2)), 16, 3, shards)
     images = drawn(order, 16 * 24)
@@ -136,13 +108,16 @@ def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
         assert (first != second).mean() > 0.5
 
 
-def test_a_rare_source_has_longer_blocks():
-    order = MixtureOrder((50, 50), (Fraction(9995, 10000), Fraction(5, 10000)), 16, 0)
-    rare = drawn(order, 8 * order.block) >= 50
-    assert (
-        order.block == 4096
-        and np.abs(np.cumsum(rare)[order.block - 1 :: order.block] - 2.048 * np.arange(1, 9)).max() <= 1
-    )
+@pytest.mark.parametrize("parts", [(7000, 2000, 1000), (9995, 5), (500,) * 20, (1, 333, 3333, 6333)])
+def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
+    """Weights of which Grain's own rounding to hundredths of the least one changes none."""
+    parents = [
+        grain.MapDataset.range(10**6).map(lambda count, source=source: (source, count)) for source in range(len(parts))
+    ]
+    mixed = grain.MapDataset.mix(parents, [float(part) for part in parts])
+    order = MixtureOrder((10**6,) * len(parts), [Fraction(part, 10_000) for part in parts], 1, 0)
+    images = [(source, epoch * 10**6 + place) for source, epoch, place in map(order._place, range(10_000))]
+    assert images == [mixed[number] for number in range(10_000)]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +140,7 @@ def test_weights_that_do_not_fit_are_refused(text, message):
     )
 
 
-@pytest.mark.parametrize("shards", [None, ((40,) * 5,) * 12])
+@pytest.mark.parametrize("shards", [(), ((40,) * 5,) * 12])
 def test_a_mixture_of_many_sources_shuffles_each_once_an_epoch(shards, monkeypatch):
     """Five sources drove each other's permutations out of a cache of four: 1,605 us a sample."""
     order = MixtureOrder([200] * 12, [Fraction(1, 12)] * 12, 64, 0, shards)

@@ -12,7 +12,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.data import tar_index, tar_pairs
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.sample_order import ShardOrder
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tar_pairs import expand_tars, open_tars, split_names
 from rococo_jax.errors import InputError
 from rococo_jax.training.inputs import make_order
@@ -35,7 +35,7 @@ def tars(world):
 
 @pytest.fixture(scope="module")
 def by_shards(world, tars):
-    return {**SKIP, "order": ShardOrder(tars.shards, 64, seed=3)}
+    return {**SKIP, "order": SampleOrder(len(tars), 64, 3, tars.shards)}
 
 
 @pytest.mark.thorough  # it imports torch
@@ -221,7 +221,7 @@ def test_broken_images_stop_a_run_that_does_not_skip(world, tars):
 def test_tars_can_be_packed(world, tars, tmp_path, capsys):
     pack = ["pack", "--images", world.pattern, "--out", str(tmp_path / "out"), "--shards", "3"]
     assert main([*pack, "--allow-missing-images", "--leave-out-broken"]) == 0
-    assert "990 images with 990 captions in 3 shards" in capsys.readouterr().out
+    assert "990 images with 990 captions in 3 tars" in capsys.readouterr().out
     packed = open_pairs(str(tmp_path / "out"))
     whole = [number for number in world.whole if number not in BROKEN]
     assert packed.shards == (330, 331, 329) or sum(packed.shards) == 990

@@ -14,7 +14,7 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.sample_order import Order, SampleOrder, ShardOrder, seeks_are_requests
+from rococo_jax.data.sample_order import SampleOrder, seeks_are_requests
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.encoders import Encoder
@@ -101,7 +101,7 @@ def make_input(
     return CutTexts(batches, text_length(config.data.text_length, encoder), agree)
 
 
-def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> Order:
+def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
     """The order of `data.order` and `data.weights`.
 
     Raises InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
@@ -114,13 +114,11 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
         if by_shard and not part.shards:
             wanted = "'shuffled' for sources without shards (folders, TFDS)"
             raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", wanted)
-    shards = [part.shards for part in parts] if by_shard else None
+    shards = [part.shards for part in parts] if by_shard else []
     if data.weights:
         weights, sizes = read_weights(data.weights, len(parts)), list(map(len, parts))
         return MixtureOrder(sizes, weights, batch_size, seed, shards)
-    if shards is not None:
-        return ShardOrder([size for each in shards for size in each], batch_size, seed)
-    return SampleOrder(len(source), batch_size, seed)
+    return SampleOrder(len(source), batch_size, seed, [size for each in shards for size in each])
 
 
 def workers_of(workers: int | str, images: int) -> int:

@@ -216,8 +216,8 @@ def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float
 
 
 class FeatureInput:
-    """Batches of features: a pure function of (features, config, step). Every epoch takes each image once, with one
-    caption. `rows` are this process's rows of a batch, all by default. There are no texts, and no `lengths` of them.
+    """Batches of features: a pure function of (features, config, step), with one caption an image. `rows` are this
+    process's rows of a batch, all by default. There are no texts, and no `lengths` of them.
     """
 
     lengths: tuple[int, ...] = ()
@@ -231,7 +231,7 @@ class FeatureInput:
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
         self.rows = np.arange(config.batch_size) if rows is None else rows
         self.next_step, self.counts = 0, {"skipped_images": features.left_out}
-        self.identity = {"seed": config.seed, "batch_size": config.batch_size, **features.identity}
+        self.identity = {**self.order.identity, **features.identity}
 
     def __next__(self) -> Batch:
         """The batch of `next_step`: this process's rows of it."""
