@@ -18,14 +18,7 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.contrastive import (
-    flattened,
-    mean_over_batch,
-    paired_cosines,
-    softmax_nll,
-    valid_mask,
-    without_masked,
-)
+from rococo_jax.losses.contrastive import flattened, paired_cosines, softmax_nll, without_masked
 from rococo_jax.losses.terms import (
     FRACTION,
     NOT_NEGATIVE,
@@ -48,7 +41,6 @@ def semantic_contrastive(
     *,
     logit_scale: Float[Array, ""],
     altered_mask: Bool[Array, "batch altered"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     scope: str = "global",
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
@@ -59,21 +51,19 @@ def semantic_contrastive(
         altered_texts: K altered captions of each caption.
         logit_scale: `tau` itself, not its logarithm.
         altered_mask: False where a caption was left unaltered; what stands in its place is not looked at.
-        mask: False for pairs that are only padding, their altered captions included.
         scope: "local" or "global"; else InputError.
         similarities: the mesh, and how the batch meets itself on it.
     """
-    queries, positives = without_masked(images, mask), without_masked(texts, mask)
+    queries, positives = images.astype(jnp.float32), texts.astype(jnp.float32)
     if scope == "local":
-        counted = valid_mask(altered_texts, altered_mask, mask)
-        losses = local_nll(queries, positives, altered_texts, logit_scale, counted)
+        losses = local_nll(queries, positives, altered_texts, logit_scale, altered_mask)
     elif scope == "global":
-        all_altered = flattened(altered_texts, altered_mask, mask)
-        negatives = similarities.log_sum_exp(Items(queries, None, mask), all_altered, logit_scale=logit_scale)
+        all_altered = flattened(altered_texts, altered_mask)
+        negatives = similarities.log_sum_exp(Items(queries), all_altered, logit_scale=logit_scale)
         losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
     else:
         raise InputError("loss", "scope", repr(scope), "'local' or 'global'")
-    return mean_over_batch(losses, mask)
+    return losses.mean()
 
 
 def visual_contrastive(
@@ -83,7 +73,6 @@ def visual_contrastive(
     *,
     logit_scale: Float[Array, ""],
     mixed_mask: Bool[Array, "batch mixed"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     scope: str = "global",
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
@@ -92,7 +81,7 @@ def visual_contrastive(
     Each image has K `mixed_images`, in which it is the larger part; `mixed_mask` is False where there is none, for
     example where an image would be mixed with itself. Other arguments as there.
     """
-    everywhere = {"logit_scale": logit_scale, "mask": mask, "scope": scope, "similarities": similarities}
+    everywhere = {"logit_scale": logit_scale, "scope": scope, "similarities": similarities}
     return semantic_contrastive(texts, images, mixed_images, altered_mask=mixed_mask, **everywhere)
 
 

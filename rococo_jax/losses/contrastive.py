@@ -31,7 +31,6 @@ def softmax_contrastive(
     *,
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     negative_texts: Float[Array, "batch negatives width"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
@@ -42,24 +41,23 @@ def softmax_contrastive(
         images, texts: unit vectors of the pairs, sharded along the batch.
         logit_scale: `tau` itself, not its logarithm.
         ids: the image that each pair shows; all different by default.
-        mask: False for pairs that are only padding: they count in no sum and no mean.
         negative_texts: further captions that are negatives of *every* image of the batch (as in The Hard Positive
             Truth, arXiv 2409.17958, after NegCLIP); they add columns from image to text and nothing the other way.
         negative_mask: False where there is no such caption.
         similarities: the mesh, and how the batch meets itself on it.
     """
-    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
     of_images, of_texts = similarities.log_sum_exp_both_ways(
-        Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale
+        Items(images, ids), Items(texts, ids), logit_scale=logit_scale
     )
     negatives = [of_images]
     if negative_texts is not None:
-        further = flattened(negative_texts, negative_mask, mask)
-        negatives.append(similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale))
+        further = flattened(negative_texts, negative_mask)
+        negatives.append(similarities.log_sum_exp(Items(images), further, logit_scale=logit_scale))
     positive = logit_scale * paired_cosines(images, texts)
     to_text, to_image = softmax_nll(positive, *negatives), softmax_nll(positive, of_texts)
-    return mean_over_batch(0.5 * (to_text + to_image), mask)
+    return (0.5 * (to_text + to_image)).mean()
 
 
 def sigmoid_contrastive(
@@ -69,43 +67,25 @@ def sigmoid_contrastive(
     logit_scale: Float[Array, ""],
     logit_bias: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The pairwise sigmoid loss: the sum over all captions of the batch, a mean over its images.
 
     Args as for `softmax_contrastive`; `logit_bias` is added to every logit (SigLIP starts it at -10).
     """
-    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
     negatives = similarities.softplus_sum(
-        Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale, logit_bias=logit_bias
+        Items(images, ids), Items(texts, ids), logit_scale=logit_scale, logit_bias=logit_bias
     )
     positives = jax.nn.softplus(-(logit_scale * paired_cosines(images, texts) + logit_bias))
-    return mean_over_batch(positives + negatives, mask)
+    return (positives + negatives).mean()
 
 
-def flattened(
-    several: Float[Array, "batch several width"],
-    several_mask: Bool[Array, "batch several"] | None,
-    mask: Bool[Array, "batch"] | None,
-) -> Items:
-    """Embeddings that come K to a pair as one long list; those of masked pairs do not count."""
-    several_mask = valid_mask(several, several_mask, mask)
+def flattened(several: Float[Array, "batch several width"], several_mask: Bool[Array, "batch several"] | None) -> Items:
+    """Embeddings that come K to a pair as one long list."""
     flat_mask = None if several_mask is None else several_mask.reshape(-1)
     return Items(several.reshape(-1, several.shape[-1]), None, flat_mask)
-
-
-def valid_mask(
-    several: Float[Array, "batch several width"],
-    several_mask: Bool[Array, "batch several"] | None,
-    mask: Bool[Array, "batch"] | None,
-) -> Bool[Array, "batch several"] | None:
-    """The mask of the K embeddings of each pair that count; None where all do."""
-    if mask is None:
-        return several_mask
-    of_pairs = jnp.broadcast_to(mask[:, None], several.shape[:2])
-    return of_pairs if several_mask is None else several_mask & of_pairs
 
 
 def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:

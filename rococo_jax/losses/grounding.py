@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import ALTERED, MIXED
-from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll, valid_mask, without_masked
+from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll
 from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, field_term, register
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
@@ -37,7 +37,6 @@ def blind_preference(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Bool[Array, "batch altered"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The squared mean preference of wrong images for the caption over its altered ones.
@@ -45,13 +44,13 @@ def blind_preference(
     A pair without wrong images in the batch does not count. Args as for `semantic_contrastive`; `ids` say which image
     each pair shows.
     """
-    images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
-    counted = jnp.ones(len(images), bool) if mask is None else mask
-    each_once = Items(jnp.ones((len(images), 1)), ids, mask)
+    images, ids = images.astype(jnp.float32), jnp.arange(len(images)) if ids is None else ids
+    each_once = Items(jnp.ones((len(images), 1)), ids)
     wrong = similarities.logit_sum(each_once, each_once)
-    valid = valid_mask(altered_texts, altered_mask, counted) & (wrong > 0)[:, None]
-    _, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask, mask)
-    preference = similarities.logit_sum(queries, Items(images, ids, mask), logit_scale=logit_scale)
+    valid = jnp.broadcast_to((wrong > 0)[:, None], altered_texts.shape[:2])
+    valid = valid if altered_mask is None else valid & altered_mask
+    _, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask)
+    preference = similarities.logit_sum(queries, Items(images, ids), logit_scale=logit_scale)
     return mean_over_batch((preference.reshape(valid.shape) / jnp.maximum(wrong, 1.0)[:, None]) ** 2, valid)
 
 
@@ -63,25 +62,23 @@ def grounding_contrastive(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Bool[Array, "batch altered"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The image of a pair among all images of the batch, asked by the difference of caption and altered caption.
 
     Args as for `semantic_contrastive`; `ids` say which image each pair shows.
     """
-    images, ids = without_masked(images, mask), jnp.arange(len(images)) if ids is None else ids
-    differences, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask, mask)
-    wrong = similarities.log_sum_exp(queries, Items(images, ids, mask), logit_scale=logit_scale)
+    images, ids = images.astype(jnp.float32), jnp.arange(len(images)) if ids is None else ids
+    differences, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask)
+    wrong = similarities.log_sum_exp(queries, Items(images, ids), logit_scale=logit_scale)
     right = logit_scale * (images[:, None] * differences).sum(-1)
     return mean_over_batch(softmax_nll(right.reshape(-1), wrong), queries.mask)
 
 
 def _asked_by_difference(
-    texts: Array, altered: Array, ids: Array, altered_mask: Array | None, mask: Array | None
+    texts: Array, altered: Array, ids: Array, valid: Array | None
 ) -> tuple[Float[Array, "batch altered width"], Items]:
     """The differences of captions and altered captions, and the same as queries, one a row."""
-    valid = valid_mask(altered, altered_mask, mask)
     differences = texts.astype(jnp.float32)[:, None] - altered.astype(jnp.float32)
     if valid is not None:
         differences, valid = jnp.where(valid[..., None], differences, 0.0), valid.reshape(-1)

@@ -21,14 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import ALTERED
-from rococo_jax.losses.contrastive import (
-    flattened,
-    mean_over_batch,
-    paired_cosines,
-    softmax_nll,
-    valid_mask,
-    without_masked,
-)
+from rococo_jax.losses.contrastive import flattened, mean_over_batch, paired_cosines, softmax_nll, without_masked
 from rococo_jax.losses.terms import (
     NOT_NEGATIVE,
     Embeddings,
@@ -54,18 +47,17 @@ def negclip_columns(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Valid | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """The part of altered captions in `softmax_contrastive` (`negative_texts`); NegCLIP is the sum with weight 1."""
-    images, texts = without_masked(images, mask), without_masked(texts, mask)
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
-    others = similarities.log_sum_exp(Items(images, ids, mask), Items(texts, ids, mask), logit_scale=logit_scale)
-    further = flattened(altered_texts, altered_mask, mask)
-    columns = similarities.log_sum_exp(Items(images, None, mask), further, logit_scale=logit_scale)
+    others = similarities.log_sum_exp(Items(images, ids), Items(texts, ids), logit_scale=logit_scale)
+    further = flattened(altered_texts, altered_mask)
+    columns = similarities.log_sum_exp(Items(images), further, logit_scale=logit_scale)
     positive = logit_scale * paired_cosines(images, texts)
     added = softmax_nll(positive, others, columns) - softmax_nll(positive, others)
-    return mean_over_batch(0.5 * added, mask)
+    return (0.5 * added).mean()
 
 
 def intra_modal(
@@ -75,14 +67,13 @@ def intra_modal(
     *,
     logit_scale: Float[Array, ""],
     altered_mask: Valid | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
     """CE-CLIP's intra-modal term: a caption is nearer to its image than to the altered captions of the batch."""
-    images, texts = without_masked(images, mask), without_masked(texts, mask)
-    every = flattened(altered_texts, altered_mask, mask)
-    near = similarities.log_sum_exp(Items(texts, None, mask), every, logit_scale=logit_scale)
-    return mean_over_batch(softmax_nll(logit_scale * paired_cosines(images, texts), near), mask)
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
+    every = flattened(altered_texts, altered_mask)
+    near = similarities.log_sum_exp(Items(texts), every, logit_scale=logit_scale)
+    return softmax_nll(logit_scale * paired_cosines(images, texts), near).mean()
 
 
 def adaptive_rank(
@@ -93,22 +84,14 @@ def adaptive_rank(
     logit_scale: Float[Array, ""],
     upper: float = 10.0,
     altered_mask: Valid | None = None,
-    mask: Bool[Array, "batch"] | None = None,
 ) -> Float[Array, ""]:
     """CE-CLIP's cross-modal rank term, with a margin that grows with what the model tells apart, up to `upper`."""
-    images, texts, altered, valid = _own(images, texts, altered_texts, altered_mask, mask)
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
+    valid = jnp.ones(altered_texts.shape[:2], bool) if altered_mask is None else altered_mask
+    altered = without_masked(altered_texts, valid)
     gap = logit_scale * (paired_cosines(images, texts)[:, None] - (images[:, None] * altered).sum(-1))
     margin = jnp.clip(jax.lax.stop_gradient(mean_over_batch(gap, valid)), 0.0, upper)
     return mean_over_batch(jnp.maximum(margin - gap, 0.0), valid)
-
-
-def _own(
-    images: Vectors, texts: Vectors, altered: Altered, altered_mask: Valid | None, mask: Bool[Array, "batch"] | None
-) -> tuple[Vectors, Vectors, Altered, Valid]:
-    """All in float32, with zeros where nothing counts, and which altered captions do."""
-    valid = valid_mask(altered, altered_mask, mask)
-    valid = jnp.ones(altered.shape[:2], bool) if valid is None else valid
-    return without_masked(images, mask), without_masked(texts, mask), without_masked(altered, valid), valid
 
 
 def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:

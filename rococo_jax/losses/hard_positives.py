@@ -16,14 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import local_nll
-from rococo_jax.losses.contrastive import (
-    NEGATIVES,
-    mean_over_batch,
-    paired_cosines,
-    softmax_nll,
-    valid_mask,
-    without_masked,
-)
+from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_masked
 from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register, value_with
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
@@ -35,7 +28,6 @@ def hard_positive(
     *,
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
-    mask: Bool[Array, "batch"] | None = None,
     positive_mask: Bool[Array, "batch"] | None = None,
     similarities: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
@@ -44,21 +36,17 @@ def hard_positive(
     `positive_texts` are unit vectors of captions reworded without a change of meaning, one a pair; `positive_mask` is
     False where a pair has none. Other arguments as for `softmax_contrastive`.
     """
-    if positive_mask is None or mask is None:
-        counted = mask if positive_mask is None else positive_mask
-    else:
-        counted = positive_mask & mask
     ids = jnp.arange(len(images)) if ids is None else ids
-    positive_texts = without_masked(positive_texts, counted)
+    positive_texts = without_masked(positive_texts, positive_mask)
 
     def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
-        queries = without_masked(queries, counted)
+        queries = without_masked(queries, positive_mask)
         negatives = similarities.log_sum_exp(
-            Items(queries, ids, counted), Items(positive_texts, ids, counted), logit_scale=logit_scale
+            Items(queries, ids, positive_mask), Items(positive_texts, ids, positive_mask), logit_scale=logit_scale
         )
         return softmax_nll(logit_scale * paired_cosines(queries, positive_texts), negatives)
 
-    return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), counted)
+    return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), positive_mask)
 
 
 def hard_negative(
@@ -67,7 +55,6 @@ def hard_negative(
     negative_texts: Float[Array, "batch negatives width"],
     *,
     logit_scale: Float[Array, ""],
-    mask: Bool[Array, "batch"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
 ) -> Float[Array, ""]:
     """L_neg: each image's caption against its own hard negatives; a mean over pairs that have one.
@@ -75,10 +62,9 @@ def hard_negative(
     `negative_texts` are unit vectors of captions reworded so that they are wrong, K a pair; `negative_mask` is False
     where there is none. Other arguments as for `softmax_contrastive`.
     """
-    images, texts = without_masked(images, mask), without_masked(texts, mask)
-    counted = valid_mask(negative_texts, negative_mask, mask)
-    losses = local_nll(images, texts, negative_texts, logit_scale, counted)
-    return mean_over_batch(losses, None if counted is None else counted.any(1))
+    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
+    losses = local_nll(images, texts, negative_texts, logit_scale, negative_mask)
+    return mean_over_batch(losses, None if negative_mask is None else negative_mask.any(1))
 
 
 POSITIVES = Field("positive", "text")

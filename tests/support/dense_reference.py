@@ -26,27 +26,26 @@ def mean(values, counted):
     return values[counted].sum() / counted.sum()
 
 
-def pairs_of_other_ids(ids, mask):
-    return (ids[:, None] != ids[None, :]) & mask[:, None] & mask[None, :]
+def pairs_of_other_ids(ids):
+    return ids[:, None] != ids[None, :]
 
 
-def softmax_contrastive(images, texts, logit_scale, *, ids, mask, negative_texts=None, negative_mask=None):
-    logits, others = logit_scale * images @ texts.T, pairs_of_other_ids(ids, mask)
+def softmax_contrastive(images, texts, logit_scale, *, ids, negative_texts=None, negative_mask=None):
+    logits, others = logit_scale * images @ texts.T, pairs_of_other_ids(ids)
     positive, columns, allowed = np.diag(logits), logits, others
     if negative_texts is not None:
         further = logit_scale * images @ negative_texts.reshape(-1, negative_texts.shape[-1]).T
         columns = np.concatenate([logits, further], 1)
-        counted = (negative_mask & mask[:, None]).reshape(1, -1)
-        allowed = np.concatenate([others, np.broadcast_to(counted, further.shape)], 1)
+        allowed = np.concatenate([others, np.broadcast_to(negative_mask.reshape(1, -1), further.shape)], 1)
     to_text, to_image = log_share(positive, columns, allowed), log_share(positive, logits.T, others.T)
-    return (mean(to_text, mask) + mean(to_image, mask)) / 2
+    return (to_text.mean() + to_image.mean()) / 2
 
 
-def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids, mask):
+def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids):
     logits = logit_scale * images @ texts.T + logit_bias
     losses = np.log1p(np.exp(-np.diag(logits)))
-    losses = losses + np.where(pairs_of_other_ids(ids, mask), np.log1p(np.exp(logits)), 0).sum(1)
-    return mean(losses, mask)
+    losses = losses + np.where(pairs_of_other_ids(ids), np.log1p(np.exp(logits)), 0).sum(1)
+    return losses.mean()
 
 
 def shares_beside_altered(queries, positives, altered, logit_scale, allowed_altered, scope):
@@ -58,27 +57,23 @@ def shares_beside_altered(queries, positives, altered, logit_scale, allowed_alte
     return log_share(logit_scale * (queries * positives).sum(1), negatives, allowed)
 
 
-def semantic_contrastive(images, texts, altered_texts, logit_scale, *, altered_mask, mask, scope):
-    allowed = altered_mask & mask[:, None]
-    return mean(shares_beside_altered(images, texts, altered_texts, logit_scale, allowed, scope), mask)
+def semantic_contrastive(images, texts, altered_texts, logit_scale, *, altered_mask, scope):
+    return shares_beside_altered(images, texts, altered_texts, logit_scale, altered_mask, scope).mean()
 
 
-def visual_contrastive(images, texts, mixed_images, logit_scale, *, mixed_mask, mask, scope):
-    allowed = mixed_mask & mask[:, None]
-    return mean(shares_beside_altered(texts, images, mixed_images, logit_scale, allowed, scope), mask)
+def visual_contrastive(images, texts, mixed_images, logit_scale, *, mixed_mask, scope):
+    return shares_beside_altered(texts, images, mixed_images, logit_scale, mixed_mask, scope).mean()
 
 
-def hard_positive(images, texts, positive_texts, logit_scale, *, ids, mask, positive_mask):
-    counted = mask & positive_mask
-    others = pairs_of_other_ids(ids, counted)
+def hard_positive(images, texts, positive_texts, logit_scale, *, ids, positive_mask):
+    others = pairs_of_other_ids(ids) & positive_mask[:, None] & positive_mask
     to_positive = [logit_scale * queries @ positive_texts.T for queries in (images, texts)]
-    return sum(mean(log_share(np.diag(logits), logits, others), counted) for logits in to_positive) / 2
+    return sum(mean(log_share(np.diag(logits), logits, others), positive_mask) for logits in to_positive) / 2
 
 
-def hard_negative(images, texts, negative_texts, logit_scale, *, mask, negative_mask):
-    allowed = negative_mask & mask[:, None]
-    shares = shares_beside_altered(images, texts, negative_texts, logit_scale, allowed, "local")
-    return mean(shares, allowed.any(1))
+def hard_negative(images, texts, negative_texts, logit_scale, *, negative_mask):
+    shares = shares_beside_altered(images, texts, negative_texts, logit_scale, negative_mask, "local")
+    return mean(shares, negative_mask.any(1))
 
 
 def differences(images, texts, altered_texts):
@@ -86,20 +81,20 @@ def differences(images, texts, altered_texts):
     return (images @ texts.T)[:, :, None] - np.einsum("jd,kad->jka", images, altered_texts)
 
 
-def blind_preference(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
-    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids, mask)
+def blind_preference(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
+    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids)
     found = []
-    for k, a in zip(*np.nonzero(altered_mask & mask[:, None]), strict=True):
+    for k, a in zip(*np.nonzero(altered_mask), strict=True):
         if others[:, k].any():
             found.append((d[others[:, k], k, a].sum() / others[:, k].sum()) ** 2)
     return sum(found) / len(found)
 
 
-def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
-    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids, mask)
+def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
+    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids)
     found = [
         np.log(1 + np.exp(d[others[:, k], k, a] - d[k, k, a]).sum())
-        for k, a in zip(*np.nonzero(altered_mask & mask[:, None]), strict=True)
+        for k, a in zip(*np.nonzero(altered_mask), strict=True)
     ]
     return sum(found) / len(found)
 
@@ -109,38 +104,37 @@ def mixed_differences(images, texts, mixed_images):
     return np.einsum("jd,kad->jka", texts, images[:, None] - mixed_images)
 
 
-def mixed_blind_preference(images, texts, mixed_images, logit_scale, *, ids, mixed_mask, mask):
-    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids, mask)
+def mixed_blind_preference(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
+    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids)
     means = (d * others[:, :, None]).sum(0) / np.maximum(others.sum(0), 1)[:, None]
-    return mean(means**2, mixed_mask & mask[:, None] & others.any(0)[:, None])
+    return mean(means**2, mixed_mask & others.any(0)[:, None])
 
 
-def mixed_grounding_contrastive(images, texts, mixed_images, logit_scale, *, ids, mixed_mask, mask):
-    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids, mask)
+def mixed_grounding_contrastive(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
+    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids)
     own = np.einsum("kka->ka", d)
-    return mean(np.log(1 + (np.exp(d - own[None]) * others[:, :, None]).sum(0)), mixed_mask & mask[:, None])
+    return mean(np.log(1 + (np.exp(d - own[None]) * others[:, :, None]).sum(0)), mixed_mask)
 
 
-def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask, mask):
-    kwargs = {"ids": ids, "mask": mask}
+def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
     with_columns = softmax_contrastive(
-        images, texts, logit_scale, negative_texts=altered_texts, negative_mask=altered_mask, **kwargs
+        images, texts, logit_scale, negative_texts=altered_texts, negative_mask=altered_mask, ids=ids
     )
-    return with_columns - softmax_contrastive(images, texts, logit_scale, **kwargs)
+    return with_columns - softmax_contrastive(images, texts, logit_scale, ids=ids)
 
 
-def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask, mask):
-    every = altered_texts[altered_mask & mask[:, None]]
+def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask):
+    every = altered_texts[altered_mask]
     found = []
-    for i in np.flatnonzero(mask):
+    for i in range(len(images)):
         own, near = np.exp(logit_scale * images[i] @ texts[i]), np.exp(logit_scale * every @ texts[i])
         found.append(-np.log(own / (own + near.sum())))
     return sum(found) / len(found)
 
 
-def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, mask, upper):
+def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, upper):
     own = (images * texts).sum(1)[:, None]
-    gaps = logit_scale * (own - np.einsum("id,iad->ia", images, altered_texts))[altered_mask & mask[:, None]]
+    gaps = logit_scale * (own - np.einsum("id,iad->ia", images, altered_texts))[altered_mask]
     margin = min(max(gaps.real.mean(), 0), upper)
     return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
 
