@@ -142,17 +142,9 @@ def all_keys() -> dict[str, Any]:
             # Decay towards the starting parameters.
             "pull_to_start": Key(0.0, NOT_NEGATIVE),
             "grad_clip_norm": Key(1.0, Check(lambda value: value >= 0, "0 (no clipping) or more")),
-            # So many updates of a run may have no finite loss or gradient; they are left out and counted.
-            "skip_nonfinite": Key(0, NOT_NEGATIVE),
             # Factor from a block to the one below it; heads have the full rate.
             "layer_decay": Key(1.0, FRACTION),
             "tower_lr_scale": Key(1.0, NOT_NEGATIVE),
-        },
-        # Pairwise logits: "all_gather" holds all keys on every device, "ring" passes them on, "auto" decides by
-        # size; rows of a block, 0 for as many as fit.
-        "logits": {
-            "strategy": Key("auto", one_of("auto", "all_gather", "ring")),
-            "block_rows": Key(0, NOT_NEGATIVE),
         },
         # `wandb`: the name of a Weights & Biases project, "" for none.
         "log": {"every": Key(10, POSITIVE), "tensorboard": True, "wandb": ""},

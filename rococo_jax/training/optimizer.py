@@ -177,11 +177,6 @@ def bound_logit_scale() -> optax.GradientTransformation:
     return optax.GradientTransformation(start, update)
 
 
-def update_count(moments: tuple) -> Int[Array, ""]:
-    """The updates made so far, without those left out, as the schedule of the rate, last but one, counts them."""
-    return moments[-2].count
-
-
 def moving_average(
     average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], decay: float, count: Int[Array, ""]
 ) -> dict[str, jax.Array]:

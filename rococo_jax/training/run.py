@@ -243,8 +243,7 @@ def _loop(
 
     ahead = mesh.local_devices[0].platform != "cpu"
     programs = Programs(run.step, constants, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
-    steps, skipped = range(first, config.steps), config.optimizer.skip_nonfinite
-    log = Log(file, config.log.every, steps, meter, flops, checkpoints, skipped)
+    log = Log(file, config.log.every, range(first, config.steps), meter, flops, checkpoints)
     save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)
     stop = Stop()
     profile = Profile(file.folder, profiled_steps(config.profile.steps))

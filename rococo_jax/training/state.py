@@ -4,7 +4,7 @@ Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and a
 
 CHECKPOINTS/STEP/state     TrainState: trained parameters, moments, average
 CHECKPOINTS/STEP/input     the step of the input, and what decides its order
-CHECKPOINTS/STEP/run       the starting model that it belongs to, and updates skipped
+CHECKPOINTS/STEP/run       the starting model that it belongs to
 
 Checkpoints are written while training goes on, and appear whole or not at all; the last few and the best are kept. A
 state is restored to the sharding of the asking state, so the number of devices and of processes may change.
@@ -157,13 +157,10 @@ class TrainingCheckpoints:
         keep: how many of the latest are kept, beside the one with the best evaluation.
         run: JSON values that identify the run.
         keep_every: checkpoints of these steps are kept for good; 0 for none.
-
-    Attributes:
-        skipped_updates: updates that were left out before the step that was restored.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int, run: dict[str, Any], keep_every: int = 0):
-        self.folder, self.run, self.skipped_updates = Path(folder).absolute(), run, 0
+        self.folder, self.run = Path(folder).absolute(), run
         # By default those without a score would all be kept.
         best = managers.BestN(get_metric_fn=_score, reverse=False, n=1, keep_checkpoints_without_metrics=False)
         policies = [managers.LatestN(keep), best]
@@ -188,14 +185,7 @@ class TrainingCheckpoints:
         latest = self.latest()
         return "no checkpoint was written before" if latest is None else f"the checkpoint of step {latest} is good"
 
-    def save(
-        self,
-        step: int,
-        state: TrainState,
-        input_state: dict[str, Any],
-        skipped_updates: int = 0,
-        score: float | None = None,
-    ) -> None:
+    def save(self, step: int, state: TrainState, input_state: dict[str, Any], score: float | None = None) -> None:
         """Starts writing in the background. A step that is there already is not written again.
 
         Raises InputError: the disk has no room for it, or the one before could not be written.
@@ -208,7 +198,7 @@ class TrainingCheckpoints:
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
-            "run": ocp.args.JsonSave({**self.run, "skipped_updates": skipped_updates}),
+            "run": ocp.args.JsonSave(self.run),
         }
         with self._writing():
             metrics = None if score is None else {"score": score}
@@ -237,7 +227,6 @@ class TrainingCheckpoints:
         for name, found in (("step", int(state["step"])), ("input", read["input"].get("next_step", step))):
             if found != step:
                 raise InputError(path, name, f"step {found}", f"step {step}, as the folder is named")
-        self.skipped_updates = read["run"].get("skipped_updates", 0)
         return TrainState(**state), read["input"]
 
     def wait(self) -> None:

@@ -6,7 +6,6 @@ compiled on a laptop before it is started.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -38,7 +37,7 @@ from rococo_jax.training.freezing import (
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
-from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average, update_count
+from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches
 from rococo_jax.training.state import TrainState, sharding_of_tree
 
@@ -59,7 +58,7 @@ def make_step(
     """
     check_batch(config, mesh.size)
     kept_patches(config, spec)  # refuses towers that read whole images
-    logits = ShardedLogits(mesh, config.logits.strategy, config.logits.block_rows or None)
+    logits = ShardedLogits(mesh)
     schedule = make_schedule(config.optimizer, config.steps)
     fields, inputs = active_fields(config.losses), active_inputs(config.losses)
     embed_all = make_embed(config, spec, preprocessing, mesh)
@@ -88,18 +87,13 @@ def make_step(
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        average = state.average and moving_average(state.average, parameters, config.ema, update_count(moments))
+        average = state.average and moving_average(state.average, parameters, config.ema, state.step + 1)
         norm = optax.tree.norm(gradients)
-        if config.optimizer.skip_nonfinite:
-            before, after = (state.parameters, state.moments, state.average), (parameters, moments, average)
-            finite = jnp.isfinite(value) & jnp.isfinite(norm)
-            parameters, moments, average = jax.tree.map(partial(jnp.where, finite), after, before)
         metrics = {
             "loss": value,
             **parts,
             "gradient_norm": norm,
-            # The rate follows the updates made, which a skipped one is not.
-            "learning_rate": jnp.asarray(schedule(update_count(state.moments)), jnp.float32),
+            "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
         return TrainState(state.step + 1, parameters, moments, average), metrics

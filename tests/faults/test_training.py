@@ -54,7 +54,7 @@ def _(world):
         ("optimizer.b2", -1.0), ("optimizer.eps", -1.0), ("optimizer.eps", 0.0), ("optimizer.weight_decay", -5.0),
         ("optimizer.grad_clip_norm", -1.0), ("optimizer.final_lr_fraction", -1.0), ("optimizer.final_lr_fraction", 5.0),
         ("optimizer.tower_lr_scale", -1.0), ("data.workers", -1), ("data.prefetch", -1), ("eval.every", 1),
-        ("init.residual_head_width", -1), ("optimizer.learning_rate", float("nan")), ("logits.block_rows", -1),
+        ("init.residual_head_width", -1), ("optimizer.learning_rate", float("nan")),
     ],
 )  # fmt: skip
 def test_config_values(key, value):

@@ -42,8 +42,6 @@ SAME_RESULT = {
     "kept_micro_batches": "the same gradients, embedded once: test_step_oracle, whose case has 2; test_grad_cache",
     "remat": "the same gradients, computed again: test_step_oracle, whose case has it; test_step",
     "fsdp": "the same losses on parts of the parameters: test_run",
-    "logits.strategy": "the same logits: similarity/test_sharded_logits",
-    "logits.block_rows": "the same logits: similarity/test_sharded_logits",
     "data.text_padding": "the same gradients but for the order of sums: training/test_text_padding",
     "data.workers": "the same batches: data/test_training_input",
     "data.prefetch": "the same batches: data/test_training_input",
@@ -55,7 +53,6 @@ SAME_RESULT = {
     "checkpoint.keep": "how many are kept",
     "checkpoint.keep_every": "which are kept",
     "checkpoint.minutes": "when they are saved",
-    "optimizer.skip_nonfinite": "the same steps where gradients are finite",
     "eval.every": "which steps are evaluated",
     **{f"eval.{name}": "what is evaluated" for name in default_config().eval if name != "every"},
 }

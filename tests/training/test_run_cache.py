@@ -26,7 +26,7 @@ SHARED = {
     "data.workers": 3, "data.prefetch": 5, "data.text_padding": "whole", "data.feature_noise": 0.5,
     "losses.sc.weight": 0.5, "losses.sc.count": 3,
     "losses.sc.scope": "local", "losses.vc.weight": 0.5, "losses.vc.scope": "local",
-    "optimizer.learning_rate": 1.0, "optimizer.b1": 0.5, "logits.strategy": "ring",
+    "optimizer.learning_rate": 1.0, "optimizer.b1": 0.5,
     "log.every": 3, "checkpoint.every": 3, "checkpoint.keep": 5, "eval.every": 3,
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from rococo_jax.losses.terms import active_fields
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts, batch_from_arrays, place_batch
+from rococo_jax.training.batch import Batch, batch_from_arrays, place_batch
 from rococo_jax.training.config import default_config
 from rococo_jax.training.freezing import join_parameters, split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
@@ -29,10 +29,9 @@ from rococo_jax.training.init import with_residual_heads
 from rococo_jax.training.inputs.mixed_images import step_key, with_mixed
 from rococo_jax.training.objective import embed_batch, total_loss
 from rococo_jax.training.optimizer import make_optimizer, make_schedule, rate_of
-from rococo_jax.training.state import make_state
-from rococo_jax.training.step import batch_shapes, lower_step, make_embed, make_step
+from rococo_jax.training.step import batch_shapes, lower_step, make_embed
 from tests.support.tiny import tiny_encoder, tiny_spec
-from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of
+from tests.support.tiny_runs import changed, mesh_of
 
 TOLERANCE = 1e-5
 PAIRS, TOKENS = 16, 12
@@ -212,34 +211,6 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     # 157 MB by the backward passes that JAX derives of norms and activations.
     assert 80e6 < kept["none"] < 95e6
     assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.6 * block  # of the blocks, and some of the rest
-
-
-def test_an_update_that_is_not_finite_is_left_out_whole():
-    config = make_config(optimizer__skip_nonfinite=1, ema=0.5, **PAIRS_ALONE, **FEATURES_ALONE)
-    encoder, mesh = tiny_encoder(), mesh_of(1)
-    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
-    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
-    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
-
-    def run(*broken: bool):
-        state = make_state(trained, optimizer, mesh, averaged=True)
-        random = np.random.default_rng(0)
-        rows = random.standard_normal((PAIRS, 32), np.float32)
-        losses, rates = [], []
-        for each in broken:
-            images = np.where(each, np.float32(np.nan), rows)
-            batch = Batch(Images(features=images), Texts(features=rows), np.arange(PAIRS, dtype=np.int32), {}, {})
-            state, metrics = step(state, frozen, place_batch(batch, mesh))
-            losses.append(float(metrics["loss"]))
-            rates.append(float(metrics["learning_rate"]))
-        return losses, rates, state
-
-    losses, rates, skipped = run(False, True, False)
-    assert np.isnan(losses[1]) and np.isfinite(losses[2])
-    expected, rates_of_updates, never = run(False, False)
-    assert rates[::2] == rates_of_updates and rates[0] > rates[2]
-    assert int(skipped.step) == 3 and losses[2] == expected[1]
-    jax.tree.map(np.testing.assert_array_equal, skipped._replace(step=0), never._replace(step=0))
 
 
 def test_only_matrices_decay_and_rates_fall_with_depth():

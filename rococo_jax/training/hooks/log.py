@@ -13,7 +13,6 @@ import contextlib
 import importlib.util
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,9 @@ class Log(Hook):
         steps: of the whole run.
         meter: counts the steps for their figures.
         flops: of a step on one device, by the length of its texts, for the shares of the chip's peak.
-        checkpoints: know how many updates were skipped before; one of them is good where the run stops.
-        most_skipped: updates of the run that may be left out because they are not finite.
+        checkpoints: one of them is good where the run stops.
 
     Attributes:
-        skipped_updates: how many were.
         loss: that of the last settled step, in words, with the share of the chip's peak where that is known.
     """
 
@@ -59,12 +56,10 @@ class Log(Hook):
         meter: Meter,
         flops: Callable[[int], float],
         checkpoints: TrainingCheckpoints,
-        most_skipped: int,
     ):
         self.file, self.every, self.steps, self.meter, self.flops = file, every, steps, meter, flops
-        self.checkpoints, self.most_skipped = checkpoints, most_skipped
-        self.pending: StepInfo | None = None
-        self.skipped_updates, self.loss, self._share = checkpoints.skipped_updates, "", ""
+        self.checkpoints, self.pending = checkpoints, None
+        self.loss, self._share = "", ""
         self._shown = contextlib.ExitStack()
         self._advance = self._shown.enter_context(progress("training", steps.stop, "steps"))
         self._advance(steps.start)
@@ -78,7 +73,7 @@ class Log(Hook):
     def settle(self) -> None:
         """Fetches the metrics of the step that was begun last, once.
 
-        Raises Diverged: not finite, and as many such updates as may be were left out before.
+        Raises Diverged: not finite.
         """
         if self.pending is None:
             return
@@ -87,21 +82,13 @@ class Log(Hook):
         self.loss = f"loss {values['loss']:.4f}{self._share}"
         finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
         if not finite:
-            self._skip_or_stop(info.done, f"loss {values['loss']}, gradient norm {values['gradient_norm']}")
-        if info.done % self.every == 0 or info.done == 1 or info.last or not finite:
-            skipped = {"skipped_updates": self.skipped_updates} if self.most_skipped else {}
+            self.checkpoints.wait()
+            found = f"loss {values['loss']}, gradient norm {values['gradient_norm']}"
+            raise Diverged(f"step {info.done}: {found}; {self.checkpoints.last_good()}")
+        if info.done % self.every == 0 or info.done == 1 or info.last:
             figures = self.meter.read()
             self._share = f", MFU {figures['mfu']:.1%}" if "mfu" in figures else ""
-            self.file.write(METRICS, info.done, {**values, **figures, **info.counts, **skipped})
-
-    def _skip_or_stop(self, done: int, found: str) -> None:
-        if self.skipped_updates < self.most_skipped:
-            self.skipped_updates += 1
-            message = f"rococo: step {done}: {found}; update skipped, {self.skipped_updates} of at most "
-            print(message + str(self.most_skipped), file=sys.stderr, flush=True)
-            return
-        self.checkpoints.wait()
-        raise Diverged(f"step {done}: {found}; {self.checkpoints.last_good()}")
+            self.file.write(METRICS, info.done, {**values, **figures, **info.counts})
 
     def close(self) -> None:
         self._shown.close()

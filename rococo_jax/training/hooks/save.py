@@ -60,5 +60,5 @@ class Save(Hook):
         self.log.settle()
         score = None if info.figures is None else info.figures.get("score")
         with self.log.meter.paused("saving"):
-            self.checkpoints.save(info.done, info.state, self.input_state(), self.log.skipped_updates, score)
+            self.checkpoints.save(info.done, info.state, self.input_state(), score)
         self.saved_at = time.monotonic()
