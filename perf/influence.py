@@ -76,7 +76,7 @@ def main() -> None:
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
     """Tokens that each way computes: in prefix trees, in unpadded texts, in length buckets, padded to the context."""
     from rococo_jax.encoders.programs import bucket_length
-    from rococo_jax.perturb.text.ablated_text import without_word
+    from rococo_jax.perturb.text.influence import without_word
     from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
     from rococo_jax.perturb.text.words import split_words
 
@@ -116,7 +116,7 @@ def shared(encoder, captions: list[str]) -> list[np.ndarray]:
 
 def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
     """The definition: encode every caption and every shortened caption as a text of its own."""
-    from rococo_jax.perturb.text.ablated_text import without_word
+    from rococo_jax.perturb.text.influence import without_word
     from rococo_jax.perturb.text.words import split_words
 
     groups = [[caption, *(without_word(caption, word) for word in split_words(caption))] for caption in captions]

@@ -115,9 +115,8 @@ def cheap(place: Place) -> Iterator[Step]:
     for name, options in runs.items():
         run = ["corrupt-images", "--images", images, "--corruption", name, *options]
         yield name, [*run, "--out", place.folder / name]
-    for method in ("remove", "mask"):
-        run = ["influence", place.model, "--captions", place.some(CAPTIONS, 40), "--method", method]
-        yield method, [*run, "--out", place.folder / method / "influence.jsonl"]
+    run = ["influence", place.model, "--captions", place.some(CAPTIONS, 40)]
+    yield "remove", [*run, "--out", place.folder / "remove" / "influence.jsonl"]
     run = ["embed", place.model, "--images", place.data / PHOTOS, "--captions", place.some(CAPTIONS, 24)]
     yield "embed", [*run, "--out", place.folder / "embed" / "embeddings.npz"]
     run = ["verify", "--annotations", place.data / ANNOTATIONS, "--images", place.data / PHOTOS]

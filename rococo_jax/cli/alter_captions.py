@@ -35,7 +35,6 @@ class Options:
         lexicon: concept groups as JSON (default: the shipped ones)
         influence: a table of `rococo influence`, instead of computing it
         style: paper: the look of the published captions
-        method: how a word is ablated: removed, or masked (BERT)
         dtype: dtype of the tower
         source: captions
     """
@@ -49,7 +48,6 @@ class Options:
     lexicon: Annotated[str | None, Option("F")] = None
     influence: Annotated[str | None, Option("F.jsonl")] = None
     style: Literal["plain", "paper"] = "plain"
-    method: Literal["remove", "mask"] = "remove"
     dtype: Literal["float32", "bfloat16"] = "float32"
     source: CaptionOptions
 
@@ -69,7 +67,7 @@ def run(options: Options) -> None:
     if options.influence and options.select != "random":
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
-    choices = {name: getattr(options, name) for name in ("seed", "select", "style", "method")}
+    choices = {name: getattr(options, name) for name in ("seed", "select", "style")}
     choices["fit_article"] = options.style != "paper"
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:

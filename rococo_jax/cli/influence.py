@@ -9,7 +9,6 @@ from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo influence models/clip-b32 --captions coco/captions_test.json --out influence.jsonl
-  rococo influence models/minilm --captions coco/captions_test.json --method mask --out masked.jsonl
 """
 
 
@@ -20,14 +19,12 @@ class Options:
     Attributes:
         model: model directory, Hugging Face folder, or hub name
         out: output file
-        method: how a word is ablated: removed, or masked (BERT)
         dtype: dtype of the tower
         source: captions
     """
 
     model: Annotated[str, Option("MODEL", positional=True)]
     out: Annotated[str, Option("F.jsonl", check=output_file)]
-    method: Literal["remove", "mask"] = "remove"
     dtype: Literal["float32", "bfloat16"] = "float32"
     source: CaptionOptions
 
@@ -55,7 +52,7 @@ def _run(options: Options) -> None:
     encoder = run_on_all_processes("model", lambda: load_model(options.model, mesh=own_devices, dtype=options.dtype))
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
-        left = write_influence_table(encoder, images, options.out, method=options.method, on_progress=advance)
+        left = write_influence_table(encoder, images, options.out, on_progress=advance)
     if jax.process_index() == 0:
         resumed = f", {left} of them by an earlier run" if left else ""
         print(f"{options.out}: {total} captions{resumed}")

@@ -1,4 +1,4 @@
-"""Influence: the words' tokens, the device's removal, sharing of prefixes, meshes, bounds, and the table on disk."""
+"""Influence: the words' tokens, sharing of prefixes, meshes, bounds, and the table on disk."""
 
 import dataclasses
 import json
@@ -13,8 +13,7 @@ from flax import nnx
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
-from rococo_jax.perturb.text.ablated_text import WordTokenizer, without_word
-from rococo_jax.perturb.text.influence import word_influence
+from rococo_jax.perturb.text.influence import WordTokenizer, without_word, word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
 from rococo_jax.perturb.text.shared_prefix import build_prefix_trees, can_share_prefix
 from rococo_jax.perturb.text.words import split_words
@@ -122,11 +121,6 @@ def test_words_beyond_the_context_have_no_influence(encoder):
     assert (influence[22:] == 0).all()
 
 
-def test_masking_without_a_mask_token_and_unknown_methods_are_refused(tiny):
-    refused("mask token", word_influence, tiny, ["a dog"], method="mask")
-    refused("method", word_influence, tiny, ["a dog"], method="forget")
-
-
 def siglip_like() -> Tokenizer:
     """Words of letters behind sentencepiece's mark; punctuation is removed before it, as SigLIP does."""
     pieces = sorted({f"▁{word}" for word in [*WORDS, "mans", "tshirt", "s", "shirt", "t"]})
@@ -143,13 +137,7 @@ def test_a_caption_less_a_words_tokens_is_the_shortened_caption_tokenised(make):
     words = WordTokenizer(make())
     for caption, part in zip(CAPTIONS, words(CAPTIONS), strict=True):
         for index, word in enumerate(part.words):
-            if part.spans is None:
-                shorter = part.shortened[index]
-            else:
-                start, end = part.spans[index]
-                shorter = part.ids[:start] + part.ids[end:]
-            whole = words.tokenizer.encode([without_word(caption, word)])[0]
-            assert [*words.prefix, *shorter[: words.room], *words.suffix] == whole
+            assert words.around(part.without(index)) == words.tokenizer.encode([without_word(caption, word)])[0]
 
 
 def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
@@ -160,7 +148,7 @@ def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
 
 
 @pytest.mark.real_data
-def test_real_captions_shortened_on_the_device_equal_the_shortened_strings(real_data):
+def test_real_captions_shortened_by_tokens_equal_the_shortened_strings(real_data):
     folder = real_data / "towers" / "minilm_l6_v2"
     words = WordTokenizer(read_huggingface_tokenizer(folder, json.loads((folder / "config.json").read_text())))
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())

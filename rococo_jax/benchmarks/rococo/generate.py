@@ -109,16 +109,13 @@ def candidate_influence(
     images: Sequence[CaptionedImage],
     lexicon: Lexicon,
     *,
-    method: str = "remove",
     on_progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
     """For every caption the influence of its candidates, NaN for the other words."""
     captions = [caption for image in images for caption in image.captions]
     candidates = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
     # Without shared prefixes: a caption's influence must not depend, in its last digit, on the captions beside it.
-    return list(
-        word_influence(encoder, captions, method=method, wanted=candidates, share_prefix=False, on_progress=on_progress)
-    )
+    return list(word_influence(encoder, captions, wanted=candidates, share_prefix=False, on_progress=on_progress))
 
 
 def alter_captions(
@@ -127,7 +124,6 @@ def alter_captions(
     variants: Iterable[str] = VARIANTS,
     *,
     lexicon: Lexicon | None = None,
-    method: str = "remove",
     influences: Sequence[np.ndarray] | None = None,
     on_progress: Callable[[int], None] | None = None,
     **choices: Any,
@@ -140,7 +136,6 @@ def alter_captions(
         images: the images' captions.
         variants: of same_concept, diff_concept, rand_voca and danger.
         lexicon: the concept groups; the shipped ones by default.
-        method: how a word is removed; see `word_influence`.
         influences: the influence of every caption's words, where already known.
         on_progress: called with the number of captions whose influence is done.
         choices: `style`, `plain` (default) or `paper`; `seed`, `select` and `fit_article` of
@@ -161,7 +156,7 @@ def alter_captions(
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:
-        influences = candidate_influence(encoder, images, lexicon, method=method, on_progress=on_progress)
+        influences = candidate_influence(encoder, images, lexicon, on_progress=on_progress)
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 

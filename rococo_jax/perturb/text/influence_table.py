@@ -54,7 +54,6 @@ def write_influence_table(
     images: Sequence[CaptionedImage],
     path: str | os.PathLike,
     *,
-    method: str = "remove",
     lexicon: Lexicon | None = None,
     captions_at_once: int = _CAPTIONS_AT_ONCE,
     on_progress: Callable[[int], None] | None = None,
@@ -67,7 +66,7 @@ def write_influence_table(
     Args:
         images: the captions; read several times, an image at a time.
         path: the file; it appears when it is complete.
-        method, captions_at_once, on_progress: see `word_influence`.
+        captions_at_once, on_progress: see `word_influence`.
         lexicon: compute only the words that are candidates for replacement under it; a third of the work.
     """
     path = Path(path)
@@ -81,7 +80,7 @@ def write_influence_table(
     for row in rows():
         content.update(hash_json(row).encode())
         total += 1
-    about = {"model": encoder.describe(), "method": method, "rows": content.hexdigest(), "at_once": captions_at_once}
+    about = {"model": encoder.describe(), "rows": content.hexdigest(), "at_once": captions_at_once}
     fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
     number, count = jax.process_index(), jax.process_count()
 
@@ -106,7 +105,7 @@ def write_influence_table(
         candidates = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
     at_once = {"captions_at_once": captions_at_once}
     influences = run_on_all_processes(
-        "influence, its start", lambda: word_influence(encoder, mine(), method=method, wanted=candidates, **at_once)
+        "influence, its start", lambda: word_influence(encoder, mine(), wanted=candidates, **at_once)
     )
     with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
         # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.
