@@ -2,7 +2,8 @@
 
 What JAX derives sums in the dtype of the compute: in bfloat16 the gradient of a bias loses digits in the sum over rows,
 and that of a matrix is rounded before it is summed over devices. Here a parameter comes in as it is kept and is rounded
-inside, so that its gradient leaves the sum over rows in float32, and is summed over devices so.
+inside, after it is repeated on the rows, so that its gradient leaves the sum over rows in float32, and is summed over
+devices so.
 
 Rows in float32 take what JAX derives, which is the same, but for convolutions on a CPU.
 """
@@ -79,57 +80,18 @@ _product.defvjp(_product_forward, _product_backward)
 
 def add_to_rows(x: Float[Array, "..."], parameter: Float[Array, "..."]) -> Float[Array, "..."]:
     """`x + parameter` in the dtype of `x`. The axes of `parameter` are the last ones of `x`; the others are of rows."""
-    return x + _aligned(parameter, x) if x.dtype == jnp.float32 else _add_to_rows(x, parameter)
+    return x + jnp.broadcast_to(parameter, x.shape).astype(x.dtype)
 
 
-@jax.custom_vjp
-def _add_to_rows(x: Array, parameter: Array) -> Array:
-    return x + _aligned(parameter, x)
-
-
-_add_to_rows.defvjp(
-    lambda x, parameter: (_add_to_rows(x, parameter), parameter),
-    lambda parameter, cotangent: (cotangent, _sum_of_rows(cotangent.astype(jnp.float32), parameter)),
-)
-
-
+@functools.partial(jax.checkpoint, prevent_cse=False)
 def multiply_rows(x: Float[Array, "..."], parameter: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x * parameter` in the dtype of `x`, with axes as in `add_to_rows`."""
-    return x * _aligned(parameter, x) if x.dtype == jnp.float32 else _multiply_rows(x, parameter)
+    """`x * parameter` in float32, rounded once to the dtype of `x`, with axes as in `add_to_rows`."""
+    return (x.astype(jnp.float32) * jnp.broadcast_to(parameter, x.shape)).astype(x.dtype)
 
 
-@jax.custom_vjp
-def _multiply_rows(x: Array, parameter: Array) -> Array:
-    return x * _aligned(parameter, x)
-
-
-def _multiply_rows_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, parameter = residuals
-    products = cotangent.astype(jnp.float32) * x.astype(jnp.float32)
-    return cotangent * _aligned(parameter, x), _sum_of_rows(products, parameter)
-
-
-_multiply_rows.defvjp(lambda x, parameter: (_multiply_rows(x, parameter), (x, parameter)), _multiply_rows_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def repeat_on_rows(parameter: Float[Array, "..."], rows: int, dtype: DTypeLike) -> Float[Array, "rows ..."]:
     """`parameter` once for every row, in `dtype`."""
-    return jnp.broadcast_to(parameter.astype(dtype)[None], (rows, *parameter.shape))
-
-
-repeat_on_rows.defvjp(
-    lambda parameter, rows, dtype: (repeat_on_rows(parameter, rows, dtype), parameter),
-    lambda rows, dtype, parameter, cotangent: (_sum_of_rows(cotangent.astype(jnp.float32), parameter),),
-)
-
-
-def _aligned(parameter: Array, x: Array) -> Array:
-    return parameter.astype(x.dtype).reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape)
-
-
-def _sum_of_rows(wide: Array, parameter: Array) -> Array:
-    return wide.sum(tuple(range(wide.ndim - parameter.ndim))).astype(parameter.dtype)
+    return jnp.broadcast_to(parameter.astype(jnp.float32), (rows, *parameter.shape)).astype(dtype)
 
 
 def convolution(
