@@ -64,11 +64,6 @@ class Augmentation:
         if jitter is not None and not (len(jitter) == 4 and min(jitter) >= 0 and jitter[3] <= 0.5):
             raise InputError("augmentation", "jitter", jitter, "four strengths from 0, the last one at most 0.5")
 
-    @property
-    def varies(self) -> bool:
-        """Whether an image has other pixels every time, resizing it whole aside."""
-        return bool(self.crop_scale or self.flip or self.jitter or self.grayscale_prob)
-
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> dict[str, UInt8[np.ndarray, "height width 3"]]:

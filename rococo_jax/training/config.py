@@ -200,9 +200,10 @@ def _clashes(config: ConfigDict) -> Iterator[tuple[Any, str, str, str]]:
     wanted = "config.train.vision 'none', and .text too for features of both"
     yield cached and config.train.vision != "none", "data.cached_features", wanted, found
     yield cached and config.patch_dropout, "patch_dropout", f"0 {among}", ""
-    for key in ("random_crop_min_scale", "flip", "resize_prob", "color_jitter", "grayscale_prob"):
-        wanted = f"none {among} and a trained text tower: an image has one feature"
-        yield sides == ("vision",) and data[key], f"data.{key}", wanted, ""
+    wanted = f"none {among}: an image has one feature"
+    for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):
+        yield cached and data[key], f"data.{key}", wanted, ""
+    yield sides == ("vision",) and data.resize_prob, "data.resize_prob", f"{wanted} where the text tower trains", ""
     wanted = f"the default {among}, which holds all features in memory"
     yield cached and data.order != "shuffled", "data.order", wanted, ""
     yield cached and data.weights, "data.weights", wanted, ""

@@ -112,9 +112,8 @@ def all_keys() -> dict[str, Any]:
             # Frozen towers run once over everything; training reads their features. The image tower must be frozen;
             # where the text tower is not, texts are encoded at every step (LiT).
             "cached_features": False,
-            # Altered captions a caption, mixed images an image and (with crop or flip) views of an image that are
-            # made beforehand.
-            "feature_pool": {each: Key(4, POSITIVE) for each in ("captions", "mixed", "views")},
+            # Altered captions a caption and mixed images an image that are made beforehand.
+            "feature_pool": {each: Key(4, POSITIVE) for each in ("captions", "mixed")},
             # Noise on these features, in standard deviations of each; one draw for a caption and its altered ones,
             # and for an image and its mixed ones.
             "feature_noise": Key(0.0, NOT_NEGATIVE),

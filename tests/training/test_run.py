@@ -16,12 +16,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.cli.main import main
-from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
@@ -270,34 +268,6 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
     assert (more.step, more.resumed_from) == (42, 40)
     before = trained_parameters(tmp_path / "cached" / "model-40")
     np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])
-
-
-def test_views_of_an_image_are_made_once_and_drawn_step_by_step(data, tmp_path, monkeypatch):
-    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
-    overrides = ("train.vision=none", "train.text=none", "data.cached_features=true", "losses.sc.weight=0")
-    overrides += ("losses.vc.weight=0", "data.random_crop_min_scale=0.5", "data.flip=true", "data.feature_pool.views=3")
-    config = config_of(data, *overrides)
-    encoder = load_model(data / "start", mesh=mesh_of(1))
-    batches = make_input(InputContext(config, encoder, open_source(config.data), tmp_path))
-    features = batches.features
-    assert features.views.shape == (IMAGES, 3, features.images.shape[1])
-    sample = open_source(config.data)[5]
-    augmentation = Augmentation((0.5, 1.0), flip=True)
-    pixels = [
-        augmentation.apply(Image.open(sample.image), encoder.preprocessing, np.random.default_rng([0, place, 5]))
-        for place in range(3)
-    ]
-    np.testing.assert_allclose(features.views[5], encoder.image_features(np.stack(pixels)), atol=1e-5)
-    drawn = set()
-    for _ in range(12):
-        batch = next(batches)
-        for image, row in zip(batch.image_id, batch.images.features, strict=True):
-            same = (features.views[image] == row).all(axis=1)
-            assert same.any()
-            drawn.add((int(image), int(same.argmax())))
-    assert len(drawn) > IMAGES  # more than one view of most images
-    batches.set_state({**batches.get_state(), "next_step": 11})
-    np.testing.assert_array_equal(next(batches).images.features, batch.images.features)
 
 
 def test_noise_on_features_is_one_draw_for_what_is_compared(data, tmp_path):

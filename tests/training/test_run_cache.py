@@ -14,7 +14,7 @@ DECIDES = {
     "data.random_crop_min_scale": 0.5, "data.flip": True,
     "data.color_jitter": "0.1,0,0,0", "data.color_jitter_prob": 0.5, "data.grayscale_prob": 0.5, "init.image_size": 64,
     "data.resize_prob": 0.5, "data.on_decode_error": "raise", "data.feature_pool.captions": 5,
-    "data.feature_pool.mixed": 5, "data.feature_pool.views": 5, "losses.sc.weight": 0.0, "losses.vc.weight": 0.0,
+    "data.feature_pool.mixed": 5, "losses.sc.weight": 0.0, "losses.vc.weight": 0.0,
     "losses.sc.variants": "danger", "losses.sc.select": "random", "losses.sc.influence": "other.jsonl",
     "losses.sc.lexicon": "other.json", "losses.sc.fit_article": True,
     "losses.hard_positives.weight": 1.0, "losses.vc.methods": "mixup",

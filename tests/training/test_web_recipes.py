@@ -251,6 +251,7 @@ def test_positions_are_resampled_once_and_then_trained_each_by_itself(world):
 # A locked image tower
 
 LIT = {"train__vision": "none", "data__cached_features": True}
+BOTH = {**LIT, "train__text": "none"}
 
 
 def test_a_locked_image_tower_is_read_once_and_texts_at_every_step(world):
@@ -303,6 +304,10 @@ def test_operations_of_a_locked_run_are_those_of_the_texts():
     ("settings", "message"),
     [
         ({**LIT, "data__flip": True}, "config.data.flip: found True; wanted none with config.data.cached_features"),
+        (
+            {**BOTH, "data__random_crop_min_scale": 0.5},
+            "data.random_crop_min_scale: found 0.5; wanted none with",
+        ),
         ({**LIT, "losses__vc__weight": 1.0}, "config.losses.vc.weight: found 1.0; wanted 0.0 with"),
         ({**LIT, "data__feature_noise": 0.1}, "config.data.feature_noise: found 0.1; wanted 0 unless"),
         ({**LIT, "data__order": "shards"}, "config.data.order: found 'shards'; wanted the default with"),

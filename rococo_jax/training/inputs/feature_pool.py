@@ -4,9 +4,8 @@ Where the image tower alone is frozen (LiT, arXiv 2111.07991), `locked_features`
 its whole centre crop; texts are encoded at every step.
 
 What training would draw anew at each step is drawn from a pool instead: `data.feature_pool.captions` altered captions a
-caption, `.mixed` mixed images an image, `.views` cropped or mirrored views of it. Pools are made from a fixed seed, so
-that runs of other seeds share them; a run's seed decides what is drawn from them. Features are kept by content in the
-embedding cache.
+caption, `.mixed` mixed images an image. Pools are made from a fixed seed, so that runs of other seeds share them; a
+run's seed decides what is drawn from them. Features are kept by content in the embedding cache.
 
 Noise may be added to the features, in standard deviations of each: heads of a million parameters overfit a few thousand
 images within a hundred steps, and noise regularises them as a ridge does (Bishop, "Training with noise is equivalent to
@@ -39,7 +38,6 @@ from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.loss_input import (
-    POOL_SEED,
     InputContext,
     Pixels,
     Pool,
@@ -60,7 +58,6 @@ class Features:
     Attributes:
         pools: of each field that losses read, by its name; of captions or of images.
         resized: the images resized whole, or None.
-        views: the images cropped and mirrored at random, or None.
         left_out: how many images could not be decoded.
         identity: what decides all of them.
     """
@@ -70,13 +67,12 @@ class Features:
     first: Int[np.ndarray, "images_and_one"]
     pools: dict[str, Pool]
     resized: Float[np.ndarray, "images f"] | None
-    views: Float[np.ndarray, "images views_pool f"] | None
     left_out: int
     identity: dict[str, Any]
 
 
 def make_features(context: InputContext, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
-    """All features that the config's losses need, and the augmentation.
+    """All features that the config's losses need, and those of images resized whole where the augmentation has them.
 
     Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
@@ -101,11 +97,8 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     for each in active_inputs(context.config.losses):
         pools |= each.make_pools(context, material)
     del views, material
-    augmented = None
-    if augmentation.varies:
-        augmented = _augmented_features(encoder, samples, augmentation, data.feature_pool.views, cache)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
-    return Features(images, texts, first, pools, resized, augmented, len(source) - len(samples), identity)
+    return Features(images, texts, first, pools, resized, len(source) - len(samples), identity)
 
 
 def decode(
@@ -158,22 +151,6 @@ def image_features(
     parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
     of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
     return features_of_parts(encoder, kind, parts, of_parts, encoder.image_batches, cache)
-
-
-def _augmented_features(
-    encoder: Encoder, samples: Sequence[PairSample], augmentation: Augmentation, size: int, cache: EmbeddingCache
-) -> Float[np.ndarray, "images size f"]:
-    # Which images are resized whole is drawn step by step.
-    augmentation = dataclasses.replace(augmentation, resize_prob=0.0, also_resized=False)
-    pools = []
-    for place in range(size):
-
-        def made(image: Image.Image, index: int, place: int = place) -> UInt8[np.ndarray, "h w 3"]:
-            return augmentation.apply(image, encoder.preprocessing, np.random.default_rng([POOL_SEED, place, index]))
-
-        pixels, _ = decode(samples, range(len(samples)), made)
-        pools.append(image_features(encoder, *hashed(pixels), cache, f"images (view {place + 1} of {size})"))
-    return np.stack(pools, axis=1)
 
 
 class ChosenPairs(PairSource):
@@ -251,9 +228,6 @@ class FeatureInput:
             chosen = made.draw(field, (count, pool.valid.shape[1]), self.config, random)
             drawn[field] = pool.features[rows, chosen], pool.valid[rows, chosen]
         # Each has a generator of its own, so that asking for it changes no other draw.
-        if features.views is not None:
-            chosen = np.random.default_rng([seed, step, 2]).integers(features.views.shape[1], size=count)
-            own["vision"] = features.views[images, chosen]
         if features.resized is not None:
             taken = np.random.default_rng([seed, step, 1]).random(count) < self.config.data.resize_prob
             own["vision"] = np.where(taken[:, None], features.resized[images], own["vision"])
