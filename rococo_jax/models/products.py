@@ -5,14 +5,13 @@ and that of a matrix is rounded before it is summed over devices. Here a paramet
 inside, after it is repeated on the rows, so that its gradient leaves the sum over rows in float32, and is summed over
 devices so.
 
-Rows in float32 take what JAX derives, which is the same, but for convolutions on a CPU.
+Rows in float32 take what JAX derives, which is the same.
 """
 
 import contextlib
 import contextvars
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +104,8 @@ def convolution(
 ) -> Float[Array, "b h2 w2 outputs"]:
     """The convolution of maps, channels last, in `dtype`; `padding` are the zeros around each axis."""
     options = (stride, padding, groups, _precision_of_convolutions(dtype))
-    return _convolution(x.astype(dtype), kernel, options)
+    derived = _convolved if jnp.dtype(dtype) == jnp.float32 else _convolution
+    return derived(x.astype(dtype), kernel, options)
 
 
 def _precision_of_convolutions(dtype: DTypeLike) -> jax.lax.Precision:
@@ -131,84 +131,14 @@ def _convolution(x: Array, kernel: Array, options: _Options) -> Array:
     return _convolved(x, kernel.astype(x.dtype), options)
 
 
-def _convolution_forward(x: Array, kernel: Array, options: _Options) -> tuple[Array, tuple[Array, Array]]:
-    """On a CPU, whose compiler has naive loops for depthwise and strided gradients, they are sums of shifted maps, and
-    so is a depthwise convolution that is differentiated. One that is not stays the compiler's.
-    """
-    default = functools.partial(_convolution, options=options)
-    if options[2] == 1 or not _has_shifts(kernel, options):
-        return default(x, kernel), (x, kernel)
-    on_cpu = functools.partial(_depthwise, options=options)
-    return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=default), (x, kernel)
-
-
 def _convolution_backward(options: _Options, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    default = functools.partial(_gradients, options=options)
-    if not _has_shifts(residuals[1], options):
-        return default(*residuals, cotangent)
-    on_cpu = functools.partial(_gradients_by_shifts, options=options)
-    return jax.lax.platform_dependent(*residuals, cotangent, cpu=on_cpu, default=default)
-
-
-_convolution.defvjp(_convolution_forward, _convolution_backward)
-
-
-def _has_shifts(kernel: Array, options: _Options) -> bool:
-    """Dense, or depthwise with one output a channel."""
-    return options[2] == 1 or (kernel.shape[2] == 1 and kernel.shape[3] == options[2])
-
-
-def _gradients(x: Array, kernel: Array, cotangent: Array, options: _Options) -> tuple[Array, Array]:
     """The kernel's gradient is that of float32 maps: every value of a narrower dtype is one of float32 and of what an
     accelerator rounds it to by default, so the products are the same, and their sum is float32.
     """
+    x, kernel = residuals
     _, pull_x = jax.vjp(lambda x: _convolved(x, kernel.astype(x.dtype), options), x)
     _, pull_kernel = jax.vjp(lambda kernel: _convolved(x.astype(jnp.float32), kernel, options), kernel)
     return pull_x(cotangent)[0], pull_kernel(cotangent.astype(jnp.float32))[0]
 
 
-def _gradients_by_shifts(x: Array, kernel: Array, cotangent: Array, options: _Options) -> tuple[Array, Array]:
-    """The same in float32, by a product of maps for each place of the kernel."""
-    stride, padding, groups, _ = options
-    wide, around = cotangent.astype(jnp.float32), _padded(x, padding)
-    if groups == 1:
-        to_kernel = [gradient_of_kernel(cells, wide) for cells in _shifts(around, kernel, wide.shape, stride)]
-    else:
-        to_kernel = [(cells * wide).sum((0, 1, 2)) for cells in _shifts(around, kernel, wide.shape, stride)]
-    # The kernel turned round goes over the cotangent, which has zeros between its cells for the cells in a stride.
-    turned = kernel.astype(x.dtype).astype(jnp.float32)[::-1, ::-1]
-    edges = [
-        (size - 1 - before, length + before - 1 - (steps - 1) * stride, stride - 1)
-        for size, (before, _), length, steps in zip(kernel.shape, padding, x.shape[1:3], wide.shape[1:3], strict=False)
-    ]
-    spread = jax.lax.pad(wide, jnp.float32(0), ((0, 0, 0), *edges, (0, 0, 0)))
-    to_x = _by_shifts(spread, turned.swapaxes(2, 3) if groups == 1 else turned, x.shape, 1)
-    return to_x.astype(x.dtype), jnp.stack(to_kernel).reshape(kernel.shape)
-
-
-def _depthwise(x: Array, kernel: Array, options: _Options) -> Array:
-    stride, padding, _, _ = options
-    around, rounded = _padded(x, padding), kernel.astype(x.dtype).astype(jnp.float32)
-    steps = [(around.shape[axis] - kernel.shape[axis - 1]) // stride + 1 for axis in (1, 2)]
-    return _by_shifts(around, rounded, (len(x), *steps), stride).astype(x.dtype)
-
-
-def _padded(x: Array, padding: _Padding) -> Array:
-    return jnp.pad(x.astype(jnp.float32), ((0, 0), *padding, (0, 0)))
-
-
-def _by_shifts(x: Array, kernel: Array, maps: Sequence[int], stride: int) -> Array:
-    products = [
-        cells * matrix[None, None] if len(matrix) == 1 else cells @ matrix
-        for cells, matrix in zip(_shifts(x, kernel, maps, stride), kernel.reshape(-1, *kernel.shape[2:]), strict=True)
-    ]
-    return sum(products[1:], products[0])
-
-
-def _shifts(x: Array, kernel: Array, maps: Sequence[int], stride: int) -> list[Array]:
-    """The cells of `x` under each place of a kernel, row by row, for a result of the height and width of `maps`."""
-    height, width = ((steps - 1) * stride + 1 for steps in maps[1:3])
-    return [
-        x[:, row : row + height : stride, column : column + width : stride]
-        for row, column in itertools.product(range(kernel.shape[0]), range(kernel.shape[1]))
-    ]
+_convolution.defvjp(lambda x, kernel, options: (_convolution(x, kernel, options), (x, kernel)), _convolution_backward)

@@ -170,20 +170,10 @@ def test_a_narrow_convolution_has_the_gradients_of_its_rounded_inputs(stride, gr
     assert to_kernel.dtype == jnp.float32
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(1, 1, (0, 0)), (3, 1, (1, 1)), (3, 2, (1, 1)), (3, 2, (0, 1)), (5, 2, (2, 2)), (5, 2, (1, 2)),
-            (7, 1, (3, 3)), (4, 3, (0, 0))],
-)  # fmt: skip
-def window(request):
-    """Size, stride and padding of a convolution. Programs of all of them would take half a gigabyte."""
-    yield request.param
-    jax.clear_caches()
-
-
-@pytest.mark.parametrize("groups, outputs", [(1, 4), (2, 4), (4, 4), (4, 8), (2, 2)])
-def test_gradients_of_a_convolution_are_those_of_its_sums(window, groups, outputs):
-    (size, stride, padding), random = window, np.random.default_rng(0)
+@pytest.mark.parametrize("size, stride, padding", [(3, 1, (1, 1)), (3, 2, (0, 1)), (4, 3, (0, 0))])
+@pytest.mark.parametrize("groups, outputs", [(1, 4), (2, 4), (4, 8)])
+def test_gradients_of_a_convolution_are_those_of_its_sums(size, stride, padding, groups, outputs):
+    random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(3, 11, 8, 4)), jnp.float32)
     kernel = jnp.asarray(random.normal(size=(size, size, 4 // groups, outputs)), jnp.float32)
     around = (padding, padding[::-1])
@@ -207,30 +197,3 @@ def test_gradients_of_a_convolution_are_those_of_its_sums(window, groups, output
     for found, expected in ((y, sums), (to_x, expected_x[:, top : top + 11, left : left + 8]),
                             (to_kernel, expected_kernel)):  # fmt: skip
         np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("groups", [1, 4])
-def test_only_a_cpu_has_gradients_of_its_own(groups):
-    x, kernel = jnp.ones((2, 8, 8, 4)), jnp.ones((3, 3, 4 // groups, 4))
-
-    def total(x, kernel):
-        return convolution(x, kernel, jnp.float32, stride=2, padding=((1, 1), (1, 1)), groups=groups).sum()
-
-    compute = jax.jit(jax.value_and_grad(total, (0, 1))).trace(x, kernel)
-    counts = {
-        platform: compute.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.convolution")
-        for platform in ("cpu", "cuda", "tpu")
-    }
-    assert counts == {"cpu": int(groups == 1), "cuda": 3, "tpu": 3}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_convolution_that_is_not_differentiated_is_the_compilers(dtype):
-    random = np.random.default_rng(0)
-    x = jnp.asarray(random.normal(size=(2, 8, 8, 4)), dtype)
-    kernel = jnp.asarray(random.normal(size=(3, 3, 1, 4)), jnp.float32)
-    found = convolution(x, kernel, dtype, padding=((1, 1), (1, 1)), groups=4)
-    plain = jax.lax.conv_general_dilated(x, kernel.astype(dtype), (1, 1), ((1, 1), (1, 1)), feature_group_count=4,
-                                         dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                                         precision="highest" if dtype == "float32" else None)  # fmt: skip
-    np.testing.assert_array_equal(found, plain)
