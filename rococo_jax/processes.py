@@ -18,10 +18,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 from rococo_jax.errors import InputError
@@ -67,26 +68,14 @@ def initialize_distributed(preemptible: bool = False) -> None:
         jax.distributed.initialize(**options, shutdown_timeout_seconds=seconds)
     finally:
         limit.cancel()
-    state = _coordination_state()
-    if state is not None and state.num_processes > 1:
-        _group = Group(state.client, state.process_id, state.num_processes, seconds)
-
-
-def _coordination_state() -> Any | None:
-    """JAX's client of the coordination service and the place of this process, which have no public name in JAX 0.10.
-
-    `jax.process_index` would start the devices, and block before a lost process can be named. Where a later JAX moves
-    the client, the group runs on public functions alone, without the three additions.
-    """
-    try:
-        from jax._src.distributed import global_state
-    except ImportError:
-        return None
-    return global_state if hasattr(getattr(global_state, "client", None), "wait_at_barrier") else None
+    # The client of the coordination service and the place of this process have no public name in JAX 0.10;
+    # `jax.process_index` would start the devices, and block before a lost process can be named.
+    if global_state.num_processes > 1:
+        _group = Group(global_state.client, global_state.process_id, global_state.num_processes, seconds)
 
 
 def coordination() -> Group | None:
-    """This process's group, with JAX's client of the coordination service; None where there is no group or client."""
+    """This process's group, with JAX's client of the coordination service; None where there is none."""
     return _group
 
 

@@ -169,6 +169,8 @@ for size in (0, 5, 70_000):
     expected = [np.random.default_rng(number).bytes(4 * size) for number in range(2)]
     assert [each.tobytes() for each in theirs] == expected
 assert broadcast_from_process_0("word", lambda: f"said by {me}") == "said by 0"
+from rococo_jax.processes import on_any_process
+assert on_any_process(me == 1) and not on_any_process(False)
 def fail():
     if me == 1: raise InputError("file", "field", "this", "that")
 try:
@@ -188,19 +190,6 @@ def test_an_unusable_path_of_one_process_is_the_exit_code_of_all():
     assert [code for code, _ in ended] == [2, 2]
     assert ended[1][1].startswith("rococo: /no/such/file: file system: found No such file or directory; wanted ")
     assert "process 0 stops" in ended[0][1]
-
-
-def test_without_the_private_client_public_functions_of_jax_suffice():
-    before = "from rococo_jax import processes\nprocesses._coordination_state = lambda: None\n"
-    lines = """
-assert processes._group is None
-barrier('a place')
-assert gather("numbers", lambda: me) == [0, 1]
-assert broadcast_from_process_0("word", lambda: f"said by {me}") == "said by 0"
-assert processes.on_any_process(me == 1) and not processes.on_any_process(False)
-"""
-    for code, said in run_lines(lines, 2, before=before):
-        assert code == 0, said
 
 
 class Launched:
