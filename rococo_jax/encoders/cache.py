@@ -132,7 +132,7 @@ class _Items:
         self._new.append((digests, np.stack([number, rows], axis=1)))
 
     def find(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each item the number of a part that has it, -1 for none, and its row there."""
+        """Find for each item the number of a part that has it, -1 for none, and its row there."""
         if self._new:
             of_parts = zip((self._digests, self._places), *self._new, strict=True)
             held, places = map(np.concatenate, of_parts)

@@ -88,7 +88,7 @@ def all_keys() -> dict[str, Any]:
             # read from front to back, some side by side. And the share of the samples of each source, "0.7,0.3".
             "order": Key("shuffled", one_of("shuffled", "shards")),
             "weights": "",
-            # "one": an image with one of its captions, drawn anew every epoch; "all": every pair once an epoch.
+            # "one": an image with one of its captions, drawn anew every epoch; "all": its captions in turn.
             "captions_per_image": Key("one", one_of("one", "all")),
             # Least fraction of an image's area in a random crop, 0 for no cropping; and mirroring.
             "random_crop_min_scale": Key(0.0, FRACTION),
