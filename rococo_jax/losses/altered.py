@@ -29,7 +29,6 @@ from rococo_jax.losses.terms import (
     at_least,
     field_term,
     one_of,
-    register,
 )
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
@@ -108,42 +107,36 @@ def _more(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
 
 _COMMON = {"weight": Key(0.0, NOT_NEGATIVE), "scope": Key("global", one_of("local", "global"))}
 
-register(
-    field_term(
-        "sc",
-        ALTERED,
-        semantic_contrastive,
-        _more,
-        keys={
-            **_COMMON,
-            "count": Key(1, POSITIVE),
-            "variants": Key("same_concept,diff_concept,rand_voca"),
-            "select": Key("lowest", one_of("lowest", "highest", "random")),
-            # JSONL of `rococo influence`; computed once where it is not given.
-            "influence": Key(""),
-            "lexicon": Key(""),
-            # "a" and "an" before the altered word must fit the new one.
-            "fit_article": Key(False),
-        },
-        order=1,
-    )
+SC = field_term(
+    "sc",
+    ALTERED,
+    semantic_contrastive,
+    _more,
+    keys={
+        **_COMMON,
+        "count": Key(1, POSITIVE),
+        "variants": Key("same_concept,diff_concept,rand_voca"),
+        "select": Key("lowest", one_of("lowest", "highest", "random")),
+        # JSONL of `rococo influence`; computed once where it is not given.
+        "influence": Key(""),
+        "lexicon": Key(""),
+        # "a" and "an" before the altered word must fit the new one.
+        "fit_article": Key(False),
+    },
 )
-register(
-    field_term(
-        "vc",
-        MIXED,
-        visual_contrastive,
-        _more,
-        keys={
-            **_COMMON,
-            "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
-            # The fraction of the image's own content.
-            "ratio": Key(0.9, FRACTION),
-            # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.
-            "views": Key("crop", one_of("crop", "resize", "crop,resize")),
-            # Partners come from groups of so many consecutive rows, on one device or on whole ones.
-            "partner_group": Key(8, at_least(2)),
-        },
-        order=2,
-    )
+VC = field_term(
+    "vc",
+    MIXED,
+    visual_contrastive,
+    _more,
+    keys={
+        **_COMMON,
+        "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
+        # The fraction of the image's own content.
+        "ratio": Key(0.9, FRACTION),
+        # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.
+        "views": Key("crop", one_of("crop", "resize", "crop,resize")),
+        # Partners come from groups of so many consecutive rows, on one device or on whole ones.
+        "partner_group": Key(8, at_least(2)),
+    },
 )

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import Embeddings, Field, Key, LossTerm, LossValue, one_of, register
+from rococo_jax.losses.terms import Embeddings, Field, Key, LossTerm, LossValue, one_of
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -143,11 +143,8 @@ def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
     return value, {"contrastive": value}
 
 
-register(
-    LossTerm(
-        "contrastive",
-        _term,
-        keys={"kind": Key("softmax", one_of("softmax", "sigmoid"))},
-        order=0,
-    )
+CONTRASTIVE = LossTerm(
+    "contrastive",
+    _term,
+    keys={"kind": Key("softmax", one_of("softmax", "sigmoid"))},
 )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, one_of, register
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue, one_of
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -100,12 +100,9 @@ def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
     return value, {"distillation": value}
 
 
-register(
-    LossTerm(
-        "distillation",
-        _term,
-        keys={"weight": Key(0.0, NOT_NEGATIVE), "kind": Key("l2", one_of("l2", "kl"))},
-        order=9,
-        teacher=True,
-    )
+DISTILLATION = LossTerm(
+    "distillation",
+    _term,
+    keys={"weight": Key(0.0, NOT_NEGATIVE), "kind": Key("l2", one_of("l2", "kl"))},
+    teacher=True,
 )

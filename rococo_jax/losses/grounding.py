@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import ALTERED, MIXED
 from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, field_term, register
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, field_term
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -121,7 +121,7 @@ def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: Sharde
 
 # They read the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`.
 _STATED = {"keys": {"weight": Key(0.0, NOT_NEGATIVE)}}
-register(field_term("blind", ALTERED, blind_preference, _ids_and_logits, order=4, **_STATED))
-register(field_term("grounding", ALTERED, grounding_contrastive, _ids_and_logits, order=5, **_STATED))
-register(field_term("mixed_blind", MIXED, mixed_blind_preference, _ids_and_logits, order=10, **_STATED))
-register(field_term("mixed_grounding", MIXED, mixed_grounding_contrastive, _ids_and_logits, order=11, **_STATED))
+BLIND = field_term("blind", ALTERED, blind_preference, _ids_and_logits, **_STATED)
+GROUNDING = field_term("grounding", ALTERED, grounding_contrastive, _ids_and_logits, **_STATED)
+MIXED_BLIND = field_term("mixed_blind", MIXED, mixed_blind_preference, _ids_and_logits, **_STATED)
+MIXED_GROUNDING = field_term("mixed_grounding", MIXED, mixed_grounding_contrastive, _ids_and_logits, **_STATED)

@@ -29,7 +29,6 @@ from rococo_jax.losses.terms import (
     LossTerm,
     LossValue,
     field_term,
-    register,
     value_with,
 )
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
@@ -102,23 +101,17 @@ def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits
 
 _WEIGHT = {"weight": Key(0.0, NOT_NEGATIVE)}
 # All read the altered captions that `losses.sc` describes.
-register(
-    field_term(
-        "negclip",
-        ALTERED,
-        negclip_columns,
-        lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
-        keys=_WEIGHT,
-        order=6,
-    )
+NEGCLIP = field_term(
+    "negclip",
+    ALTERED,
+    negclip_columns,
+    lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
+    keys=_WEIGHT,
 )
-register(
-    LossTerm(
-        "ce_clip",
-        _ce_clip,
-        # Weights of the two terms and the highest margin, in logits, of the public training script.
-        keys={**_WEIGHT, "intra": Key(0.3, NOT_NEGATIVE), "rank": Key(0.2, NOT_NEGATIVE), "upper": Key(10.0)},
-        reads=(ALTERED,),
-        order=7,
-    )
+CE_CLIP = LossTerm(
+    "ce_clip",
+    _ce_clip,
+    # Weights of the two terms and the highest margin, in logits, of the public training script.
+    keys={**_WEIGHT, "intra": Key(0.3, NOT_NEGATIVE), "rank": Key(0.2, NOT_NEGATIVE), "upper": Key(10.0)},
+    reads=(ALTERED,),
 )

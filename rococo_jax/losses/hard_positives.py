@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import local_nll
 from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_masked
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, register, value_with
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, value_with
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -78,19 +78,16 @@ def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
     return value, {"hard_positive": of_positives, "hard_negative": of_negatives}
 
 
-register(
-    LossTerm(
-        "hard_positives",
-        _term,
-        keys={
-            "weight": Key(0.0, NOT_NEGATIVE),
-            "negative_weight": Key(1.0),
-            # Hard negatives a caption.
-            "count": Key(1),
-            # The file of both.
-            "negatives": Key(""),
-        },
-        reads=(POSITIVES, NEGATIVES),
-        order=3,
-    )
+HARD_POSITIVES = LossTerm(
+    "hard_positives",
+    _term,
+    keys={
+        "weight": Key(0.0, NOT_NEGATIVE),
+        "negative_weight": Key(1.0),
+        # Hard negatives a caption.
+        "count": Key(1),
+        # The file of both.
+        "negatives": Key(""),
+    },
+    reads=(POSITIVES, NEGATIVES),
 )

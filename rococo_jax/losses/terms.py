@@ -2,16 +2,12 @@
 
     total = sum over active terms of weight * value
 
-A term stands in the file of its loss and is registered there with `register`. It states the fields of the batch that it
-reads beside the pairs, its keys under `config.losses.NAME` with defaults and checks, and its function. Every file of
-this package is imported by `all_terms`, so a loss of embeddings that exist already is one file.
+A term stands in the file of its loss, and in `losses.TERMS`. It states the fields of the batch that it reads beside the
+pairs, its keys under `config.losses.NAME` with defaults and checks, and its function.
 """
 
 import dataclasses
-import importlib
-import pkgutil
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -134,14 +130,12 @@ class LossTerm:
         keys: its config keys. With a key `weight` the term is active where that is not 0, without one always.
         reads: fields of the batch that are made for it, and must be there where it is active.
         teacher: whether it reads the embeddings of the starting model.
-        order: place in the sum. Sums of floating-point numbers depend on their order.
     """
 
     name: str
     function: Callable[[Embeddings, ConfigDict, ShardedLogits], LossValue]
     keys: Mapping[str, Key]
     reads: tuple[Field, ...] = ()
-    order: int = 100
     teacher: bool = False
 
 
@@ -166,30 +160,3 @@ def field_term(
         return value, {name: value}
 
     return LossTerm(name, function, reads=(field,), **stated)
-
-
-_TERMS: dict[str, LossTerm] = {}
-
-
-def register(term: LossTerm) -> LossTerm:
-    """Adds a term. Its name must be new."""
-    if _TERMS.setdefault(term.name, term) is not term:
-        raise ValueError(f"two loss terms are named {term.name!r}")
-    return term
-
-
-def all_terms() -> tuple[LossTerm, ...]:
-    """The registered terms in the order of the sum."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"rococo_jax.losses.{module.name}")
-    return tuple(sorted(_TERMS.values(), key=lambda term: (term.order, term.name)))
-
-
-def active_terms(losses: ConfigDict) -> Iterator[LossTerm]:
-    """The terms that `config.losses` gives a weight, in the order of the sum."""
-    return (term for term in all_terms() if "weight" not in term.keys or losses[term.name].weight)
-
-
-def active_fields(losses: ConfigDict) -> tuple[Field, ...]:
-    """The fields that active terms read, each once, in the order of the terms."""
-    return tuple(dict.fromkeys(field for term in active_terms(losses) for field in term.reads))

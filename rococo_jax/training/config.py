@@ -172,7 +172,7 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
         if clashes:
             raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)
     # It imports encoders, which reading other modules of this room does not need.
-    from rococo_jax.training.inputs.loss_input import check_inputs
+    from rococo_jax.training.inputs.active import check_inputs
 
     check_inputs(source, config)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from ml_collections import FieldReference
 
-from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, all_terms, at_least, one_of
+from rococo_jax.losses import TERMS
+from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, at_least, one_of
 from rococo_jax.training.optimizer import SCHEDULES
 
 SEED = Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
@@ -118,7 +119,7 @@ def all_keys() -> dict[str, Any]:
             # and for an image and its mixed ones.
             "feature_noise": Key(0.0, NOT_NEGATIVE),
         },
-        "losses": {term.name: dict(term.keys) for term in all_terms()},
+        "losses": {term.name: dict(term.keys) for term in TERMS},
         "optimizer": {
             # "adamw", "lion" or "adafactor"; and how first moments are kept: "float32" or "bfloat16".
             "name": Key("adamw", one_of("adamw", "lion", "adafactor")),

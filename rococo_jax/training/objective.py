@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, active_fields, active_terms
+from rococo_jax.losses import active_fields, active_terms
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings
 from rococo_jax.models import DualEncoder
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch

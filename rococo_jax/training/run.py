@@ -45,7 +45,8 @@ from rococo_jax.training.hooks.save import Evaluate, Save
 from rococo_jax.training.hooks.stop import Stop
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
-from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
+from rococo_jax.training.inputs.active import active_inputs
+from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.loop import Input, Outcome, run_loop
 from rococo_jax.training.memory import compile_within_memory
 from rococo_jax.training.optimizer import make_optimizer

@@ -19,7 +19,8 @@ from ml_collections import ConfigDict
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import Field, active_fields, active_terms
+from rococo_jax.losses import active_fields, active_terms
+from rococo_jax.losses.terms import Field
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.attention import GPUS, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
@@ -35,7 +36,7 @@ from rococo_jax.training.freezing import (
     without_teacher,
 )
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
-from rococo_jax.training.inputs.loss_input import active_inputs, items_per_pair
+from rococo_jax.training.inputs.active import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
 from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches

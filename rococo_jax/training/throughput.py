@@ -26,7 +26,7 @@ from rococo_jax.models import ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import say
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
-from rococo_jax.training.inputs.loss_input import items_per_pair
+from rococo_jax.training.inputs.active import items_per_pair
 from rococo_jax.training.patch_dropout import kept_patches
 
 # TFLOP/s a device, dense bfloat16. NVIDIA's are of SXM forms, half of the figures with sparsity.

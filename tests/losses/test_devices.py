@@ -16,7 +16,8 @@ import scipy.special
 from ml_collections import ConfigDict
 
 from rococo_jax import losses
-from rococo_jax.losses.terms import Embeddings, all_terms
+from rococo_jax.losses import TERMS
+from rococo_jax.losses.terms import Embeddings
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
@@ -136,7 +137,7 @@ def test_the_kind_of_distillation_chooses_between_two_definitions(kind, referenc
     teacher = {"images": sides["teacher_images"], "texts": sides["teacher_texts"]}
     ids, scale = (jnp.asarray(each) for each in (MASKS["ids"], EMBEDDINGS["logit_scale"]))
     embeddings = Embeddings(sides["images"], sides["texts"], ids, scale, None, {}, teacher)
-    (term,) = (each for each in all_terms() if each.name == "distillation")
+    (term,) = (each for each in TERMS if each.name == "distillation")
     value, parts = term.function(embeddings, ConfigDict({"kind": kind}), ShardedLogits())
     exact = {key: np.float64(each) for key, each in (sides | {"logit_scale": scale}).items()}
     right = getattr(dense, f"{reference}_distillation")(**exact)

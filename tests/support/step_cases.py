@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.losses.terms import active_fields
+from rococo_jax.losses import active_fields
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.batch import Batch, Images, Texts, place_batch

@@ -12,7 +12,7 @@ import pytest
 from jax.interpreters import partial_eval
 
 from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.losses.terms import active_fields
+from rococo_jax.losses import active_fields
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits

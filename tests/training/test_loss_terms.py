@@ -1,4 +1,4 @@
-"""A loss is registered in its own file: training finds its config keys, its inputs and its function by itself."""
+"""A loss is a file and a place in the sum: training finds its config keys, its inputs and its function by itself."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rococo_jax import losses
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.losses import terms
 from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
+from rococo_jax.training import config_keys
 from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.inputs import loss_input, make_input
+from rococo_jax.training.inputs import active, make_input
 from rococo_jax.training.inputs.loss_input import InputContext, LossInput
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.state import make_state
@@ -63,15 +64,13 @@ class Reversed(LossInput):
 
 @pytest.fixture
 def more_losses(monkeypatch):
-    """Two losses and an input, as files of their own would register them."""
+    """Two losses and an input behind those that there are."""
     weight = {"weight": Key(0.0, NOT_NEGATIVE)}
-    terms.all_terms()
-    loss_input.all_inputs()
-    monkeypatch.setattr(terms, "_TERMS", dict(terms._TERMS))
-    monkeypatch.setattr(loss_input, "_INPUTS", dict(loss_input._INPUTS))
-    terms.register(LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0)}))
-    terms.register(LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
-    loss_input.register_input(Reversed())
+    first = LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0)})
+    terms = (*losses.TERMS, first, LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
+    for module in (losses, config_keys):
+        monkeypatch.setattr(module, "TERMS", terms)
+    monkeypatch.setattr(active, "INPUTS", (*active.INPUTS, Reversed()))
 
 
 def first_metrics(config, tmp_path):
@@ -114,11 +113,11 @@ def test_keys_of_a_new_loss_are_checked_and_inputs_without_a_pool_refused(more_l
     refused(r"losses\.order_of_words\.weight.*no pool", check_config, config)
 
 
-def test_names_of_losses_and_of_fields_are_given_once(more_losses):
-    with pytest.raises(ValueError, match="two loss terms"):
-        terms.register(LossTerm("uniformity", uniformity, {}))
-    with pytest.raises(ValueError, match="two inputs"):
-        loss_input.register_input(Reversed())
+def test_names_of_losses_and_of_fields_are_given_once():
+    names = [term.name for term in losses.TERMS]
+    fields = [field.name for each in active.INPUTS for field in each.fields]
+    assert len(set(names)) == len(names) and len(set(fields)) == len(fields)
+    assert {field.name for term in losses.TERMS for field in term.reads} == set(fields)
 
 
 def test_the_objective_and_the_step_know_no_loss_by_name():

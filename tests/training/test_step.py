@@ -14,10 +14,10 @@ import optax
 import pytest
 
 from rococo_jax.checkpoints.parameters import build_model, parameter_shapes, parameters_of
+from rococo_jax.losses import active_fields
 from rococo_jax.losses.altered import ALTERED, MIXED
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
-from rococo_jax.losses.terms import active_fields
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits

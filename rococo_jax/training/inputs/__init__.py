@@ -27,8 +27,9 @@ from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.inputs.active import active_inputs
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
-from rococo_jax.training.inputs.loss_input import InputContext, active_inputs
+from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.text_padding import Agree, CutTexts
 
 # Captions are short; a longer one is cut as the tower would cut it.

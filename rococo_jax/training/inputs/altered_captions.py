@@ -29,7 +29,6 @@ from rococo_jax.training.inputs.loss_input import (
     PoolMaterial,
     check_count,
     differ_in_tokens,
-    register_input,
 )
 
 INFLUENCE = "influence.jsonl"
@@ -70,9 +69,6 @@ class AlteredCaptions(LossInput):
         valid = differ_in_tokens(context.encoder, material.captions, flat)
         features = embed_texts(context.encoder, flat, material.cache, features=True)
         return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
-
-
-register_input(AlteredCaptions())
 
 
 def make_alterers(context: InputContext) -> list[Alterer]:

@@ -29,24 +29,16 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
-from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import embed_texts, features_of_parts
+from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
-from rococo_jax.training.inputs.loss_input import (
-    InputContext,
-    Pixels,
-    Pool,
-    PoolMaterial,
-    active_inputs,
-    items_per_pair,
-)
+from rococo_jax.training.inputs.active import active_inputs, items_per_pair
+from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolMaterial, image_features
 
-IMAGES_PER_PART = 256
 # Images whose pixels are in memory at once where the image tower alone is frozen.
 _AT_ONCE = 4096
 
@@ -142,15 +134,6 @@ def hashed(pixels: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Pixels:
     if not pixels:
         raise InputError("training data", "images", "none that can be decoded", "image files")
     return np.stack(pixels), [hashlib.sha256(each.tobytes()).hexdigest() for each in pixels]
-
-
-def image_features(
-    encoder: Encoder, pixels: np.ndarray, contents: Sequence[str], cache: EmbeddingCache, kind: str
-) -> Float[np.ndarray, "images f"]:
-    """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
-    parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
-    of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
-    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_batches, cache)
 
 
 class ChosenPairs(PairSource):

@@ -32,7 +32,6 @@ from rococo_jax.training.inputs.loss_input import (
     PoolMaterial,
     check_count,
     differ_in_tokens,
-    register_input,
 )
 
 _WANTED = "captions with hard positives and hard negatives"
@@ -174,6 +173,3 @@ class HardPositives(LossInput):
             wanted = "a file of captions with hard positives and hard negatives"
             raise InputError("config", "losses.hard_positives.negatives", "''", wanted)
         return read_hard_positives(hard.negatives)
-
-
-register_input(HardPositives())

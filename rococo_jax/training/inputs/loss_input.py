@@ -1,14 +1,11 @@
 """What makes a field of the batch: `LossInput`, one or several fields each, in a file of this package.
 
 An input may act in three places: add texts to a sample on the host, make something of the batch on the device, or make
-a pool of features of frozen towers beforehand. Every file of this package is imported by `all_inputs`, so an input that
-a new loss needs is one file.
+a pool of features of frozen towers beforehand.
 """
 
 import dataclasses
-import importlib
 import math
-import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,16 +15,19 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
+from rococo_jax.data.images import chunks
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import features_of_parts
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import Field, active_fields, active_terms
+from rococo_jax.losses.terms import Field
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.freezing import cached_sides
 
 # Pools are made from this seed, so that runs of all seeds share them.
 POOL_SEED = 0
+IMAGES_PER_PART = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,50 +125,6 @@ class LossInput:
         return np.argsort(random.random(shape), axis=1)[:, :count]
 
 
-_INPUTS: dict[str, LossInput] = {}
-
-
-def register_input(made: LossInput) -> LossInput:
-    """Adds an input. It is the only one that makes its fields."""
-    for field in made.fields:
-        if _INPUTS.setdefault(field.name, made) is not made:
-            raise ValueError(f"two inputs make the field {field.name!r}")
-    return made
-
-
-def all_inputs() -> Mapping[str, LossInput]:
-    """The registered inputs by the fields that they make."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"rococo_jax.training.inputs.{module.name}")
-    return _INPUTS
-
-
-def active_inputs(losses: ConfigDict) -> tuple[LossInput, ...]:
-    """The inputs whose fields active terms read, each once, in the order of the terms."""
-    made_by = all_inputs()
-    return tuple(dict.fromkeys(made_by[field.name] for field in active_fields(losses)))
-
-
-def items_per_pair(config: ConfigDict) -> dict[Field, tuple[int, ...]]:
-    """Items a pair of each field that active terms read: () for one, (k,) for k."""
-    items = {name: shape for each in active_inputs(config.losses) for name, shape in each.items(config).items()}
-    return {field: items[field.name] for field in active_fields(config.losses)}
-
-
-def check_inputs(source: object, config: ConfigDict) -> None:
-    """Raises InputError where an input that an active term reads cannot be made as the config says."""
-    made_by = all_inputs()
-    for term in active_terms(config.losses):
-        # With features of images alone, texts are made as ever, and images cannot be mixed.
-        cached = [field for field in term.reads if field.tower in cached_sides(config)]
-        only_images = cached_sides(config) == ("vision",)
-        if cached and (only_images or not all(made_by[field.name].pooled for field in cached)):
-            wanted = "0.0 with config.data.cached_features, which has no pool for it"
-            raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
-    for each in active_inputs(config.losses):
-        each.check(source, config)
-
-
 def check_count(source: object, config: ConfigDict, loss: str) -> None:
     """Raises InputError where a loss reads more texts a caption than its pool of features holds."""
     count, pool = config.losses[loss].count, config.data.feature_pool.captions
@@ -183,3 +139,12 @@ def differ_in_tokens(encoder: Encoder, captions: Sequence[str], texts: Sequence[
     size = len(texts) // count
     differ = [row != rows[place // size] for place, row in enumerate(rows[count:])]
     return np.array(differ, bool).reshape(count, size)
+
+
+def image_features(
+    encoder: Encoder, pixels: np.ndarray, contents: Sequence[str], cache: EmbeddingCache, kind: str
+) -> Float[np.ndarray, "images f"]:
+    """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
+    parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
+    of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
+    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_batches, cache)

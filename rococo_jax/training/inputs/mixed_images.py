@@ -20,8 +20,15 @@ from rococo_jax.losses.altered import MIXED
 from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
-from rococo_jax.training.inputs.feature_pool import IMAGES_PER_PART, image_features
-from rococo_jax.training.inputs.loss_input import POOL_SEED, InputContext, LossInput, Pool, PoolMaterial, register_input
+from rococo_jax.training.inputs.loss_input import (
+    IMAGES_PER_PART,
+    POOL_SEED,
+    InputContext,
+    LossInput,
+    Pool,
+    PoolMaterial,
+    image_features,
+)
 
 # Config value: method of `perturb.images`.
 _METHODS = {"mixup": "mix", "cutmix": "patch"}
@@ -88,9 +95,6 @@ class MixedImages(LossInput):
         self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
     ) -> Int[np.ndarray, "b k"]:
         return random.integers(shape[1], size=shape[0])[:, None]
-
-
-register_input(MixedImages())
 
 
 def with_mixed(batch: Batch, key: Array, vc: ConfigDict, mesh: Mesh | None) -> Batch:
