@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.evaluation.results import PAIRS, PER_QUERY
+from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import PairedDifference, paired_differences
-from rococo_jax.report.across_seeds import ImageHits, read_image_hits, read_pair_hits
 
 ALTERED, MIXED = ("same_concept", "diff_concept", "rand_voca", "danger"), ("mix_0.9", "patch_0.9")
 # Column -> task, variants (none: all parts), metric.
@@ -32,33 +31,30 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...], str]] = {
     **{f"SugarCrepe {key}": ("sugarcrepe", (), key) for key in ("blind", "grounding")},
     "SugarCrepe++ ITT": ("sugarcrepe_pp", (), "ata"),
 }  # fmt: skip
-Run = dict[tuple[str, str], ImageHits]
 
 
-def read_runs(folders: list[Path]) -> dict[str, list[tuple[Run, Run]]]:
-    """By arm: the queries and the pairs of each run."""
-    runs: dict[str, list[tuple[Run, Run]]] = {}
-    for path in sorted(each for folder in folders for each in folder.rglob(PER_QUERY)):
+def read_runs(folders: list[Path]) -> dict[str, list[HitsByVariant]]:
+    """By arm: the hits of each run."""
+    runs: dict[str, list[HitsByVariant]] = {}
+    for path in sorted(each for folder in folders for each in folder.rglob(PER_IMAGE)):
         name = path.parent.parent.name if path.parent.name == "evaluation" else path.parent.name
-        tables = read_image_hits(path), read_pair_hits(path.parent / PAIRS)
-        runs.setdefault(name.partition("-steps")[0], []).append(tables)
+        runs.setdefault(name.partition("-steps")[0], []).append(read_image_hits(path))
     return runs
 
 
-def weighted(runs: list[tuple[Run, Run]], column: str) -> tuple[np.ndarray, np.ndarray] | None:
+def weighted(runs: list[HitsByVariant], column: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Hits and weights of each image, in the order of names, summed over seeds; variants count alike."""
     task, variants, metric = COLUMNS[column]
     names: dict[str, list[float]] = {}
     for run in runs:
         found = [
-            (each, each.hits[metric])
-            for table in run
-            for (of_task, variant), each in table.items()
-            if of_task == task and (not variants or variant in variants) and metric in each.hits
+            each[metric]
+            for (of_task, variant), each in run.items()
+            if of_task == task and (not variants or variant in variants) and metric in each
         ]
-        for each, hits in found:
+        for each in found:
             share = 1 / (len(found) * len(runs) * each.queries.sum())
-            for image, hit, queries in zip(each.images, hits, each.queries, strict=True):
+            for image, hit, queries in zip(*each, strict=True):
                 sums = names.setdefault(image, [0.0, 0.0])
                 sums[0] += share * hit
                 sums[1] += share * queries
@@ -67,7 +63,7 @@ def weighted(runs: list[tuple[Run, Run]], column: str) -> tuple[np.ndarray, np.n
     return np.array([names[image] for image in sorted(names)]).T
 
 
-def differences(runs: dict[str, list[tuple[Run, Run]]], first: str) -> dict[str, dict[str, PairedDifference]]:
+def differences(runs: dict[str, list[HitsByVariant]], first: str) -> dict[str, dict[str, PairedDifference]]:
     """By arm and column, from the first arm."""
     made: dict[str, dict[str, PairedDifference]] = {arm: {} for arm in runs if arm != first}
     for column in COLUMNS:
@@ -82,7 +78,7 @@ def differences(runs: dict[str, list[tuple[Run, Run]]], first: str) -> dict[str,
     return made
 
 
-def rows_of(runs: dict[str, list[tuple[Run, Run]]], first: str) -> list[dict[str, str]]:
+def rows_of(runs: dict[str, list[HitsByVariant]], first: str) -> list[dict[str, str]]:
     """A row an arm: the value, and the interval of its difference from the first, starred where Holm's p < 0.05."""
     made = differences(runs, first)
     tests = [(arm, column) for arm in made for column in made[arm]]

@@ -66,7 +66,8 @@ class Options:
         out: where the results go; of whole benchmarks a folder, as of rococo evaluate
         name: what to call the model; default: the name of the first file, without its ending
         wide: one table, however wide; otherwise it is fitted to the terminal in blocks
-        per_query: also write one row a query: its ranks, who came first
+        per_query: also write one row a query: its ranks, who came first; and beside it per_image.parquet, from which
+            rococo report compares models
         classes: class logits
         data: data
         settings: questions
@@ -146,11 +147,13 @@ def _score_logits(options: Options) -> None:
 
 def _write(evaluated: Any, options: Options) -> None:
     """Writes the results, and the rows where they are wanted, and prints the table."""
+    from rococo_jax.evaluation.per_image import PER_IMAGE
     from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.storage import write_json
 
     if options.per_query:
         write_per_query(options.per_query, evaluated.per_query)
+        write_per_query(Path(options.per_query).with_name(PER_IMAGE), evaluated.per_image)
     write_json(options.out, with_checksum(evaluated.results))
     print_tables([evaluated.results], wide=options.wide)
 

@@ -17,6 +17,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions import Companion, Scored
 from rococo_jax.evaluation.examples import Example, collect_examples, write_examples
 from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.per_image import PER_IMAGE, per_image_table
 from rococo_jax.evaluation.results import (
     PAIRS,
     PER_QUERY,
@@ -37,12 +38,13 @@ from rococo_jax.storage import hash_json, write_json
 
 
 class Evaluated(NamedTuple):
-    """The contents of the four files of one model's evaluation."""
+    """The contents of the files of one model's evaluation."""
 
     results: dict[str, Any]
     per_query: Any
     examples: list[Example]
     pairs: Any
+    per_image: Any
 
 
 def fingerprint(model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def evaluate_model(
     model.check(benchmarks, settings)
     for companion in companions:
         companion.check(model, benchmarks, settings)
-    outcomes, tables, pairs, shown, why_chance = [], [], [], [], {}
+    outcomes, tables, pairs, per_image, shown, why_chance = [], [], [], [], [], {}
     as_read = [model.as_read(benchmark) for benchmark in benchmarks]
     notes = [note for benchmark in as_read for note in benchmark.notes]
     parts: list[list[Mapping[str, Any]]] = [[] for _ in companions]
@@ -88,6 +90,7 @@ def evaluate_model(
         rows = [outcome.rows(benchmark) for outcome in scored]
         outcomes += scored
         pairs.append(pair_table(scored, benchmark))
+        per_image.append(per_image_table(scored, rows, benchmark))
         for companion, of_companion in zip(companions, parts, strict=True):
             beside = companion.beside(Scored(model, benchmark, scored, settings, cache))
             outcomes += beside.outcomes
@@ -110,7 +113,7 @@ def evaluate_model(
     data = {benchmark.name: dict(benchmark.data) for benchmark in benchmarks if benchmark.data}
     beside_results = {"data": data, "about": model.facts()}
     results |= {name: value for name, value in beside_results.items() if value}
-    return Evaluated(results, per_query_table(tables), shown, per_query_table(pairs))
+    return Evaluated(results, per_query_table(tables), shown, per_query_table(pairs), per_query_table(per_image))
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,16 +148,17 @@ def evaluate_into(
     if done is not None:
         return done, False
     before = cache.computed, cache.read
-    results, table, examples, pairs = evaluate_model(model, benchmarks, settings, cache, companions, examples=True)
+    evaluated = evaluate_model(model, benchmarks, settings, cache, companions, examples=True)
     if jax.process_index() == 0:
         computed, read = cache.computed - before[0], cache.read - before[1]
         say(f"{model.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
-    results = with_checksum(results)
+    results = with_checksum(evaluated.results)
 
     def write() -> None:
-        write_per_query(folder / PER_QUERY, table)
-        write_per_query(folder / PAIRS, pairs)
-        write_examples(folder, examples)
+        write_per_query(folder / PER_QUERY, evaluated.per_query)
+        write_per_query(folder / PAIRS, evaluated.pairs)
+        write_per_query(folder / PER_IMAGE, evaluated.per_image)
+        write_examples(folder, evaluated.examples)
         # Last: results.json tells that the rest is there.
         write_json(folder / RESULTS, results)
 
@@ -171,7 +175,7 @@ def _results_in(
         return None
     results = read_results(path)
     existing = results["fingerprint"]
-    complete = all(is_whole_per_query(folder / name) for name in (PER_QUERY, PAIRS))
+    complete = all(is_whole_per_query(folder / name) for name in (PER_QUERY, PAIRS, PER_IMAGE))
     if existing == expected and complete and all(companion.is_in(results) for companion in companions):
         # An encoder without a fingerprint may have changed since.
         return None if "fingerprint" in expected["model"] and expected["model"]["fingerprint"] is None else results

@@ -27,6 +27,7 @@ class Metric:
         origin: `benchmark` where the formula is read in the benchmark's public code, `paper` where it is in the paper
             alone, `ours` where the public material gives none.
         function: from the shares of the counted columns to the value; None where it needs a second variant (drops).
+        is_share: whether it is one share, or a sum of some: what the queries of an image count for it adds up.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Metric:
     definition: str
     origin: Literal["benchmark", "paper", "ours"] | None
     function: Callable[[Shares], Float[np.ndarray, "*draws"]] | None = None
+    is_share: bool = False
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -59,7 +61,7 @@ def percent(
     column: str = "",
 ) -> Metric:
     """A metric that is one counted share itself, of the column of its name or of another one."""
-    return Metric(name, label, better, "%", definition, origin, share(column or name))
+    return Metric(name, label, better, "%", definition, origin, share(column or name), is_share=True)
 
 
 # Of any kind of task whose variants have a baseline; computed from two variants by `drop`.

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.metric import Metric, share
+from rococo_jax.metrics.metric import Metric, percent
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
 Ties = Literal["published", "pessimistic"]
@@ -28,18 +28,17 @@ _CUTOFFS = (1, 5, 10)
 COUNTED = ("r1", "r5", "r10", *(f"top1_{kind}" for kind in KINDS))
 METRICS = (
     *(
-        Metric(f"r{cutoff}", f"R@{cutoff}", "higher", "%",
-               f"share of queries whose best-ranked right answer is {among}", "benchmark", share(f"r{cutoff}"))
+        percent(f"r{cutoff}", f"R@{cutoff}", "higher", f"share of queries whose best-ranked right answer is {among}",
+                "benchmark")
         for cutoff, among in zip(_CUTOFFS, ("first", "among the first 5", "among the first 10"), strict=True)
     ),
     Metric("r_mean", "Mean R", "higher", "%", "(R@1 + R@5 + R@10) / 3", "benchmark",
            lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3),
     Metric("fr1", "FR@1", "lower", "%",
            "false recall: share of queries whose first choice is altered, whoever it belongs to", "benchmark",
-           lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"]),
+           lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"], is_share=True),
     *(
-        Metric(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, "%", f"first choice is {what}", "benchmark",
-               share(f"top1_{kind}"))
+        percent(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, f"first choice is {what}", "benchmark")
         for kind, what in {
             "own": "an original of the query's own",
             "own_altered": "an altered one of the query's own",

@@ -1,35 +1,35 @@
 """Models against one of them, query by query: the paired differences that overlapping intervals cannot show.
 
-From per_query.parquet, hits of each image are summed over its queries and seeds; `metrics.paired` does the rest. Only
-models of one group are compared, and only where both tables ask the same queries and agree with the results.
+`per_image.parquet` has the hits of each image; `metrics.paired` does the rest. Every share of which one end is better
+is compared, and `blind`. Only models of one group are, and only where both tables have the same queries and agree with
+the results.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rococo_jax.benchmarks.variants import CLEAN, CONTROL
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PAIRS, PER_QUERY
+from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
-from rococo_jax.report.across_seeds import ImageHits, counted_columns, read_image_hits, read_pair_hits
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, tasks_of
-from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.sections import ordered
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.vocabulary import percent, signed, variant_label
+from rococo_jax.report.vocabulary import order_metrics, percent, signed, variant_label
 
-# Compared besides, where there are pairs of originals and altered copies.
-OF_PAIRS = ("blind", "grounding")
+# Compared though no end of it is better.
+_ALSO = ("blind",)
 _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One model minus the reference on one variant, for each metric; for R@1 alone on the clean gallery.
+    """One model minus the reference on one variant, for each metric.
 
     `corrected` has Holm's p of each, over all tests of the task.
     """
@@ -64,36 +64,19 @@ Comparisons = dict[tuple[int, str], Comparison]
 def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Comparisons:
     """Paired differences wherever there is something to compare, with `reference` or else the best of each task.
 
-    Raises InputError where no model has that label, or a per_query.parquet is not whole.
+    Raises InputError where no model has that label, or a per_image.parquet is not whole.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
         raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
     found: Comparisons = {}
     for place, group in enumerate(groups):
-        if len(group.runs) == 1:
-            counted_columns(group.runs[0].path.parent / PER_QUERY)
-            continue
-        tables = {run.label: read_image_hits(run.path.parent / PER_QUERY) for run in group.runs}
-        pairs = {run.label: read_pair_hits(run.path.parent / PAIRS) for run in group.runs}
-        for task in tasks_of(group.runs):
-            runs, compared = ordered(group.runs, task), section_of(group.runs, task).compared
-            comparison = _compare(runs, task, compared, tables, reference)
+        tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
+        for task in tasks_of(group.runs) if len(group.runs) > 1 else ():
+            comparison = _compare(ordered(group.runs, task), task, tables, reference)
             if comparison is not None:
-                found[place, task] = _corrected(_joined(comparison, _compare(runs, task, OF_PAIRS, pairs, reference)))
+                found[place, task] = _corrected(comparison)
     return found
-
-
-def _joined(comparison: Comparison, of_pairs: Comparison | None) -> Comparison:
-    """The comparison with the differences of pairs in the rows of the same model and variant."""
-    if of_pairs is None:
-        return comparison
-    added = {(row.run.label, row.variant): row.metrics for row in of_pairs.rows}
-    rows = tuple(
-        dataclasses.replace(row, metrics={**row.metrics, **added.get((row.run.label, row.variant), {})})
-        for row in comparison.rows
-    )
-    return dataclasses.replace(comparison, compared=(*comparison.compared, *of_pairs.compared), rows=rows)
 
 
 def _corrected(comparison: Comparison) -> Comparison:
@@ -106,67 +89,56 @@ def _corrected(comparison: Comparison) -> Comparison:
 
 
 def _compare(
-    runs: Sequence[Run],
-    task: str,
-    compared: tuple[str, ...],
-    tables: dict[str, dict[tuple[str, str], ImageHits]],
-    reference: str | None,
+    runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant], reference: str | None
 ) -> Comparison | None:
-    if not compared:
-        return None
     first = next((run for run in runs if run.label == reference), runs[0])
-    base, pairs, left_out = tables[first.label], [], []
+    rows, left_out = [], []
     for run in runs:
-        if run is first:
-            continue
-        own = tables[run.label]
-        shared = [
-            (run, variant, own[task, variant], base[task, variant])
-            for variant in run.variants(task)
-            if _agrees(run, task, variant, compared, own) and _agrees(first, task, variant, compared, base)
-        ]
-        shared = [pair for pair in shared
-                  if pair[2].images == pair[3].images and np.array_equal(pair[2].queries, pair[3].queries)]  # fmt: skip
-        pairs += shared
-        if not shared:
-            left_out.append(run.label)
-    if not pairs:
+        if run is not first:
+            of_run = _differences(run, first, task, tables)
+            rows += of_run
+            left_out += [] if of_run else [run.label]
+    if not rows:
         return None
-    return Comparison(first, compared, tuple(_differences(pairs, compared)), tuple(left_out))
+    compared = order_metrics(name for row in rows for name in row.metrics)
+    return Comparison(first, tuple(compared), tuple(rows), tuple(left_out))
 
 
-def _agrees(
-    run: Run, task: str, variant: str, compared: Sequence[str], table: dict[tuple[str, str], ImageHits]
-) -> bool:
-    """Whether the table of queries has the variant, and gives the figures of the results."""
-    found = table.get((task, variant))
-    if found is None or not all(name in found.hits for name in compared):
-        return False
-    counted = [100.0 * found.hits[name].sum() / found.queries.sum() for name in compared]
-    told = [run.figure(task, variant, name).value for name in compared]
-    return all(value is not None and abs(value - count) < _SAME for value, count in zip(told, counted, strict=True))
-
-
-def _differences(
-    pairs: Sequence[tuple[Run, str, ImageHits, ImageHits]], compared: Sequence[str]
-) -> Iterable[Difference]:
-    """Comparisons over the same images use the same flips, and are made together."""
-    by_images: dict[tuple[str, ...], list[tuple[Run, str, ImageHits, ImageHits]]] = {}
-    for pair in pairs:
-        by_images.setdefault(pair[2].images, []).append(pair)
-    made: dict[tuple[str, str], Difference] = {}
+def _differences(run: Run, first: Run, task: str, tables: Mapping[str, HitsByVariant]) -> list[Difference]:
+    """The rows of a model; metrics over the same images use the same flips, and are compared together."""
+    by_images: dict[tuple[str, ...], list[tuple[str, str, ImageHits, ImageHits]]] = {}
+    for variant in run.variants(task):
+        own, base = (_hits_of(each, task, variant, tables[each.label]) for each in (run, first))
+        for name in (name for name in own if name in base):
+            one, other = own[name], base[name]
+            is_same = one.images == other.images and np.array_equal(one.queries, other.queries)
+            if is_same and _is_compared(name, variant):
+                by_images.setdefault(one.images, []).append((variant, name, one, other))
+    metrics: dict[str, dict[str, PairedDifference]] = {variant: {} for variant in run.variants(task)}
     for members in by_images.values():
-        hits = np.column_stack([own.hits[name] for _, _, own, _ in members for name in compared])
-        other = np.column_stack([base.hits[name] for _, _, _, base in members for name in compared])
-        queries = np.column_stack([own.queries for _, _, own, _ in members for _ in compared])
-        found = iter(paired_differences(hits, other, queries))
-        for run, variant, _, _ in members:
-            each = {name: next(found) for name in compared}
-            # Nothing altered is in the clean gallery: no first choice can be.
-            made[run.label, variant] = Difference(
-                run, variant, {"r1": each["r1"]} if variant == CLEAN and "r1" in each else each
-            )
-    return [made[run.label, variant] for run, variant, _, _ in pairs]
+        hits = np.column_stack([one.hits for _, _, one, _ in members])
+        others = np.column_stack([other.hits for _, _, _, other in members])
+        queries = np.column_stack([one.queries for _, _, one, _ in members])
+        for (variant, name, _, _), difference in zip(members, paired_differences(hits, others, queries), strict=True):
+            metrics[variant][name] = difference
+    return [
+        Difference(run, variant, {name: each[name] for name in order_metrics(each)})
+        for variant, each in metrics.items()
+        if each
+    ]
+
+
+def _is_compared(metric: str, variant: str) -> bool:
+    """Whether one end of a metric is better; nothing altered is in the clean gallery, and can be the first choice."""
+    return (metric_of(metric).better is not None or metric in _ALSO) and (metric, variant) != ("fr1", CLEAN)
+
+
+def _hits_of(run: Run, task: str, variant: str, table: HitsByVariant) -> dict[str, ImageHits]:
+    """The hits of each metric of the results; none where some give another figure, since they are another model's."""
+    figures = {name: run.figure(task, variant, name).value for name in table.get((task, variant), {})}
+    hits = {name: table[task, variant][name] for name, value in figures.items() if value is not None}
+    agree = (abs(figures[name] - 100.0 * each.hits.sum() / each.queries.sum()) < _SAME for name, each in hits.items())
+    return hits if all(agree) else {}
 
 
 def comparison_note(comparison: Comparison) -> str:

@@ -20,8 +20,9 @@ import numpy as np
 
 from rococo_jax.benchmarks.variants import Variant, parse_variants
 from rococo_jax.errors import is_number
+from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.report.across_seeds import PerImage, interval, over_draws, read_per_image, spread
+from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import order_metrics
@@ -69,8 +70,7 @@ def collect(plan: Plan, workdir: Path) -> list[Row]:
         for point in plan.points:
             if point.arm == arm.name:
                 groups.setdefault((point.arm, point.values), []).append(point)
-    per_image: dict[str, PerImage] = {}
-    rows = [_row(plan, workdir, points, per_image) for points in groups.values()]
+    rows = [_row(plan, workdir, points) for points in groups.values()]
     return [row for row in rows if row is not None]
 
 
@@ -107,7 +107,7 @@ def metrics_of(rows: Sequence[Row], task: str) -> list[str]:
     return order_metrics(name for row in rows for metrics in row.tasks.get(task, {}).values() for name in metrics)
 
 
-def _row(plan: Plan, workdir: Path, points: Sequence[Point], per_image: dict[str, PerImage]) -> Row | None:
+def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     done = [point for point in points if is_trained(plan.folder(workdir, point))]
     if not done:
         return None
@@ -122,12 +122,9 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point], per_image: dict[str
     config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
     tasks, kinds = {}, {}
     if all(map(is_evaluated, folders)):
-        for folder in folders:
-            if str(folder) not in per_image:
-                per_image[str(folder)] = read_per_image(folder / EVALUATION)
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
-        runs = [per_image[str(folder)] for folder in folders]
+        runs = [read_image_hits(folder / EVALUATION / PER_IMAGE) for folder in folders]
         tasks = {task: figures_of_task(results, runs, task) for task in kinds}
     return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks, kinds)
 
@@ -144,7 +141,7 @@ def training_figures(folder: Path) -> dict[str, float | None]:
 
 
 def figures_of_task(
-    results: Sequence[Mapping[str, Any]], runs: Sequence[PerImage], task: str
+    results: Sequence[Mapping[str, Any]], runs: Sequence[HitsByVariant], task: str
 ) -> dict[str, dict[str, Figure]]:
     """Variant -> metric -> figure of one task, over results of several seeds and their hits per image."""
     section = section_of_kind(results[0]["kinds"].get(task, ""))
@@ -172,27 +169,28 @@ def figures_of_task(
 
 def _drawn(
     results: Sequence[Mapping[str, Any]],
-    runs: Sequence[PerImage],
+    runs: Sequence[HitsByVariant],
     task: str,
     variant: Variant,
     metric: str,
     section: TaskSection,
 ) -> _Drawn:
     """Each run's value as its results have it, and its values over draws of images."""
-    question = task, variant.name
     each = np.array([result["tasks"][task][variant.name][metric] for result in results], float)
-    counted, hits = section.lead[1] if metric == "drop" else metric, runs[0].hits
-    if counted not in hits.get(question, {}):
-        # A mean over other variants, of which there are no queries, or a metric that queries do not tell.
+    counted = section.lead[1] if metric == "drop" else metric
+    hits, of_clean = (
+        [run[question][counted] for run in runs if counted in run.get(question, {})]
+        for question in ((task, variant.name), (task, section.lead[0]))
+    )
+    if len(hits) < len(runs):
+        # A mean over other variants, of which there are no queries, or a metric that is no share.
         return each, None
-    images = runs[0].queries[question] > 0
-    values = over_draws(runs, question, counted, images)[1]
+    values = over_draws(hits)[1]
     if metric != "drop":
         return each, values
-    baseline = (task, section.lead[0])
-    if baseline not in hits or variant.corruption:
+    if len(of_clean) < len(runs) or variant.corruption:
         return each, None
-    clean = over_draws(runs, baseline, counted, images)[1]
+    clean = over_draws([run.on(hits[0].images) for run in of_clean])[1]
     return each, 100 * (1 - values / clean) if clean.all() else None
 
 

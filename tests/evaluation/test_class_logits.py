@@ -3,12 +3,14 @@
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.models.class_logits import score_logits
+from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -76,6 +78,9 @@ def test_both_stand_in_one_table(world, tmp_path):
     )
     (group,) = group_by_fingerprint(load_results([folder / "evaluated", out]))
     assert [run.label for run in group.runs] == ["evaluated", "logits"]
+    hits = read_image_hits(tmp_path / "mine" / "per_image.parquet")["pets", "clean"]["top1"]
+    rows = pq.read_table(tmp_path / "mine" / "per_query.parquet").to_pylist()
+    assert dict(zip(hits.images, hits.hits, strict=True)) == {row["image"]: row["chosen"] == "right" for row in rows}
 
 
 def test_corruptions_and_other_images_come_the_same_way(world):

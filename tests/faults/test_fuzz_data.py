@@ -28,7 +28,7 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_example
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.evaluation.models.logits_file import open_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-from rococo_jax.report.across_seeds import read_image_hits, read_pair_hits
+from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.published_forms import FORMS, write
@@ -107,10 +107,9 @@ def _read_tar(path: Path) -> None:
         source[number].open().convert("RGB")
 
 
-def _rows_of_a_run(path: Path) -> None:
-    _table(path, {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["a.jpg", "b.jpg"], "rank": [1, 2],
-                  "correct_rank": [1, 2], "first": ["right", "altered"], "preference": [1.0, 0.0],
-                  "blind": [0.5, 0.5], "grounding": [0.5, 0.5], "wrong_queries": [1, 1]})  # fmt: skip
+def _hits_of_a_run(path: Path) -> None:
+    _table(path, {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["b.jpg", "a.jpg"], "metric": ["r1"] * 2,
+                  "hits": [1.0, 0.5], "queries": [1, 2]})  # fmt: skip
 
 
 def _examples(path: Path) -> None:
@@ -155,8 +154,7 @@ KINDS = {
     "PNG": Kind("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
     "JPEG": Kind("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
     "tar": Kind("a.tar", _tar, _read_tar),
-    "rows of a run": Kind("per_query.parquet", _rows_of_a_run, read_image_hits),
-    "rows of pairs": Kind("per_pair.parquet", _rows_of_a_run, read_pair_hits),
+    "hits of a run": Kind("per_image.parquet", _hits_of_a_run, read_image_hits),
     "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
     "logits": Kind("logits.npz", _logits, _read_logits),
     "logits as .npy": Kind("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
@@ -192,23 +190,23 @@ def test_changed_bytes(name, tmp_path_factory):
 
 
 # Found by `tools/fuzz.py`.
-@pytest.mark.parametrize("name", ["task", "variant"])
-@pytest.mark.parametrize("read", [read_image_hits, read_pair_hits])
-def test_a_row_of_a_run_without_a_name_is_refused(name, read, tmp_path):
+@pytest.mark.parametrize("name", ["task", "image", "hits"])
+def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
     path = tmp_path / "rows.parquet"
-    _rows_of_a_run(path)
+    _hits_of_a_run(path)
     columns = pq.read_table(path).to_pydict()
     _table(path, columns | {name: [None, columns[name][0]]})
-    refused(f"{name}: found 1 rows without one", read, path)
+    refused(f"{name}: found 1 rows without one", read_image_hits, path)
 
 
-@pytest.mark.parametrize("read", [read_image_hits, read_pair_hits])
-def test_names_stored_as_bytes_are_texts(read, tmp_path):
+def test_names_stored_as_bytes_are_texts(tmp_path):
     path = tmp_path / "rows.parquet"
-    _rows_of_a_run(path)
+    _hits_of_a_run(path)
     columns = pq.read_table(path).to_pydict()
-    _table(path, columns | {"variant": [b"danger"] * 2, "image": [b"a.jpg", b"b.jpg"]})
-    assert read(path).keys() == {("t2i", "danger")} and read(path)["t2i", "danger"].images == ("a.jpg", "b.jpg")
+    _table(path, columns | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
+    assert read_image_hits(path).keys() == {("t2i", "danger")}
+    images, hits, queries = read_image_hits(path)["t2i", "danger"]["r1"]
+    assert (images, hits.tolist(), queries.tolist()) == (("a.jpg", "b.jpg"), [0.5, 1.0], [2, 1])
 
 
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):

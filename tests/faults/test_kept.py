@@ -107,17 +107,18 @@ def _(world):
     return ["report", world / "truth", "--out", world / "report.html"]
 
 
-def _per_query(name: str, damage):
-    @KEPT.row(name, code=0, after=World.assert_undisturbed)
+def _table(name: str, table: str, damage):
+    @KEPT.row(f"{name}; same command", code=0, after=World.assert_undisturbed)
     def _(world):
         world.run(world.evaluate())
-        path = world / "out/per_query.parquet"
+        path = world / "out" / table
         path.write_bytes(damage(path.read_bytes()))
         return world.evaluate()
 
 
-_per_query("per_query.parquet emptied; same command", lambda content: b"")
-_per_query("per_query.parquet cut; same command", lambda content: content[:-40])
+_table("per_query.parquet emptied", "per_query.parquet", lambda content: b"")
+_table("per_query.parquet cut", "per_query.parquet", lambda content: content[:-40])
+_table("per_image.parquet cut", "per_image.parquet", lambda content: content[:-40])
 
 
 def _changed_image(world, folder: str = "images", number: int = 0) -> None:

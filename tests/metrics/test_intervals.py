@@ -4,11 +4,10 @@ import tracemalloc
 from statistics import mean, stdev
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 import scipy.stats
 
+from rococo_jax.evaluation.per_image import ImageHits
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop
@@ -151,8 +150,8 @@ def test_the_spread_over_seeds_of_training_is_the_sample_standard_deviation():
     assert across_seeds.spread(np.array([3.0])) is None
 
 
-def test_draws_of_a_task_are_over_the_images_that_it_asks_about(tmp_path):
-    """From the table of a run, against plain loops: one task asks about half of the images, some twice."""
+def test_draws_of_a_task_are_over_the_images_that_it_asks_about():
+    """Against plain loops: one task asks about half of the images, some twice."""
     generator = np.random.default_rng(5)
     images = [f"{number:02}.jpg" for number in range(20)]
     rows = [
@@ -160,12 +159,12 @@ def test_draws_of_a_task_are_over_the_images_that_it_asks_about(tmp_path):
     ]
     some = [name for number, name in enumerate(images) if number % 2] + images[1:6:2]
     rows += [("half", "clean", name, int(rank)) for name, rank in zip(some, generator.integers(1, 3, 13), strict=True)]
-    columns = dict(zip(("task", "variant", "image", "rank"), map(list, zip(*rows, strict=True)), strict=True))
-    columns["top1_kind"] = ["own"] * len(rows)
-    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "per_query.parquet")
-    run = across_seeds.read_per_image(tmp_path)
-    question = ("half", "clean")
-    found, drawn = across_seeds.over_draws([run, run], question, "r1", run.queries[question] > 0)
+    half = [(image, rank) for task, _, image, rank in rows if task == "half"]
+    names = sorted({image for image, _ in half})
+    counts = [[sum(rank == 1 for image, rank in half if image == name) for name in names],
+              [sum(image == name for image, _ in half) for name in names]]  # fmt: skip
+    run = ImageHits(tuple(names), *map(np.array, counts))
+    found, drawn = across_seeds.over_draws([run, run])
     ranks = {name: [rank for task, _, image, rank in rows if (task, image) == ("half", name)] for name in images}
     asked = [name for name in images if ranks[name]]
     every = [rank == 1 for name in asked for rank in ranks[name]]
@@ -200,12 +199,11 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     images, allowed = 8_000, 2**21
     monkeypatch.setattr(bootstrap, "HELD", allowed, raising=False)
     hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)), np.ones((images, 1), np.int64)
-    counts = {"r1": hits[0, :, 0].astype(float)}
-    run = across_seeds.PerImage(tuple(map(str, range(images))), {("t", "v"): counts}, {("t", "v"): np.ones(images)})
+    run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0].astype(float), np.ones(images, np.int64))
     tracemalloc.start()
     for act in (
         lambda: paired_differences(*hits, ones, flips=30),
-        lambda: across_seeds.over_draws([run], ("t", "v"), "r1"),
+        lambda: across_seeds.over_draws([run]),
     ):
         tracemalloc.reset_peak()
         act()

@@ -6,6 +6,7 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
+from rococo_jax.evaluation.per_image import per_image_table
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -44,7 +45,9 @@ def save(folder, name, seed, corrupted=True):
     fingerprint = make_fingerprint(model={"weights": name}, data={"pets": {"labels": "x"}}, protocol="paper")
     written = type("Names", (), {"images": tuple(names), "texts": CLASSES})()
     write_json(folder / name / "results.json", with_checksum(make_results(name, "paper", fingerprint, outcomes)))
-    write_per_query(folder / name / "per_query.parquet", per_query_table([each.rows(written) for each in outcomes]))
+    rows = [each.rows(written) for each in outcomes]
+    write_per_query(folder / name / "per_query.parquet", per_query_table(rows))
+    write_per_query(folder / name / "per_image.parquet", per_image_table(outcomes, rows, written))
 
 
 @pytest.fixture(scope="module")

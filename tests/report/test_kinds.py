@@ -26,8 +26,8 @@ def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
         variants[f"{part}/uncorrupted"] = {"ota": 50.0, "ties": 0.0}
         variants[f"{part}/fog_3"] = {"ota": 40.0, "ties": 0.0, "drop": 20.0, "drop_points": 10.0}
         for place, each in enumerate(right.tolist()):
-            row = {"task": "sugarcrepe", "variant": part, "item": str(place), "image": f"{place % 12}.jpg"}
-            rows.append(row | {"chosen": "right" if each else "wrong", "right_score": 0.1, "wrong_score": 0.2})
+            row = {"task": "sugarcrepe", "variant": part, "image": f"{place:02}.jpg", "metric": "ota"}
+            rows.append(row | {"hits": float(each), "queries": 1})
     mean = float(np.mean([variants[part]["ota"] for part in PARTS]))
     variants["mean"] = {"ota": mean, "ties": 0.0, "ota_std": 1.25}
     tasks = {"sugarcrepe": variants, "word_game": {"easy": {"points_won": 12.345}, "hard": {"points_won": 7.0}}}
@@ -39,7 +39,7 @@ def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
     results |= {"sizes": {"sugarcrepe": {part: {"items": items} for part, items in PARTS.items()}}}
     results |= {"data": {"sugarcrepe": {"annotations": "data/sugar_crepe", "image_count": 12}}}
     save(folder, results | changed)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "per_query.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), folder / "per_image.parquet")
     return folder
 
 

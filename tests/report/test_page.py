@@ -351,19 +351,19 @@ def broken_folders():
         return lambda folder: (folder / "results.json").write_text(json.dumps(results_of("one") | parts))
 
     def other_columns(folder):
-        pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_query.parquet")
+        pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_image.parquet")
 
     def cut_examples(folder):
         write_examples(folder, [example()])
         (folder / "examples.parquet").write_bytes((folder / "examples.parquet").read_bytes()[:-40])
 
     def cut_table(folder):
-        (folder / "per_query.parquet").write_bytes((folder / "per_query.parquet").read_bytes()[:-40])
+        (folder / "per_image.parquet").write_bytes((folder / "per_query.parquet").read_bytes()[:-40])
 
     return {
         "results cut short": (cut, "JSON"),
         "no results": (without("results.json"), "results"),
-        "table cut short": (cut_table, "per_query.parquet"),
+        "table cut short": (cut_table, "per_image.parquet"),
         "examples cut short": (cut_examples, "examples.parquet"),
         "table without its columns": (other_columns, "columns"),
         "no tasks": (changed(tasks=None), "tasks"),

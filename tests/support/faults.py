@@ -47,7 +47,8 @@ class World:
         for key in ("data", "sha256"):
             del found[key], wanted[key]
         assert found == wanted
-        assert (self / out / "per_query.parquet").read_bytes() == (self / "truth/per_query.parquet").read_bytes()
+        for name in ("per_query.parquet", "per_image.parquet"):
+            assert (self / out / name).read_bytes() == (self / "truth" / name).read_bytes()
 
     def evaluate(self, *extra: object, model: str = "model", out: str = "out") -> list:
         """`rococo evaluate` of the annotations, with the world's own cache."""

@@ -17,8 +17,8 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
+from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.report.across_seeds import PerImage, read_per_image
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of
@@ -216,7 +216,10 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
 
 def test_a_run_with_itself_has_the_intervals_of_its_results(tmp_path):
     make_run(tmp_path / "run", "one", noise=1.0)
-    results, run = read_results(tmp_path / "run" / "results.json"), read_per_image(tmp_path / "run")
+    results, run = (
+        read_results(tmp_path / "run" / "results.json"),
+        read_image_hits(tmp_path / "run" / "per_image.parquet"),
+    )
     figures = figures_of_task([results, results], [run, run], "image_to_text")["danger"]
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
@@ -229,7 +232,7 @@ def test_the_mean_over_altered_variants_takes_in_alterations_alone():
     variants = {name: {"r1": value, "fr1": value / 2} for name, value in r1.items()}
     variants |= {f"{name}/unseen": {"r1": 1.0, "fr1": 99.0} for name in r1}
     results = {"kinds": {"image_to_text": "rank"}, "tasks": {"image_to_text": variants}, "intervals": {}}
-    figures = figures_of_task([results], [PerImage((), {}, {})], "image_to_text")["altered"]
+    figures = figures_of_task([results], [{}], "image_to_text")["altered"]
     assert (figures["r1"].value, figures["fr1"].value) == (40.0, 20.0)
 
 
@@ -412,7 +415,7 @@ def choice_rows(tmp_path) -> list[Row]:
     """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
     results = [read_results(folder / "results.json") for folder in folders]
-    runs = [read_per_image(folder) for folder in folders]
+    runs = [read_image_hits(folder / "per_image.parquet") for folder in folders]
     config = {"steps": 1, "batch_size": 8, "learning_rate": 0.1}
     rows = []
     for seeds in ((0, 1), (0,)):

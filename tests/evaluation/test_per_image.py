@@ -1,0 +1,59 @@
+"""The hits of each image are those of the queries, and give every share of the results."""
+
+from collections import defaultdict
+
+import pyarrow.parquet as pq
+import pytest
+
+from rococo_jax.evaluation.per_image import read_image_hits
+from rococo_jax.evaluation.results import read_results
+from rococo_jax.metrics import METRICS
+from tests.support.made_runs import IMAGES, make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"), "one", 1.0)
+
+
+def test_hits_give_every_share_of_the_results(run):
+    hits, tasks = read_image_hits(run / "per_image.parquet"), read_results(run / "results.json")["tasks"]
+    assert hits.keys() == {(task, variant) for task in tasks for variant in tasks[task]}
+    for (task, variant), metrics in hits.items():
+        figures = tasks[task][variant]
+        no_share = {"r_mean", "drop", "drop_points", *(name for name in figures if name.endswith("_std"))}
+        assert metrics.keys() == figures.keys() - no_share
+        assert all(METRICS[name].is_share for name in metrics)
+        for name, each in metrics.items():
+            assert 100 * each.hits.sum() / each.queries.sum() == pytest.approx(figures[name], abs=1e-9), name
+
+
+def test_hits_of_an_image_are_those_of_its_queries_over_all_seeds(run):
+    counted = {"r1": lambda row: row["rank"] <= 1, "r5": lambda row: row["rank"] <= 5,
+               "fr1": lambda row: row["top1_kind"].endswith("altered")}  # fmt: skip
+    sums = defaultdict(lambda: [0, 0])
+    for row in pq.read_table(run / "per_query.parquet").to_pylist():
+        for name, counts in counted.items():
+            both = sums[row["task"], row["variant"], name, row["image"]]
+            both[0], both[1] = both[0] + counts(row), both[1] + 1
+    for (task, variant), metrics in read_image_hits(run / "per_image.parquet").items():
+        for name in counted:
+            images, *numbers = metrics[name]
+            assert len(images) == IMAGES and list(images) == sorted(images)
+            assert list(zip(*numbers, strict=True)) == [tuple(sums[task, variant, name, image]) for image in images]
+    # Two captions an image, two seeds.
+    assert sums["text_to_image", "mix_0.9", "r1", images[0]][1] == 4
+
+
+def test_shares_of_pairs_are_summed_over_the_pairs_of_an_image(run):
+    sums = defaultdict(lambda: [0.0, 0])
+    for row in pq.read_table(run / "pairs.parquet").to_pylist():
+        for name, value in ((name, row[name]) for name in ("blind", "grounding", "preference")):
+            both = sums[row["task"], row["variant"], name, row["image"]]
+            both[0], both[1] = both[0] + value, both[1] + 1
+    assert sums
+    hits = read_image_hits(run / "per_image.parquet")
+    for (task, variant, name, image), (value, pairs) in sums.items():
+        each = hits[task, variant][name]
+        place = each.images.index(image)
+        assert (each.hits[place], each.queries[place]) == (pytest.approx(value), pairs)
