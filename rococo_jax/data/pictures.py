@@ -63,6 +63,11 @@ def image_size(place: Place) -> tuple[int, int]:
     return _header(_bytes(place), place).size
 
 
+def image_form(data: bytes, source: object) -> str:
+    """The form of an image file by Pillow's name, such as JPEG. Raises InputError as `open_image`."""
+    return _header(data, source).format or ""
+
+
 def has_exif_turn(place: Place) -> bool:
     """Whether a file has an EXIF orientation, which is not applied; read without decoding. Errors as `open_image`."""
     image = _header(_bytes(place), place)

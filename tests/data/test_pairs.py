@@ -181,7 +181,7 @@ def test_tfds_is_read_without_tensorflow(dataset_folder):
 def test_tfds_and_tars_feed_training_with_workers(dataset_folder, packed):
     tfds = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
     alone = take(tiny_input(tfds, batch_size=4), 3)
-    assert sorted(column(alone, "image_id")[:9]) == list(range(9))
+    assert len(set(column(alone, "image_id")[:8])) == 8  # of 9: an epoch drops its rest
     both = JoinedPairs([tfds, open_pairs(str(packed[1]))])
     assert_same_batches(take(tiny_input(both, workers=1), 3), take(tiny_input(both), 3))
 

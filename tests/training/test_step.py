@@ -210,7 +210,8 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     assert kept["dots"] - rest == pytest.approx(9 * block, rel=0.02)  # 33 MB
     # 157 MB by the backward passes that JAX derives of norms and activations.
     assert 80e6 < kept["none"] < 95e6
-    assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.6 * block  # of the blocks, and some of the rest
+    # Half of what the blocks keep, and of the rest at most half.
+    assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.5 * kept["full"]
 
 
 def test_only_matrices_decay_and_rates_fall_with_depth():
