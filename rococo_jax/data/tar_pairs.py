@@ -227,12 +227,13 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
         pairs = TarPairs(tars, open_index(tars, on_progress=advance))
     left_out = {key: sum(tar[key] for tar in pairs.about) for key in ("no_image", "no_caption")}
     count = sum(left_out.values())
+    found = f"{left_out['no_image']} without an image and {left_out['no_caption']} without a caption"
+    for tar in [tar for tar in pairs.about if tar["first"]][:1]:
+        found += f"; the first is {tar['tar']}/{tar['first']}"
     if not len(pairs):
-        raise InputError(name, "samples", f"none with an image and a caption, of {count}", "at least one")
+        wanted = "one with both: files one after another, of one name up to its first dot"
+        raise InputError(name, "samples", found, wanted)
     if count:
-        first = next(f"{tar['tar']}/{tar['first']}" for tar in pairs.about if tar["first"])
-        found = f"{left_out['no_image']} without an image and {left_out['no_caption']} without a caption"
-        found = f"{found}; the first is {first}"
         if not allow_missing:
             raise InputError(name, "samples", found, "all whole, or allow_missing_images")
         say(f"{name}: {count:,} samples left out: {found}")

@@ -239,6 +239,23 @@ def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_fr
             assert images.originals.names[images.rows[row] if table == "crops" else row] == each.query.image
 
 
+def test_rows_of_choices_between_parts_of_images_name_the_images(tmp_path):
+    files, box = ("0.png", "1.png", "2.png"), [0, 0, 8, 8]
+    items = [
+        {"id": name, "images": [{"file": file, "box": box} for file in (name, other)], "texts": [f"a {name}"],
+         "part": "one", "match": [[0, 0]]}
+        for name, other in (("2.png", "1.png"), ("1.png", "2.png"))
+    ]  # fmt: skip
+    items.append({"id": "x", "images": [{"file": "0.png"}], "texts": ["a", "b"], "part": "two", "match": [[0, 0]]})
+    write(
+        dataclasses.replace(FORMS["choices"], images=files), tmp_path, lambda rows: rows.__setitem__(slice(None), items)
+    )
+    benchmark = open_form("choices", tmp_path)
+    outcome = benchmark.tasks[0].score(Embeddings(vectors_of(benchmark, np.ones)))
+    rows = outcome.rows(benchmark).to_pydict()
+    assert (rows["right_image"], rows["wrong_image"]) == (["2.png", "1.png"], ["1.png", "2.png"])
+
+
 def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
     def change(rows):
         rows += [{**rows[0], "mturk": {"caption": votes}} for votes in (2, 1, 0)]

@@ -1,10 +1,12 @@
 """Tars in WebDataset's form give the samples that a folder gives, wherever a run begins and however it is shared."""
 
+import io
 import json
 import os
 import pickle
 import shutil
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -211,6 +213,24 @@ def test_missing_images_and_captions_are_counted_and_refused_unless_allowed(worl
     with pytest.raises(InputError) as error:
         open_pairs(world.pattern)
     assert "found 3 without an image and 3 without a caption; the first is cc-00.tar/000000" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["a.b.01.png", "a.b.01.txt"], "1 without an image and 0 without a caption; the first is c.tar/a"),
+        (["1.png", "2.png", "1.txt", "2.txt"], "2 without an image and 2 without a caption; the first is c.tar/1"),
+    ],
+)
+def test_tars_of_which_no_sample_is_whole_say_why(tmp_path, names, found):
+    with tarfile.open(tmp_path / "c.tar", "w") as tar:
+        for name in names:
+            content = io.BytesIO(image_of(1) if name.endswith("png") else b"a dog")
+            member = tarfile.TarInfo(name)
+            member.size = len(content.getvalue())
+            tar.addfile(member, content)
+    wanted = "; wanted one with both: files one after another, of one name up to its first dot"
+    refused(found + wanted, open_pairs, f"{tmp_path}/c.tar", allow_missing=True)
 
 
 def test_broken_images_stop_a_run_that_does_not_skip(world, tars):

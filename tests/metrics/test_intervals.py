@@ -202,7 +202,7 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0].astype(float), np.ones(images, np.int64))
     tracemalloc.start()
     for act in (
-        lambda: paired_differences(*hits, ones, flips=30),
+        lambda: paired_differences(*hits, ones, flips=300),
         lambda: across_seeds.over_draws([run]),
     ):
         tracemalloc.reset_peak()
