@@ -246,12 +246,12 @@ def test_rows_of_choices_between_parts_of_images_name_the_images(tmp_path):
          "part": "one", "match": [[0, 0]]}
         for name, other in (("2.png", "1.png"), ("1.png", "2.png"))
     ]  # fmt: skip
-    items.append({"id": "x", "images": [{"file": "0.png"}], "texts": ["a", "b"], "part": "two", "match": [[0, 0]]})
+    items.insert(0, {"id": "x", "images": [{"file": "0.png"}], "texts": ["a", "b"], "part": "two", "match": [[0, 0]]})
     write(
         dataclasses.replace(FORMS["choices"], images=files), tmp_path, lambda rows: rows.__setitem__(slice(None), items)
     )
     benchmark = open_form("choices", tmp_path)
-    outcome = benchmark.tasks[0].score(Embeddings(vectors_of(benchmark, np.ones)))
+    outcome = benchmark.tasks[1].score(Embeddings(vectors_of(benchmark, np.ones)))
     rows = outcome.rows(benchmark).to_pydict()
     assert (rows["right_image"], rows["wrong_image"]) == (["2.png", "1.png"], ["1.png", "2.png"])
 
