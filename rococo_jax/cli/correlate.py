@@ -11,9 +11,7 @@ EXAMPLES = """\
   rococo evaluate --models models.txt --data DATA --out out
   rococo correlate out --out correlations
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
-  rococo correlate --published --out correlations
   rococo correlate openclip_retrieval_results.csv --given "MSCOCO text retr. R@1" --out correlations
-  rococo correlate runs/population/points --factors image_tower,text_tower,size,loss,scenes --out effects
 
 The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json, and
 partial.svg with the partial ones."""
@@ -27,28 +25,20 @@ class Options:
         results: results.json files, or folders that contain them; or one CSV table of scores, a row a model, whose
             columns --metrics and --given name
         out: the map, every pair as CSV and JSON, a page
-        published: over the published checkpoints that come with the package, instead of RESULTS
         metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,
             blind, grounding; accuracies; ECE, shape bias; drop and RAS under corruption)
         given: the metric that the partial correlations hold constant (default: image_to_text/clean/r1 where it was
             measured)
-        factors: models are named LEVEL+LEVEL-SEED, as a sweep names its arms: what each level is of. Seeds are
-            averaged, and effects.csv and .svg say what each level adds to a metric, alone and with A held constant
     """
 
-    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)] = ()
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("DIR", check=output_folder)]
-    published: bool = False
     metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     given: Annotated[str | None, Option("A")] = None
-    factors: Annotated[tuple[str, ...], Option("A,B")] = ()
 
     def __post_init__(self):
-        others = {"RESULTS": self.results, "--metrics": self.metrics, "--given": self.given, "--factors": self.factors}
-        if self.published and (given := [name for name, value in others.items() if value]):
-            raise InputError("rococo correlate", "option", f"--published and {given[0]}", "one of them")
-        if not self.published and not self.results:
-            raise InputError("rococo correlate", "RESULTS", "nothing", "results, or --published")
+        if not self.results:
+            raise InputError("rococo correlate", "RESULTS", "nothing", "results, or a table of scores")
 
 
 def run(options: Options) -> None:
@@ -59,13 +49,12 @@ def run(options: Options) -> None:
 
     out = Path(options.out)
     names = options.metrics or None
-    study = write_correlations(options.results, out, names, options.given, options.factors)
-    kind = "makes" if options.factors else "models"
+    study = write_correlations(options.results, out, names, options.given)
     clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
     clear_held = sum(pair.partial[4] < 0.05 for pair in partials)
     partial = f"; {clear_held} of {len(partials)} with {study.given.path} held constant" if partials else ""
     print(
-        f"{out / 'correlations.html'}: {len(study.models)} {kind}, {len(study.places)} metrics; after Holm's "
+        f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
         f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"
     )

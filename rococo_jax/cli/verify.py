@@ -12,11 +12,7 @@ EXAMPLES = """\
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
   rococo verify --annotations sugar_crepe --images coco/images
   rococo verify --annotations mine --against rococo/annotations
-  rococo verify --published out/clip-b32/results.json
-  rococo verify --published out/clip-b32/results.json --against 'ViT-B-32 openai'"""
-
-# Points by which a figure of a checkpoint may differ: decoders of images and precision of the towers.
-_TOLERANCE = 0.5
+  rococo verify --published out/clip-b32/results.json"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +22,7 @@ class Options:
     Attributes:
         annotations: folder of annotation files
         images: folder of images; counts those that are missing
-        against: another folder of annotations, to compare the altered captions; or, with --published, a checkpoint such
-            as 'ViT-B-32 openai', to compare with its published figures
+        against: another folder of annotations, to compare the altered captions
         lexicon: which nouns are of one concept (default: the shipped lexicon)
         out: write the whole report, with examples, as JSON
         published: results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ
@@ -48,41 +43,14 @@ def run(options: Options) -> int:
     if options.annotations is None and options.published is None:
         raise InputError("--annotations", "folder", "nothing", "a folder of annotation files, or --published RESULTS")
     if options.annotations is None:
-        for option in ("images", "lexicon", "out"):
+        for option in ("images", "against", "lexicon", "out"):
             if getattr(options, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
     elif not _verify_choices(options):
         _verify_annotations(options)
     if options.published is None:
         return 0
-    if options.annotations is None and options.against:
-        return _verify_against(options.published, options.against)
     return _verify_results(options.published)
-
-
-def _verify_against(source: str, checkpoint: str) -> int:
-    """Prints the figures of results beside the published ones of a checkpoint; 1 where one differs."""
-    from pathlib import Path
-
-    from rococo_jax.evaluation.results import read_results
-    from rococo_jax.metrics import metric_of
-    from rococo_jax.metrics.published_field import MEASURED, published_field
-
-    results = read_results(Path(source) / "results.json" if Path(source).is_dir() else Path(source))
-    published = published_field().of(checkpoint)
-    compared = [(name, results["tasks"].get(MEASURED[name][0], {}).get(MEASURED[name][1], {})) for name in MEASURED]
-    compared = [(name, metrics[MEASURED[name][2]]) for name, metrics in compared if MEASURED[name][2] in metrics]
-    print(f"{results['model']} beside the published {checkpoint}; tolerance {_TOLERANCE} points")
-    rows = []
-    for name, value in compared:
-        task, _, metric = MEASURED[name]
-        coverage = results.get("data", {}).get("rococo" if task.endswith(("_text", "_image")) else task, {})
-        partial = not coverage.get("coverage", {}).get("complete", True)
-        away = abs(value - published[name]) > _TOLERANCE
-        verdict = "not comparable: of a part of the images" if partial else "DIFFERS" if away else "matches"
-        rows.append([task, metric_of(metric).label, f"{value:.1f}", f"published {published[name]:.1f}", verdict])
-    print("\n".join(_table(None, rows)) if rows else "  no figure that was published")
-    return 1 if any(row[-1] == "DIFFERS" for row in rows) else 0
 
 
 def _verify_results(source: str) -> int:

@@ -1,11 +1,10 @@
 """Which robustness says something of which other: correlations over models, as figures of a section and as files.
 
 Spearman's, alone and with the clean R@1 held constant, for the metrics that each kind of task names; see
-`metrics.correlation`. Where both metrics are columns of the published field, its correlation stands beside ours.
+`metrics.correlation`.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, Variant
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import Correlations, correlate, holm
-from rococo_jax.metrics.published_field import MEASURED, RECOGNITION, published_field
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Notes, Part, Table
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import Run, pooled_severities, tasks_of, variants_of
@@ -29,7 +27,6 @@ LEAST_MODELS = 5
 LEAST_SHOWN = 10
 _CORRUPTED = ("drop", "ras")
 _SHOWN = 60
-_COLUMN_OF = {place: column for column, place in MEASURED.items()}
 
 
 class Place(NamedTuple):
@@ -55,18 +52,12 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Rank correlations of two metrics over models, each `(rho, low, high, p, p corrected)`; None where undefined.
-
-    `published` is `(rho, low, high)` over the published checkpoints, `published_partial` the same with R@1 of COCO held
-    constant.
-    """
+    """Rank correlations of two metrics over models, each `(rho, low, high, p, p corrected)`; None where undefined."""
 
     x: Place
     y: Place
     plain: tuple[float, ...]
     partial: tuple[float, ...] | None
-    published: tuple[float, ...] | None = None
-    published_partial: tuple[float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,24 +83,18 @@ def correlate_runs(
     runs: Sequence[Run],
     names: Sequence[str] | None = None,
     given: str | None = None,
-    *,
-    by_make: bool = False,
 ) -> Study:
     """Correlations of metrics over the models of one group.
 
     Args:
         names: `TASK/VARIANT/METRIC` of each metric; by default those that the kinds of tasks name.
         given: the metric held constant; by default image-to-text R@1 on the clean gallery where it was measured.
-        by_make: models whose names differ from the first "-" on alone are seeds of one make, whose figures are their
-            means: seeds are no independent models.
 
     Raises:
-        InputError: fewer than five models or makes, a metric that no model has, or fewer than two metrics.
+        InputError: fewer than five models, a metric that no model has, or fewer than two metrics.
     """
-    makes = [run.label.partition("-")[0] if by_make else run.label for run in runs]
-    labels = list(dict.fromkeys(makes)) if by_make else makes
-    if len(labels) < LEAST_MODELS:
-        raise InputError("RESULTS", "models", len(labels), f"results of {LEAST_MODELS} models or more")
+    if len(runs) < LEAST_MODELS:
+        raise InputError("RESULTS", "models", len(runs), f"results of {LEAST_MODELS} models or more")
     known = {
         place.path: place
         for run in runs
@@ -125,10 +110,7 @@ def correlate_runs(
     if len(rows) < 2:
         raise InputError("RESULTS", "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
     held = held if held in rows else None
-    figures = np.array(list(rows.values()))
-    if by_make:
-        figures = np.stack([figures[:, [make == label for make in makes]].mean(axis=1) for label in labels], axis=1)
-    return study_of_figures(labels, list(rows), figures, held, left_out)
+    return study_of_figures([run.label for run in runs], list(rows), np.array(list(rows.values())), held, left_out)
 
 
 def comparable(
@@ -147,25 +129,17 @@ def comparable(
     return rows, left_out
 
 
-def correlate_published() -> Study:
-    """Correlations over the published checkpoints, with R@1 of COCO held constant."""
-    columns, figures = _published_columns()
-    places = [Place(*MEASURED[column]) for column in columns]
-    return study_of_figures(published_field().names, places, figures, Place(*MEASURED[RECOGNITION]), beside=False)
-
-
 def study_of_figures(
     models: Sequence[str],
     places: Sequence[Place],
     values: Float[np.ndarray, "metrics models"],
     held: Place | None,
     left_out: Sequence[str] = (),
-    beside: bool = True,
 ) -> Study:
-    """Correlations of figures, `held` held constant; `beside`: with the published correlations beside these."""
+    """Correlations of figures, `held` held constant."""
     plain = correlate(values)
     partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
-    pairs = _pairs(places, plain, partial, beside)
+    pairs = _pairs(places, plain, partial)
     return Study(tuple(models), tuple(places), held, pairs, tuple(left_out), values)
 
 
@@ -192,9 +166,7 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
     return [place for place in map(Place._make, places) if any(run.figure(*place).value is not None for run in runs)]
 
 
-def _pairs(
-    places: Sequence[Place], plain: Correlations, partial: Correlations | None, beside: bool
-) -> tuple[Pair, ...]:
+def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
     def sides(found: Correlations) -> list[tuple[float, ...] | None]:
@@ -204,32 +176,9 @@ def _pairs(
 
     others = sides(partial) if partial is not None else [None] * len(upper[0])
     return tuple(
-        Pair(places[one], places[other], side, held, *(_published(places[one], places[other]) if beside else ()))
+        Pair(places[one], places[other], side, held)
         for one, other, side, held in zip(*upper, sides(plain), others, strict=True)
     )
-
-
-def _published_columns() -> tuple[list[str], Float[np.ndarray, "columns checkpoints"]]:
-    """The published columns that are measured here too, and their figures."""
-    figures = published_field().figures
-    columns = [column for column in MEASURED if column in figures]
-    return columns, np.stack([figures[column] for column in columns])
-
-
-@functools.cache
-def _published_correlations() -> tuple[list[str], Correlations, Correlations]:
-    columns, values = _published_columns()
-    return columns, correlate(values), correlate(values, columns.index(RECOGNITION))
-
-
-def _published(one: Place, other: Place) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    sides = [_COLUMN_OF.get(place) for place in (one, other)]
-    if None in sides:
-        return None, None
-    columns, *both = _published_correlations()
-    at = tuple(columns.index(side) for side in sides)
-    found = [tuple(float(matrix[at]) for matrix in (each.rho, each.low, each.high)) for each in both]
-    return found[0], None if np.isnan(found[1]).any() else found[1]
 
 
 def correlations_blocks(study: Study) -> list[Block | None]:
@@ -274,16 +223,12 @@ def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
 
 def _table(pairs: Sequence[Pair]) -> Table:
     heads = [Head("Metric", words=True), Head("and", words=True), Head("Correlation", edge=True), Head("p, Holm")]
-    held, published = any(pair.partial for pair in pairs), any(pair.published for pair in pairs)
+    held = any(pair.partial for pair in pairs)
     heads += [Head("Partial", edge=True), Head("p, Holm")] * held
-    field = f"Over {len(published_field().names)} published checkpoints"
-    heads += [Head("Published", field, edge=True), Head("Published, partial", field)] * published
     rows = [
-        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain),
-         *(_cells(pair.partial) if held else []),
-         *([_rho_cell(pair.published, True), _rho_cell(pair.published_partial)] if published else [])]
+        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain), *_cells(pair.partial) * held]
         for pair in pairs
-    ]  # fmt: skip
+    ]
     return Table("Correlations over models", heads, rows, sortable=True, filterable=len(rows) > 8)
 
 
@@ -314,11 +259,10 @@ SIDES = ("rho", "low", "high", "p", "p_holm")
 COLUMNS = (
     *("x_task", "x_variant", "x_metric", "y_task", "y_variant", "y_metric", "models", *SIDES),
     *(f"partial_{end}" for end in SIDES),
-    *(f"published{partial}_{end}" for partial in ("", "_partial") for end in SIDES[:3]),
 )
 
 
 def csv_row(pair: Pair, models: int) -> list[Any]:
     """The cells of `COLUMNS`, unrounded."""
-    sides = ((pair.plain, 5), (pair.partial, 5), (pair.published, 3), (pair.published_partial, 3))
-    return [*pair.x, *pair.y, models, *(end for side, count in sides for end in (side or [""] * count))]
+    empty = [""] * len(SIDES)
+    return [*pair.x, *pair.y, models, *(pair.plain or empty), *(pair.partial or empty)]

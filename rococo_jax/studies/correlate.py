@@ -1,7 +1,7 @@
 """The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page.
 
-Of results, of the published checkpoints, or of a table of scores that others published: CSV or TSV with a heading and
-a row for each model, whose columns of numbers are metrics; the cells of the other columns together are a model's name.
+Of results, or of a table of scores: CSV or TSV with a heading and a row for each model, whose columns of numbers are
+metrics; the cells of the other columns together are a model's name.
 """
 
 import math
@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.metrics.published_field import published_field
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Part, render_page
 from rococo_jax.report.charts import correlation_map
@@ -24,14 +23,12 @@ from rococo_jax.report.correlations import (
     Place,
     Study,
     comparable,
-    correlate_published,
     correlate_runs,
     correlations_blocks,
     csv_row,
     map_of,
     study_of_figures,
 )
-from rococo_jax.report.effects import effects_chart, effects_part, effects_rows, study_effects
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.texts import TABLES, form_of, open_table
 
@@ -44,30 +41,19 @@ def write_correlations(
     out: Path,
     names: Sequence[str] | None = None,
     given: str | None = None,
-    factors: Sequence[str] = (),
 ) -> Study:
     """Writes correlations.json, .csv, .svg and .html, and partial.svg where a metric is held constant, into `out`.
 
-    With factors also effects.csv and effects.svg.
-
     Args:
-        sources: results, or one CSV table of scores; none for the published checkpoints that come with the package.
+        sources: results, or one CSV table of scores.
         names, given: as `correlate_runs` has them, or columns of the table.
-        factors: the names of what the parts of a model's name between "+" say, up to its first "-"; what follows
-            tells seeds of one make apart.
 
     Raises:
-        InputError: results that differ in anything but the model, fewer than five, a name that has not a part for each
-            factor, or what `correlate_runs` and `main_effects` refuse.
+        InputError: results that differ in anything but the model, or as `correlate_runs` and `correlate_table`.
     """
-    study = _study_of(sources, names, given, bool(factors))
-    title = f"Correlations over {len(study.models)} {'makes' if factors else 'models'}"
+    study = _study_of(sources, names, given)
+    title = f"Correlations over {len(study.models)} models"
     parts = [Part("", correlations_blocks(study), style="group")]
-    if factors:
-        effects = study_effects(study, factors)
-        parts.insert(0, effects_part(effects))
-        write_csv_rows(out / "effects.csv", effects_rows(effects))
-        write_text(out / "effects.svg", effects_chart(effects, file=True))
     page = render_page(title, "rococo correlate", _LEDE, parts)
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
@@ -79,19 +65,17 @@ def write_correlations(
     return study
 
 
-def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None, by_make: bool) -> Study:
-    if not sources:
-        return correlate_published()
+def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
     if form_of(sources[0]) in TABLES:
-        if len(sources) > 1 or by_make:
-            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone, without factors")
+        if len(sources) > 1:
+            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone")
         return correlate_table(Path(sources[0]), names, given)
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
         raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
                          "results that differ in the model alone")  # fmt: skip
-    return correlate_runs(groups[0].runs, names, given, by_make=by_make)
+    return correlate_runs(groups[0].runs, names, given)
 
 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
@@ -128,7 +112,7 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     said += ", ".join(place.label for place in kept)
     said += f"; in percent: {', '.join(percent)}" if percent else ""
     say("; left out: ".join([said, *left_out]))
-    return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out, beside=False)
+    return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out)
 
 
 # Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
@@ -154,26 +138,20 @@ def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
 
 
 def as_json(study: Study) -> dict:
-    """Everything of the CSV, with the models, what was left out and where the published figures are from."""
+    """Everything of the CSV, with the models, and what was left out."""
     return {
         "format": FORMAT,
         "models": study.models,
         "metrics": [place.path for place in study.places],
         "given": study.given.path if study.given else None,
         "left_out": study.left_out,
-        "published": {"checkpoints": len(published_field().names), "source": published_field().source},
         "pairs": [
             {
                 "x": pair.x.path,
                 "y": pair.y.path,
                 **{
                     name: dict(zip(SIDES, side, strict=False)) if side else None
-                    for name, side in (
-                        ("plain", pair.plain),
-                        ("partial", pair.partial),
-                        ("published", pair.published),
-                        ("published_partial", pair.published_partial),
-                    )
+                    for name, side in (("plain", pair.plain), ("partial", pair.partial))
                 },
             }
             for pair in study.pairs

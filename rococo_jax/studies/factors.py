@@ -2,7 +2,8 @@
 
 Effective robustness: is a model better on a subset than its accuracy on all images foretells?
 
-    line       Huber regression over models of probit(accuracy on the subset) on probit(accuracy on all)
+    line       Huber regression over models of probit(accuracy on the subset) on probit(accuracy on all), k = 1.345,
+               scale from the median absolute residual, by iterated reweighting (Huber 1964)
     effective  accuracy on the subset - accuracy that the line foretells, in points
 
 After Taori et al. (arXiv 2007.00644); the robust line is this project's. Intervals redraw images, the line stays.
@@ -22,7 +23,6 @@ from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import draw_blocks
-from rococo_jax.metrics.published_field import huber_line
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
 from rococo_jax.report.svg import chart_of, colour_of
@@ -39,6 +39,7 @@ _NOTE = (
 # Fewer models make no line; fewer images no claim.
 LEAST_MODELS, LEAST_IMAGES = 5, 200
 _DRAWS = 500
+_HUBER, _ROUNDS = 1.345, 30
 _probit = np.vectorize(NormalDist().inv_cdf, otypes=[float])
 _share = np.vectorize(NormalDist().cdf, otypes=[float])
 
@@ -64,6 +65,19 @@ class Factor:
 def probit(share: Float[np.ndarray, " models"], images: int) -> Float[np.ndarray, " models"]:
     """The normal quantile of shares from 0 to 1; none is nearer to 0 or 1 than half an image."""
     return _probit(np.clip(share, 0.5 / images, 1 - 0.5 / images))
+
+
+def huber_line(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> tuple[float, float]:
+    """Slope and intercept of the robust line."""
+    design = np.stack([x, np.ones_like(x)], axis=1)
+    weights, line = np.ones(len(x)), np.zeros(2)
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        line = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
+        residual = np.abs(y - design @ line)
+        scale = max(np.median(residual) / 0.6745, 1e-9)
+        weights = np.minimum(1.0, _HUBER * scale / np.maximum(residual, 1e-12))
+    return float(line[0]), float(line[1])
 
 
 def foretold(line: tuple[float, float], across: Float[np.ndarray, " models"]) -> Float[np.ndarray, " models"]:

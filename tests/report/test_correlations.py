@@ -1,4 +1,4 @@
-"""Correlations over models: the files, the page, the published figures beside them, and what is refused."""
+"""Correlations over models: the files, the page, and what is refused."""
 
 import csv
 import json
@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from rococo_jax.cli.main import main
-from rococo_jax.metrics.published_field import published_field
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import correlate_runs
@@ -75,15 +74,6 @@ def test_the_files_hold_scipys_correlations_of_the_figures_in_the_results(popula
     assert float(drawn.get("width")) == 330 + 3 * 26 + 8
 
 
-def test_published_correlations_stand_beside_pairs_that_the_field_has(population, tmp_path):
-    runs = group_by_fingerprint(load_results([population]))[0].runs
-    pairs = {("/".join(pair.x), "/".join(pair.y)): pair for pair in correlate_runs(runs).pairs}
-    figures = published_field().figures
-    theirs = stats.spearmanr(figures["coco_i2t"], figures["sugarcrepe"]).statistic
-    assert pairs["image_to_text/clean/r1", "sugarcrepe/mean/ota"].published[0] == pytest.approx(theirs)
-    assert sum(pair.published is not None for pair in pairs.values()) == 1
-
-
 def test_the_report_of_many_models_has_the_map_and_one_of_few_has_not(population, tmp_path):
     page, _ = write_report([population], tmp_path / "many.html")
     assert "Correlations over 12 models" in page.read_text() or "over 12 models, times 100" in page.read_text()
@@ -126,25 +116,23 @@ def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_o
     )
 
 
-def test_published_checkpoints_correlate_as_scipy_has_it(tmp_path):
-    assert main(["correlate", "--published", "--out", str(tmp_path)]) == 0
-    rows = list(csv.DictReader((tmp_path / "correlations.csv").open(newline="")))
-    figures = published_field().figures
-    assert len(rows) == 78 and {row["models"] for row in rows} == {str(len(published_field().names))}
-    row = next(row for row in rows if {row["x_task"], row["y_task"]} == {"sugarcrepe", "winoground"})
-    theirs = stats.spearmanr(figures["sugarcrepe"], figures["winoground"])
-    assert float(row["rho"]) == pytest.approx(theirs.statistic, abs=1e-12)
-    assert row["published_rho"] == ""
-    kept = list(csv.DictReader((CHECKOUT / "docs/findings/population_published.csv").open(newline="")))
-    places = ("partial_rho", "partial_low", "partial_high", "partial_p_holm")
-    for ours, shown in zip(rows, kept, strict=True):
-        # Sums of another processor's order of addition differ in the last digits.
-        assert [float(ours[name] or 0) for name in places] == pytest.approx(
-            [float(shown[name] or 0) for name in places]
-        )
-    # 13 metrics and a map of each two, without the one that is held constant.
-    drawn = [(tmp_path / name).read_text().count("<title") for name in ("correlations.svg", "partial.svg")]
-    assert drawn[0] - drawn[1] == 12
+def test_the_kept_correlations_are_those_of_the_kept_table(tmp_path):
+    findings = CHECKOUT / "docs" / "findings"
+    assert (
+        main(["correlate", str(findings / "published_field.csv"), "--given", "coco_i2t", "--out", str(tmp_path)]) == 0
+    )
+    ours = {}
+    for row in csv.DictReader((tmp_path / "correlations.csv").open(newline="")):
+        assert row["models"] == "202"
+        ours[frozenset((row["x_task"], row["y_task"]))] = row
+    columns = {"image_to_text": "coco_i2t", "text_to_image": "coco_t2i", "mmvp": "mmvp_vlm"}
+    kept = list(csv.DictReader((findings / "population_published.csv").open(newline="")))
+    for row in kept:
+        pair = ours[frozenset(columns.get(row[side], row[side]) for side in ("x_task", "y_task"))]
+        for name in ("rho", "partial_rho"):
+            # Sums of another processor's order of addition differ in the last digits.
+            assert float(pair[name] or 0) == pytest.approx(float(row[name] or 0), abs=1e-12)
+    assert len(kept) == 78 and len(ours) == 91  # with ImageNet
 
 
 def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal):
@@ -178,7 +166,6 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal)
     cases = (
         (rows, ["--metrics", "two,one"], "rococo: metrics: column: found 'two'"),
         (rows, ["--given", "part"], "part: 8 of 9 models lack it"),
-        (rows, ["--factors", "size"], "one table of scores alone"),
         (rows[:4], [], "models: found 4; wanted 5 or more"),
         ([*rows, rows[2]], [], "'vit-2 laion' twice"),
         ([*rows, rows[2][:-1]], [], "row 10 (to line 11): found 6 cells; wanted 7"),
@@ -238,40 +225,3 @@ def test_the_role_of_a_column_is_not_guessed(text, named, tmp_path, capsys):
 def test_a_cell_that_is_no_number_is_named(text, said, tmp_path, refusal):
     (tmp_path / "s.csv").write_text(text)
     assert said in refusal("correlate", tmp_path / "s.csv", "--out", tmp_path / "out")
-
-
-def test_published_and_results_are_not_both_asked_for(population, tmp_path, refusal):
-    assert main(["correlate", str(population), "--published", "--out", str(tmp_path)]) == 2
-    assert "--published" in refusal("correlate", "--out", tmp_path)
-
-
-def test_factors_average_seeds_and_write_the_effects_of_levels(tmp_path, capsys, refusal):
-    """FR@1 is 10 lower with the second loss, R@1 the same for all makes but for noise."""
-    rng, folder = np.random.default_rng(2), tmp_path / "runs"
-    folder.mkdir()
-    for tower in ("vit", "resnet", "convnext"):
-        for loss in ("softmax", "sigmoid"):
-            for size in ("small", "large"):
-                for seed in range(2):
-                    name = f"{tower}+{loss}+{size}-steps_300-{seed}"
-                    fr1 = 50 - 10 * (loss == "sigmoid") + float(rng.normal(0, 0.1))
-                    altered = {"fr1": fr1, "ras": 0.004 * (loss == "sigmoid") + float(rng.normal(0, 1e-5))}
-                    tasks = {"image_to_text": {"clean": {"r1": float(rng.uniform(30, 70))}, "danger": altered}}
-                    write_run(folder / name, name, tasks)
-    out = tmp_path / "out"
-    command = ["correlate", str(folder), "--out", str(out), "--factors"]
-    metrics = ",".join(f"image_to_text/{each}" for each in ("clean/r1", "danger/fr1", "danger/ras"))
-    assert main([*command, "tower,loss,size", "--metrics", metrics]) == 0
-    assert "12 makes, 3 metrics" in capsys.readouterr().out
-    rows = [row for row in csv.DictReader((out / "effects.csv").open(newline="")) if row["metric"] == "fr1"]
-    assert len(rows) == 3 + 2 + 2
-    sigmoid = next(row for row in rows if row["level"] == "sigmoid")
-    assert float(sigmoid["effect"]) == pytest.approx(-5, abs=0.1) and int(sigmoid["makes"]) == 6
-    assert float(sigmoid["effect_given"]) == pytest.approx(-5, abs=0.1)
-    assert float(sigmoid["low"]) < float(sigmoid["effect"]) < float(sigmoid["high"])
-    assert [row["factor"] for row in rows if float(row["p_holm"]) < 0.01] == ["loss", "loss"]
-    titles = [each.text for each in ET.parse(out / "effects.svg").iter("{http://www.w3.org/2000/svg}title")]
-    assert any(text.startswith("loss sigmoid, held constant: -5.0") for text in titles)
-    assert any(text.startswith("loss sigmoid: +0.002 (") for text in titles)
-    assert "Effects of factors" in (out / "correlations.html").read_text()
-    assert "found 3; wanted 2 joined by '+': tower, loss" in refusal(*command, "tower,loss")

@@ -8,12 +8,12 @@ import pyarrow.parquet
 import pytest
 import scipy.optimize
 import scipy.stats
+from scipy.optimize import minimize
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import with_checksum
-from rococo_jax.metrics.published_field import huber_line
 from rococo_jax.storage import write_json
-from rococo_jax.studies.factors import measure_factor
+from rococo_jax.studies.factors import huber_line, measure_factor
 from rococo_jax.studies.select import select_greedily
 
 IMAGES = 240
@@ -128,3 +128,22 @@ def test_factors_make_a_page_and_figures(tmp_path, refusal):
     assert page.count("<svg") == 1 and "No line" in page
     (tmp_path / "f.jsonl").write_text('{"file_name": "other.jpg", "pose": 1}\n')
     assert not (tmp_path / "g.html").exists() and refusal(*command, tmp_path / "g.html").count("\n") == 1
+
+
+def test_the_line_minimises_hubers_loss():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(20, 70, 80)
+    y = 0.4 * x + 50 + rng.normal(0, 1, 80)
+    y[:8] -= 40  # models that are no part of the trend
+    slope, intercept = huber_line(x, y)
+    assert abs(slope - 0.4) < 0.03
+    scale = np.median(np.abs(y - slope * x - intercept)) / 0.6745
+
+    def loss(line):
+        z = np.abs(y - line[0] * x - line[1]) / scale
+        return np.where(z <= 1.345, z**2 / 2, 1.345 * (z - 1.345 / 2)).sum()
+
+    found = minimize(
+        loss, [0.3, 55.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 5000}
+    ).x
+    np.testing.assert_allclose([slope, intercept], found, atol=5e-3)
