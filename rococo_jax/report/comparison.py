@@ -159,24 +159,24 @@ def comparison_note(comparison: Comparison) -> str:
 
 
 def comparison_part(comparison: Comparison, task: str) -> Part:
-    """The table of differences: one row a model and variant, with each metric's difference, interval and p."""
-    heads = heads_of(["Model", "Variant"])
-    for name in comparison.compared:
-        heads += [Head(f"{metric_of(name).label} difference", metric_of(name).definition, edge=True), Head("p, Holm")]
-    rows = []
-    for row in comparison.rows:
-        cells = [Cell(row.run.label), Cell(variant_label(row.variant), words=True)]
-        for name in comparison.compared:
-            cells += _cells(row.metrics.get(name), row.corrected.get(name))
-        rows.append(cells)
+    """The table of differences: one row a model, variant and metric, with the difference, its interval and p."""
+    heads = [*heads_of(["Model", "Variant", "Metric"]), Head("Difference", edge=True), Head("p, Holm")]
+    rows = [
+        [
+            Cell(row.run.label),
+            Cell(variant_label(row.variant), words=True),
+            Cell(metric_of(name).label, words=True),
+            *_cells(difference, row.corrected[name]),
+        ]
+        for row in comparison.rows
+        for name, difference in row.metrics.items()
+    ]
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
     return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
 
 
-def _cells(found: PairedDifference | None, corrected: float | None) -> list[Cell]:
-    if found is None or corrected is None:
-        return [Cell(percent(None), edge=True), Cell(percent(None))]
+def _cells(found: PairedDifference, corrected: float) -> list[Cell]:
     small = (f"{signed(found.low)}\u00a0to {signed(found.high)}", f"seen from\u00a0{percent(found.least_seen)}")
     return [
         Cell(signed(found.points), small, found.points, edge=True, strong=corrected < 0.05),

@@ -64,7 +64,7 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(tmp
     for seed, (name, accuracy) in enumerate((("worse", 30), ("better", 90))):
         choice_run(tmp_path / "all" / name, name, accuracy, seed)
     page = report(tmp_path, tmp_path / "all")
-    assert "Differences from better" in page.text("h4") and "OTA difference" in page.text("th")
+    assert "Differences from better" in page.text("h4") and "Difference" in page.text("th")
     rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
     assert {row["variant"] for row in compared} == set(PARTS) and {row["model"] for row in compared} == {"worse"}
