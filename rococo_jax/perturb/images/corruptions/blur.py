@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 from rococo_jax.perturb.images.corruptions.primitives import (
-    bits,
     correlate,
     crop_of_zoom,
     gaussian,
@@ -61,7 +60,7 @@ def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
 def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "rounds height width 2"]:
     """For each round and pixel, the offset (rows, columns) of its new content, from -reach to reach - 1."""
     _, reach, rounds = GLASS[severity - 1]
-    words = bits(key, (rounds, height, width))
+    words = jax.random.bits(key, (rounds, height, width))
     both = jnp.stack([words >> np.uint32(16), words & np.uint32(0xFFFF)], axis=-1).astype(jnp.int32)
     return ((both * (2 * reach)) >> 16) - reach
 

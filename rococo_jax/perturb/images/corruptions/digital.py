@@ -7,13 +7,14 @@ follows the image's size, pixelation is relative to it; the others do not depend
 import functools
 import io
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 from rococo_jax.data.pictures import decode_image
-from rococo_jax.perturb.images.corruptions.primitives import gaussian, to_bytes, uniform
+from rococo_jax.perturb.images.corruptions.primitives import gaussian, to_bytes
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -60,7 +61,7 @@ def saturate(image: Image, severity: int, draws: None) -> Image:
 def draw_elastic(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "2 height width"]:
     """Displacements in pixels (down, across) before smoothing: uniform within 0.5 % of the height, times alpha."""
     reach = height * 0.005
-    return uniform(key, (2, height, width), -reach, reach)
+    return jax.random.uniform(key, (2, height, width), minval=-reach, maxval=reach)
 
 
 def elastic_transform(image: Image, severity: int, field: Float[Array, "2 height width"]) -> Image:

@@ -10,11 +10,11 @@ Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
-from rococo_jax.perturb.images.corruptions import primitives
 from rococo_jax.perturb.images.corruptions.primitives import to_bytes
 
 GAUSSIAN = (0.08, 0.12, 0.18, 0.26, 0.38)
@@ -28,12 +28,12 @@ PerValue = Float[Array, "height width 3"]
 
 def draw_normal(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A standard normal for each value."""
-    return primitives.normal(key, (height, width, 3))
+    return jax.random.normal(key, (height, width, 3))
 
 
 def draw_uniform(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
     """A uniform number in [0, 1) for each value."""
-    return primitives.uniform(key, (height, width, 3))
+    return jax.random.uniform(key, (height, width, 3))
 
 
 def gaussian_noise(image: Image, severity: int, noise: PerValue) -> Image:

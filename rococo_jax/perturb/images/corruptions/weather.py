@@ -23,11 +23,9 @@ from rococo_jax.perturb.images.corruptions.primitives import (
     gaussian,
     motion_blur,
     motion_offsets,
-    normal,
     ordered_sum,
     rounded_product,
     to_bytes,
-    uniform,
     zoom_lines,
     zoom_taps,
 )
@@ -85,7 +83,7 @@ def draw_snow(key: Key[Array, ""], height: int, width: int, severity: int) -> Sn
     """Standard normals for the visible part of the flakes before zooming, and the steps of their motion."""
     zoom, radius = SNOW[severity - 1][2], SNOW[severity - 1][4]
     flakes_key, angle_key = jax.random.split(key)
-    flakes = normal(flakes_key, (crop_of_zoom(height, zoom)[1], crop_of_zoom(width, zoom)[1]))
+    flakes = jax.random.normal(flakes_key, (crop_of_zoom(height, zoom)[1], crop_of_zoom(width, zoom)[1]))
     angle = jax.random.uniform(angle_key, (), minval=-135.0, maxval=-45.0)
     return flakes, motion_offsets(angle, 2 * radius + 1)
 
@@ -129,7 +127,7 @@ def draw_fractal(key: Key[Array, ""], side: int) -> FractalDraws:
     levels = int(np.ceil(np.log2(side)))
     ends = np.cumsum([3 * 4**level for level in range(levels)])
     # One draw, split: a draw for each level would be compiled for each.
-    pieces = jnp.split(uniform(key, (int(ends[-1]),), -1.0, 1.0), ends[:-1])
+    pieces = jnp.split(jax.random.uniform(key, (int(ends[-1]),), minval=-1.0, maxval=1.0), ends[:-1])
     return tuple(piece.reshape(3, 2**level, 2**level) for level, piece in enumerate(pieces))
 
 
@@ -181,7 +179,7 @@ def frost(image: Image, severity: int, pane: Float[Array, "height width 3"]) -> 
 
 def draw_spatter(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "height width"]:
     """A standard normal for each pixel."""
-    return normal(key, (height, width))
+    return jax.random.normal(key, (height, width))
 
 
 def spatter(image: Image, severity: int, thickness: Float[Array, "height width"]) -> Image:
