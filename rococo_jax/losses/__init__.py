@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import SC, VC, semantic_contrastive, visual_contrastive
 from rococo_jax.losses.contrastive import CONTRASTIVE, sigmoid_contrastive, softmax_contrastive
-from rococo_jax.losses.distillation import DISTILLATION, relational_distillation, similarity_distillation
 from rococo_jax.losses.grounding import (
     BLIND,
     GROUNDING,
@@ -38,10 +37,8 @@ __all__ = [
     "mixed_blind_preference",
     "mixed_grounding_contrastive",
     "negclip_columns",
-    "relational_distillation",
     "semantic_contrastive",
     "sigmoid_contrastive",
-    "similarity_distillation",
     "softmax_contrastive",
     "visual_contrastive",
 ]
@@ -56,7 +53,6 @@ TERMS = (
     GROUNDING,
     NEGCLIP,
     CE_CLIP,
-    DISTILLATION,
     MIXED_BLIND,
     MIXED_GROUNDING,
 )

@@ -67,7 +67,6 @@ class Embeddings:
         logit_scale: `tau` itself, not its logarithm.
         logit_bias: of models trained with the sigmoid loss.
         fields: what active terms read beside the pairs, by the field's name.
-        teacher: "images" and "texts" of the starting model, without a gradient, where an active term reads them.
     """
 
     images: Float[Array, "b d"]
@@ -76,7 +75,6 @@ class Embeddings:
     logit_scale: Float[Array, ""]
     logit_bias: Float[Array, ""] | None
     fields: dict[str, FieldEmbeddings]
-    teacher: dict[str, Float[Array, "b d"]] | None = None
 
     def __getitem__(self, field: Field) -> FieldEmbeddings:
         return self.fields[field.name]
@@ -129,14 +127,12 @@ class LossTerm:
             `settings` is its part of the config, `logits` the mesh and block strategy of pairwise logits.
         keys: its config keys. With a key `weight` the term is active where that is not 0, without one always.
         reads: fields of the batch that are made for it, and must be there where it is active.
-        teacher: whether it reads the embeddings of the starting model.
     """
 
     name: str
     function: Callable[[Embeddings, ConfigDict, ShardedLogits], LossValue]
     keys: Mapping[str, Key]
     reads: tuple[Field, ...] = ()
-    teacher: bool = False
 
 
 def value_with(loss: Callable[..., Float[Array, ""]], field: Field, embeddings: Embeddings, **more: Any) -> Array:

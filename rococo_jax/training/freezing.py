@@ -88,21 +88,6 @@ def join_parameters(trained: Mapping[str, _Any], frozen: Mapping[str, _Any]) -> 
     return {**frozen, **trained, **stacks}
 
 
-# Before the paths of the starting parameters among the frozen ones, where a loss reads the starting model.
-TEACHER = "start:"
-
-
-def without_teacher(frozen: Mapping[str, _Any]) -> tuple[dict[str, _Any], dict[str, _Any]]:
-    """The frozen parameters, and the trained ones as they were at the start."""
-    start = {path.removeprefix(TEACHER): array for path, array in frozen.items() if path.startswith(TEACHER)}
-    return {path: array for path, array in frozen.items() if not path.startswith(TEACHER)}, start
-
-
-def with_teacher(frozen: Mapping[str, _Any], trained: Mapping[str, _Any]) -> dict[str, _Any]:
-    """The frozen parameters with those that are trained, as they are now, beside them."""
-    return {**frozen, **{TEACHER + path: array for path, array in trained.items()}}
-
-
 def stop_at_frozen(model: DualEncoder, train: Mapping[str, str] | ConfigDict) -> None:
     """Sets in the towers where gradients stop, so that frozen blocks cost no backward pass."""
     for side, stack in model.stacks.items():

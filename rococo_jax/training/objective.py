@@ -82,7 +82,6 @@ def total_loss(
     batch: Batch,
     losses: ConfigDict,
     logits: ShardedLogits,
-    teacher: Vectors | None = None,
 ) -> tuple[Float[Array, ""], Parts]:
     """The loss, and its parts before their weights.
 
@@ -92,14 +91,13 @@ def total_loss(
         batch: ids and which items count.
         losses: the config's part of that name.
         logits: mesh and block strategy of the pairwise logits.
-        teacher: vectors of the pairs from the starting model, where an active term reads them.
     """
     fields = {
         field.name: FieldEmbeddings(vectors[field.name], batch.valid[field.name]) for field in active_fields(losses)
     }
     scale = jnp.exp(scales["logit_scale"])
     bias = scales.get("logit_bias")
-    embeddings = Embeddings(vectors["images"], vectors["texts"], batch.image_id, scale, bias, fields, teacher)
+    embeddings = Embeddings(vectors["images"], vectors["texts"], batch.image_id, scale, bias, fields)
     total, parts = None, {}
     for term in active_terms(losses):
         settings = losses[term.name]

@@ -3,8 +3,8 @@
     kept = max(1, floor((1 - patch_dropout) * patches)), without order and repetition, for each image by itself
 
 What is drawn depends on (seed, step, row of the global batch, field) alone. The tower computes the kept patches and
-their positions only; attention over half of the tokens costs a quarter, everything else half. Evaluation, and the
-starting model as a teacher, see whole images.
+their positions only; attention over half of the tokens costs a quarter, everything else half. Evaluation sees
+whole images.
 """
 
 import dataclasses

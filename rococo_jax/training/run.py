@@ -37,7 +37,7 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
-from rococo_jax.training.freezing import split_parameters, with_teacher
+from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.hooks import OnStep
 from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
 from rococo_jax.training.hooks.profile import Profile, profiled_steps
@@ -60,7 +60,7 @@ from rococo_jax.training.state import (
     parameters_where_they_are,
     state_shapes,
 )
-from rococo_jax.training.step import Step, check_batch, make_step, reads_teacher
+from rococo_jax.training.step import Step, check_batch, make_step
 from rococo_jax.training.text_padding import agree_on_devices
 from rococo_jax.training.throughput import Meter, step_flops
 
@@ -150,7 +150,6 @@ class _Opened:
     Attributes:
         trained: the starting parameters that are trained; emptied once they are the state's.
         frozen: the others.
-        teacher: copies of the starting parameters, where a loss reads them.
         owns_model: whether no later run of this process starts from the same parameters.
     """
 
@@ -160,7 +159,6 @@ class _Opened:
     trained_before: TrainingImages | None
     trained: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
-    teacher: dict[str, jax.Array]
     owns_model: bool
     optimizer: optax.GradientTransformation
     step: Step
@@ -184,10 +182,8 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     batches = make_input(InputContext(config, local_encoder, source, folder), run_cache.features, agree, rows)
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
-    # Copies: the step uses up the state that it is given.
-    teacher = jax.tree.map(jax.numpy.copy, place_parameters(trained, mesh)) if reads_teacher(config.losses) else {}
     return _Opened(
-        mesh, source, Origin.of(encoder), encoder.training_images, trained, frozen, teacher, owns_model,
+        mesh, source, Origin.of(encoder), encoder.training_images, trained, frozen, owns_model,
         optimizer, step, batches, text_length(config.data.text_length, encoder),
     )  # fmt: skip
 
@@ -230,7 +226,6 @@ def _loop(
 ) -> Outcome:
     """Trains on from a state, with all that happens around its steps."""
     origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size, run.mesh.size), int(state.step)
-    constants = with_teacher(run.frozen, run.teacher)
 
     def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
         return compile_within_memory(lowered, batch, config, mesh)
@@ -243,7 +238,7 @@ def _loop(
         return evaluate(origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
 
     ahead = mesh.local_devices[0].platform != "cpu"
-    programs = Programs(run.step, constants, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
+    programs = Programs(run.step, run.frozen, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
     log = Log(file, config.log.every, range(first, config.steps), meter, flops, checkpoints)
     save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)
     stop = Stop()

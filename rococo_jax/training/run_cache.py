@@ -24,7 +24,7 @@ _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "kept_micro_batches", "
                  "data.feature_noise",
                  "train.heads", "losses.contrastive", "losses.hard_positives.count",
                  "losses.hard_positives.negative_weight", "losses.ce_clip.intra", "losses.ce_clip.rank",
-                 "losses.ce_clip.upper", "losses.distillation",
+                 "losses.ce_clip.upper",
                  "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip
 
 

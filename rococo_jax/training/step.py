@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.losses import active_fields, active_terms
+from rococo_jax.losses import active_fields
 from rococo_jax.losses.terms import Field
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.attention import GPUS, use_fused_attention
@@ -27,14 +27,7 @@ from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts
-from rococo_jax.training.freezing import (
-    cached_sides,
-    join_parameters,
-    split_parameters,
-    stop_at_frozen,
-    with_teacher,
-    without_teacher,
-)
+from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs.active import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
@@ -67,20 +60,16 @@ def make_step(
     unrolled = mesh.devices.flat[0].platform in GPUS
 
     def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
-        frozen, start = without_teacher(frozen)
-
-        def embed(trained: Parameters, rows: Batch, fields: Sequence[Field] = fields) -> Vectors:
+        def embed(trained: Parameters, rows: Batch) -> Vectors:
             return embed_all(trained, frozen, rows, fields)
 
         for each in inputs:
             batch = each.on_device(batch, config, state.step, mesh)
 
-        teacher = jax.lax.stop_gradient(embed(start, batch.for_towers(()), ())) if start else None
-
         batch = drop_patches(batch, config, spec, state.step, mesh)
 
         def loss(vectors: Vectors, scales: Parameters):
-            return total_loss(vectors, scales, batch, config.losses, logits, teacher)
+            return total_loss(vectors, scales, batch, config.losses, logits)
 
         value, parts, gradients = loss_and_gradients(
             embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
@@ -136,15 +125,8 @@ def check_batch(config: ConfigDict, devices: int) -> None:
     if not check_parts(size, config.micro_batches, devices):
         found = f"{config.micro_batches} parts of {size} images on {devices} devices"
         raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
-    if config.micro_batches > 1 and reads_teacher(config.losses):
-        raise InputError("config", "micro_batches", config.micro_batches, "1 with a loss that reads the starting model")
     for each in active_inputs(config.losses):
         each.check_devices(config, devices)
-
-
-def reads_teacher(losses: ConfigDict) -> bool:
-    """Whether an active loss reads the embeddings of the starting model."""
-    return any(term.teacher for term in active_terms(losses))
 
 
 def lower_step(
@@ -160,7 +142,6 @@ def lower_step(
     """
     parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
-    frozen = with_teacher(frozen, trained) if reads_teacher(config.losses) else frozen
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, preprocessing, optimizer, mesh)
     average = trained if config.ema else {}

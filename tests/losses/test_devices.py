@@ -5,19 +5,14 @@ element of a gradient, is 17 float32 roundings of it. The batch of 21 pairs divi
 tile; several pairs show the same image, and some have no altered caption, image or hard positive.
 """
 
-import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from ml_collections import ConfigDict
 
 from rococo_jax import losses
-from rococo_jax.losses import TERMS
-from rococo_jax.losses.terms import Embeddings
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
@@ -38,8 +33,6 @@ EMBEDDINGS = {
     "images": unit_vectors(PAIRS),
     "texts": unit_vectors(PAIRS),
     "altered_texts": unit_vectors(PAIRS, ALTERED),
-    "teacher_images": unit_vectors(PAIRS),
-    "teacher_texts": unit_vectors(PAIRS),
     "mixed_images": unit_vectors(PAIRS, 1),
     "positive_texts": unit_vectors(PAIRS),
     "negative_texts": unit_vectors(PAIRS, 1),
@@ -71,8 +64,6 @@ LOSSES = {
         "ids negative_mask",
         {},
     ),
-    "distillation, local": ("similarity_distillation", "images texts teacher_images teacher_texts logit_scale", "", {}),
-    "distillation by rows": ("relational_distillation", "images texts logit_scale", "teacher_images teacher_texts", {}),
     "blind": ("blind_preference", _ALTERED, "ids altered_mask", {}),
     "grounding": ("grounding_contrastive", _ALTERED, "ids altered_mask", {}),
     "mixed blind": ("mixed_blind_preference", _MIXED, "ids mixed_mask", {}),
@@ -129,21 +120,6 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(count, name, s
     assert abs(float(value) / right - 1) < TOLERANCE
     for key, gradient in zip(case(name)[1], right_gradients, strict=True):
         assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
-
-
-@pytest.mark.parametrize(("kind", "reference"), [("l2", "similarity"), ("kl", "relational")])
-def test_the_kind_of_distillation_chooses_between_two_definitions(kind, reference):
-    sides = {key: jnp.asarray(EMBEDDINGS[key]) for key in ("images", "texts", "teacher_images", "teacher_texts")}
-    teacher = {"images": sides["teacher_images"], "texts": sides["teacher_texts"]}
-    ids, scale = (jnp.asarray(each) for each in (MASKS["ids"], EMBEDDINGS["logit_scale"]))
-    embeddings = Embeddings(sides["images"], sides["texts"], ids, scale, None, {}, teacher)
-    (term,) = (each for each in TERMS if each.name == "distillation")
-    value, parts = term.function(embeddings, ConfigDict({"kind": kind}), ShardedLogits())
-    exact = {key: np.float64(each) for key, each in (sides | {"logit_scale": scale}).items()}
-    right = getattr(dense, f"{reference}_distillation")(**exact)
-    assert abs(float(value) / right - 1) < TOLERANCE and parts["distillation"] == value
-    unmoved = dataclasses.replace(embeddings, teacher={"images": sides["images"], "texts": sides["texts"]})
-    assert abs(float(term.function(unmoved, ConfigDict({"kind": kind}), ShardedLogits())[0])) < 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["all_gather", "ring"])

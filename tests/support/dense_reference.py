@@ -139,20 +139,6 @@ def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, up
     return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
 
 
-def similarity_distillation(images, texts, teacher_images, teacher_texts, logit_scale):
-    return ((logit_scale * (images @ texts.T - teacher_images @ teacher_texts.T)) ** 2).mean()
-
-
-def relational_distillation(images, texts, logit_scale, *, teacher_images, teacher_texts):
-    """The teacher is a constant, and so is the scale at which it is read."""
-    before, after = np.real(logit_scale) * teacher_images @ teacher_texts.T, logit_scale * images @ texts.T
-    divergence = 0
-    for axis in (0, 1):
-        old, new = (logits - np.log(np.exp(logits).sum(axis, keepdims=True)) for logits in (before, after))
-        divergence = divergence + (np.exp(old) * (old - new)).sum()
-    return divergence / (2 * len(images))
-
-
 def value_and_gradients(function, *inputs):
     """The value, and the derivative in every element of every input."""
     inputs = [np.asarray(array, np.complex128) for array in inputs]

@@ -60,11 +60,9 @@ SAME_RESULT = {
 OF_DEFENCES = {
     **dict.fromkeys(("losses.blind.weight", "losses.grounding.weight", "losses.negclip.weight", "losses.ce_clip.weight",
                      "losses.mixed_blind.weight", "losses.mixed_grounding.weight",
-                     "losses.distillation.weight",
                      "train.heads", "optimizer.pull_to_start"),
                     "training/test_defences.py"),
-    **dict.fromkeys(("losses.ce_clip.intra", "losses.ce_clip.rank", "losses.ce_clip.upper", 
-                     "losses.distillation.kind"), "losses/test_devices.py"),
+    **dict.fromkeys(("losses.ce_clip.intra", "losses.ce_clip.rank", "losses.ce_clip.upper"), "losses/test_devices.py"),
 }  # fmt: skip
 # Told from another value beside NumPy restatements.
 OF_RECIPES = {
