@@ -3,7 +3,6 @@
 Nothing is written to a URL.
 """
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs":
 _STATE = ("size", "ETag", "etag", "md5Hash", "updated", "LastModified", "mtime", "created")
 
 
-@functools.lru_cache(maxsize=16)
 def file_system(url: str) -> Any:
     """fsspec's file system of a URL. Raises InputError where there is none, or its package is not installed."""
     import fsspec
@@ -27,7 +25,7 @@ def file_system(url: str) -> Any:
     except ImportError:
         package = _PACKAGES.get(scheme, f"fsspec's package for {scheme}")
         wanted = f"pip install {package}, or a local folder"
-        raise InputError(url, "storage", f"{package} is not installed", wanted) from None
+        raise InputError(f"{scheme}://", "storage", f"{package} is not installed", wanted) from None
     except ValueError:
         raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
 
@@ -42,7 +40,7 @@ def file_size(path: str, wanted: str) -> int:
     """Bytes of a file. Raises InputError where there is none, or it cannot be read."""
     try:
         if is_url(path):
-            return int(file_system(_root(path)).size(path))
+            return int(file_system(path).size(path))
         if Path(path).is_dir():
             raise InputError(path, "file", "a folder", wanted)
         return Path(path).stat().st_size
@@ -55,7 +53,7 @@ def file_size(path: str, wanted: str) -> int:
 def open_binary(path: str) -> Any:
     """A file to read. Raises InputError where it cannot be."""
     try:
-        return file_system(_root(path)).open(path, "rb") if is_url(path) else Path(path).open("rb")
+        return file_system(path).open(path, "rb") if is_url(path) else Path(path).open("rb")
     except InputError:
         raise
     except Exception as error:
@@ -64,15 +62,11 @@ def open_binary(path: str) -> Any:
 
 def matching_urls(pattern: str) -> list[str]:
     """The URLs that a pattern with `*` stands for, in order. Raises InputError where they cannot be listed."""
-    files = file_system(_root(pattern))
+    files = file_system(pattern)
     try:
         return sorted(map(files.unstrip_protocol, files.glob(pattern)))
     except Exception as error:
         raise _refused(pattern, error, "files of that name") from None
-
-
-def _root(url: str) -> str:
-    return url.partition("://")[0] + "://"
 
 
 def local_copy(url: str, cache: Path) -> Path:
@@ -80,7 +74,7 @@ def local_copy(url: str, cache: Path) -> Path:
 
     Raises InputError where there is nothing, or it cannot be read.
     """
-    files = file_system(_root(url))
+    files = file_system(url)
     try:
         found = files.find(url, detail=True)
         if not found:

@@ -34,7 +34,7 @@ _HEADER = 512
 _SIZE = slice(124, 136)
 _READ_AHEAD = 256 * 1024
 _BLOCK = 8 * 2**20
-_OPEN_FILES, _BLOCKS = 256, 8
+_OPEN_FILES = 256
 _MOST_TARS = 10**6
 _MOST_COMMAS = 16  # that are looked for in a path
 
@@ -186,32 +186,27 @@ class _File:
     """An open tar. It is closed with the last read of it, which another thread may be making."""
 
     def __init__(self, path: str):
-        self.path, self.blocks = path, collections.OrderedDict()
-        self.lock = threading.Lock()
+        self.path, self.lock = path, threading.Lock()
         self.file = None if is_url(path) else os.open(path, os.O_RDONLY)
+        self.block = functools.lru_cache(maxsize=2)(lambda number: _fetch(path, number * _BLOCK, (number + 1) * _BLOCK))
 
     def read(self, start: int, end: int, follows: bool) -> bytes:
         if self.file is not None:
             return os.pread(self.file, end - start, start)
         if not follows:
-            return self._fetch(start, end)
+            return _fetch(self.path, start, end)
+        first, after = start // _BLOCK, -(-end // _BLOCK)
         with self.lock:
-            parts = []
-            for number in range(start // _BLOCK, -(-end // _BLOCK)):
-                if number not in self.blocks:
-                    self.blocks[number] = self._fetch(number * _BLOCK, (number + 1) * _BLOCK)
-                    while len(self.blocks) > 2:
-                        self.blocks.popitem(last=False)
-                at = number * _BLOCK
-                parts.append(self.blocks[number][max(start - at, 0) : end - at])
-            return b"".join(parts)
-
-    def _fetch(self, start: int, end: int) -> bytes:
-        return file_system(self.path.partition("://")[0] + "://").cat_file(self.path, start=start, end=end)
+            blocks = b"".join(map(self.block, range(first, after)))
+        return blocks[start - first * _BLOCK : end - first * _BLOCK]
 
     def __del__(self):
         if getattr(self, "file", None) is not None:
             os.close(self.file)
+
+
+def _fetch(path: str, start: int, end: int) -> bytes:
+    return file_system(path).cat_file(path, start=start, end=end)
 
 
 def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
