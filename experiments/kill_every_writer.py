@@ -58,7 +58,7 @@ def writers(world: World) -> dict[str, list]:
         "corrupt": world.corrupt(out="made"),
         "pack": world.pack(out="made"),
         "make": world.make(out="made"),
-        "lexicon": ["lexicon", "--out", out],
+        "verify": ["verify", "--annotations", world / "annotations", "--out", out],
         "fetch": ["fetch", "rococo", "--data", out],
         "convert": ["convert", world / "hf", out],
         "export": ["export", world / "legacy", out],

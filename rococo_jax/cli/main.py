@@ -26,7 +26,7 @@ GROUPS = {
     "Evaluate": "demo benchmarks fetch evaluate score export-inputs report select factors correlate".split(),
     "Models": "convert export inspect join interpolate embed".split(),
     "Train": "train sweep pack".split(),
-    "Alter": "alter-captions make-benchmark mix-images corrupt-images influence lexicon".split(),
+    "Alter": "alter-captions make-benchmark mix-images corrupt-images influence".split(),
     "Inspect": "verify baselines attention bench".split(),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)

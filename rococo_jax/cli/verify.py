@@ -1,4 +1,4 @@
-"""`rococo verify`: audit a folder of benchmark annotations, compare two, or check results against published figures."""
+"""`rococo verify`: audit a folder of benchmark annotations, or check results against published figures."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,27 +11,22 @@ EXAMPLES = """\
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
   rococo verify --annotations sugar_crepe --images coco/images
-  rococo verify --annotations mine --against rococo/annotations
   rococo verify --published out/clip-b32/results.json"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Count, hash and check benchmark annotations, compare two sets, or check results against published figures.
+    """Count, hash and check benchmark annotations, or check results against published figures.
 
     Attributes:
         annotations: folder of annotation files
         images: folder of images; counts those that are missing
-        against: another folder of annotations, to compare the altered captions
-        lexicon: which nouns are of one concept (default: the shipped lexicon)
         out: write the whole report, with examples, as JSON
         published: results.json of OpenAI's CLIP ViT-B/32: compare with the published figures; exit 1 where they differ
     """
 
     annotations: Annotated[str | None, Option("DIR")] = None
     images: Annotated[str | None, Option("DIR")] = None
-    against: Annotated[str | None, Option("DIR")] = None
-    lexicon: Annotated[str | None, Option("F")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
     published: Annotated[str | None, Option("RESULTS")] = None
 
@@ -43,7 +38,7 @@ def run(options: Options) -> int:
     if options.annotations is None and options.published is None:
         raise InputError("--annotations", "folder", "nothing", "a folder of annotation files, or --published RESULTS")
     if options.annotations is None:
-        for option in ("images", "against", "lexicon", "out"):
+        for option in ("images", "out"):
             if getattr(options, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
     elif not _verify_choices(options):
@@ -97,15 +92,11 @@ def _verify_choices(options: Options) -> bool:
 
     from rococo_jax.benchmarks.benchmark import recognise
     from rococo_jax.benchmarks.choices.audit import audit_choices, audit_lines
-    from rococo_jax.errors import InputError
     from rococo_jax.storage import write_json
 
     info = recognise(Path(options.annotations))
     if info.reader is None:
         return False
-    for option in ("against", "lexicon"):
-        if getattr(options, option):
-            raise InputError(f"--{option}", "use", f"annotations of {info.name}", "two sets of altered captions")
     images = None if options.images is None else Path(options.images)
     report = audit_choices(info, Path(options.annotations), images)
     if options.out:
@@ -117,21 +108,9 @@ def _verify_choices(options: Options) -> bool:
 def _verify_annotations(options: Options) -> None:
     from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
     from rococo_jax.benchmarks.rococo.audit import inspect_annotations
-    from rococo_jax.benchmarks.rococo.caption_diff import compare_annotations
-    from rococo_jax.errors import InputError
-    from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.storage import write_json
 
-    if options.lexicon and not options.against:
-        raise InputError("--lexicon", "use", "no --against", "two sets of annotations to compare")
-    annotations, compared = read_annotation_folder(options.annotations), None
-    if options.against:
-        lexicon = open_lexicon(options.lexicon or "")
-        other = read_annotation_folder(options.against)
-        compared = compare_annotations(annotations, other, lexicon, options.against)
-    report = inspect_annotations(annotations, options.images)
-    if compared is not None:
-        report["comparison"] = {"against": options.against, "lexicon": lexicon.name, "variants": compared}
+    report = inspect_annotations(read_annotation_folder(options.annotations), options.images)
     if options.out:
         write_json(options.out, {"annotations": options.annotations, **report})
     print("\n".join(report_lines(report)))
@@ -152,43 +131,6 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
         found = report["images"]
         missing = f"; missing: {found['missing']:,}, such as {found['examples'][0]}" if found["missing"] else ""
         yield from ("", f"Images: {found['present']:,} of {found['named']:,} are in {found['folder']}{missing}")
-    if "comparison" in report:
-        yield from ("", f"Compared with {report['comparison']['against']} (first: these files, second: those)")
-        variants = report["comparison"]["variants"]
-        yield from _table(["", *variants], _comparison_rows(list(variants.values())))
-
-
-def _comparison_rows(variants: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    rows: list[tuple[str, Any]] = [
-        ("captions in both", lambda each: each["captions"]),
-        ("altered by both", lambda each: each["altered_by_both"]),
-        ("altered by the first only, by the second only", lambda each: _sides([each[key] for key in _ONE_SIDED])),
-        ("comparable: one word replaced on either side", lambda each: each["comparable"]),
-        ("    same word replaced", lambda each: _percent(each["same_word"])),
-        ("    of these, by the same word", lambda each: _percent(each["same_replacement"])),
-        ("    new words of one concept", lambda each: _percent(each["same_concept"])),
-        ("concept of the old word kept: first", lambda each: _percent(each["concept_kept"][0])),
-        ("concept of the old word kept: second", lambda each: _percent(each["concept_kept"][1])),
-        ("different new words", lambda each: _sides(each["vocabulary"]["words"])),
-        ("    shared by both", lambda each: each["vocabulary"]["shared"]),
-        ("    shared by both, of either's", lambda each: _percent(each["vocabulary"]["jaccard"])),
-        ("words in an altered caption, mean", lambda each: _sides(each["length"]["words"])),
-        ("characters in an altered caption, mean", lambda each: _sides(each["length"]["characters"])),
-        ("no-ops, case and final punctuation aside", lambda each: _sides(each["no_ops"])),
-    ]
-    return [[label, *map(figure, variants)] for label, figure in rows]
-
-
-def _percent(share: dict[str, Any]) -> str:
-    return "none" if share["percent"] is None else f"{share['percent']:.1f} %"
-
-
-_ONE_SIDED = ("altered_by_first_only", "altered_by_second_only")
-
-
-def _sides(values: Sequence[float | int | None]) -> str:
-    """Both sides' figures in one cell."""
-    return ", ".join("none" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:.2f}" for v in values)
 
 
 def _clean_rows(clean: dict[str, Any]) -> Iterator[list[Any]]:

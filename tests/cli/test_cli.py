@@ -102,32 +102,32 @@ def _output_path(kind: str, folder: Path) -> Path:
 def test_an_output_path_that_cannot_be_used_is_one_line_and_2(kind, tmp_path, refusal):
     path = _output_path(kind, tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    (line,) = refusal("lexicon", "--out", path).splitlines()
+    (line,) = refusal("verify", "--annotations", tmp_path, "--out", path).splitlines()
     assert line.startswith(f"rococo: {tmp_path}") and "file system: found " in line and "wanted a path" in line
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EEXIST, errno.ENOSPC, errno.EDQUOT])
 def test_system_errors_of_paths_and_disks_are_one_line_and_2(number, monkeypatch, capsys):
-    from rococo_jax.cli import lexicon
+    from rococo_jax.cli import verify
 
     def refused(arguments):
         raise OSError(number, os.strerror(number), "some/file")
 
-    monkeypatch.setattr(lexicon, "run", refused)
-    assert main(["lexicon", "--out", "out.json"]) == 2
+    monkeypatch.setattr(verify, "run", refused)
+    assert main(["verify", "--annotations", "x"]) == 2
     assert capsys.readouterr().err.startswith(f"rococo: some/file: file system: found {os.strerror(number)}; wanted ")
 
 
 def test_other_system_errors_keep_their_traceback(monkeypatch):
-    from rococo_jax.cli import lexicon
+    from rococo_jax.cli import verify
 
     def broken(arguments):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    monkeypatch.setattr(lexicon, "run", broken)
+    monkeypatch.setattr(verify, "run", broken)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        main(["lexicon", "--out", "out.json"])
+        main(["verify", "--annotations", "x"])
 
 
 @contextlib.contextmanager
@@ -163,12 +163,12 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(command, model, 
     [
         (
             ["evaluat"],
-            ["rococo: command: found 'evaluat'; wanted one of the 29 that `rococo --help` lists", "evaluate?)"],
+            ["rococo: command: found 'evaluat'; wanted one of the 28 that `rococo --help` lists", "evaluate?)"],
         ),
-        (["zzz"], ["command: found 'zzz'; wanted one of the 29 that `rococo --help` lists\n"]),
+        (["zzz"], ["command: found 'zzz'; wanted one of the 28 that `rococo --help` lists\n"]),
         (
-            ["verify", "--annotations", "x", "--agianst", "y"],
-            ["rococo verify: option: found '--agianst'; wanted", "did you mean --against?"],
+            ["verify", "--annotations", "x", "--imgaes", "y"],
+            ["rococo verify: option: found '--imgaes'; wanted", "did you mean --images?"],
         ),
         (["inspect", "a", "b"], ["rococo inspect: argument: found 'b'; wanted an option; `rococo inspect --help`"]),
         (["join", "--zzz=1"], ["rococo join: ", "; see rococo join --help"]),

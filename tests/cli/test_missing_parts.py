@@ -30,7 +30,7 @@ TAKE_A_MODEL = {
 }
 # Those that take none, or hand it to one of the others in a process of its own.
 OTHERS = "demo benchmarks fetch score export-inputs report select factors correlate sweep pack mix-images".split()
-OTHERS += "corrupt-images lexicon verify baselines".split()
+OTHERS += "corrupt-images verify baselines".split()
 
 
 @pytest.fixture(scope="module")

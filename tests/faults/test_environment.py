@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.cli import lexicon
+from rococo_jax.cli import verify
 from rococo_jax.cli.main import main
 from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.evaluation.results import make_fingerprint
@@ -63,8 +63,8 @@ def _interrupted(monkeypatch, then) -> int:
         except KeyboardInterrupt:
             then()
 
-    monkeypatch.setattr(lexicon, "run", run)
-    return main(["lexicon", "--out", "never-written.json"])
+    monkeypatch.setattr(verify, "run", run)
+    return main(["verify", "--annotations", "x"])
 
 
 def _as_import_error():

@@ -22,7 +22,7 @@ from tests.support.faults import Table, World, no_file_above
 OUTPUTS = Table()
 FOLDERS = ("evaluate", "convert", "export", "mix", "corrupt", "pack", "train", "join")
 FILES = (
-    "score", "embed", "influence", "alter", "lexicon", "attention", "report",
+    "score", "embed", "influence", "alter", "verify", "attention", "report",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def _command(world: World, name: str, out: str) -> list:
     own = {
         "convert": ["convert", world / "hf", world / out],
         "export": ["export", world / "legacy", world / out],
-        "lexicon": ["lexicon", "--out", world / out],
+        "verify": ["verify", "--annotations", world / "annotations", "--out", world / out],
         "attention": ["attention", world / "model", *images, "--out", world / out],
         "report": ["report", world / "truth", "--out", world / out],
         "join": ["join", world / "model", world / "model", world / out, *images, "--captions", world / "captions.json"],

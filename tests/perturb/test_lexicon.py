@@ -1,14 +1,11 @@
-"""The lexicon: forms, numbers, synonyms, user files, and what is recovered from published captions."""
+"""The lexicon: forms, numbers, synonyms and user files."""
 
-import dataclasses
 import json
 
 import pytest
 
-from rococo_jax.benchmarks.rococo.caption_diff import group_words, recover_lexicon
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import SHIPPED, Group, Lexicon, Noun, read_lexicon, shipped_lexicon
-from tests.support.commands import run_command
 from tools.build_lexicon import CONCEPTS, LEFT_OUT, OTHER_MEANING
 
 
@@ -109,56 +106,7 @@ def test_other_files_are_no_lexicon(tmp_path):
             read_lexicon(path)
 
 
-def test_words_that_replaced_each_other_are_grouped_and_stray_pairs_do_not_join_groups():
-    animals, tools = ["dog", "cat", "horse", "cow"], ["hammer", "saw", "drill", "axe"]
-    same = {(a, b): 3 for group in (animals, tools) for a in group for b in group if a != b}
-    same["dog", "hammer"] = 1
-    different = {("cat", "saw"): 1, ("horse", "drill"): 2}
-    assert group_words(same, different) == [sorted(tools), sorted(animals)] or group_words(same, different) == [
-        sorted(animals),
-        sorted(tools),
-    ]
-
-
-@pytest.mark.real_data
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_recovered_groups_hold_what_kept_the_concept_and_not_what_changed_it(real_data):
-    from rococo_jax.benchmarks.rococo.annotations import read_annotation
-    from rococo_jax.benchmarks.rococo.caption_diff import _count
-
-    folder = real_data / "rococo" / "annotations"
-    same, different, danger = (read_annotation(folder / f"{name}.json") for name in _PUBLISHED)
-    lexicon = recover_lexicon(same, different, danger)
-
-    def share_in_one_group(annotation) -> float:
-        # On every fifth image, which is some 5,000 captions.
-        pairs = _count(dataclasses.replace(annotation, items=annotation.items[::5]))
-        inside = [
-            count
-            for (old, new), count in pairs.items()
-            if lexicon.find(old) and lexicon.find(new) and lexicon.find(old).concept == lexicon.find(new).concept
-        ]
-        return sum(inside) / sum(pairs.values())
-
-    assert share_in_one_group(same) > 0.85
-    assert share_in_one_group(different) < 0.02
-    assert lexicon.kind(lexicon.find("woman")) == "person"
-    assert lexicon.kind(lexicon.find("street")) == "place"
-
-
-_PUBLISHED = ("same_concept", "diff_concept", "danger")
-
-
 def test_a_noun_without_singular_is_named_by_its_plural():
     people = Noun(None, "people", "people")
     lexicon = Lexicon([Group("people", "person", (people,))])
     assert people.name == "people" and lexicon.find("People") is people and lexicon.is_plural(["people"], 0)
-
-
-def test_the_command_writes_the_shipped_lexicon_to_edit(tmp_path, capsys):
-    from rococo_jax.cli import lexicon as command
-
-    run_command(command, "--out", tmp_path / "nouns.json")
-    assert read_lexicon(tmp_path / "nouns.json").hash() == shipped_lexicon().hash()
-    assert "concept groups" in capsys.readouterr().out

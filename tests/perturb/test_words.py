@@ -5,7 +5,7 @@ import html
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.caption_diff import Change, common_change, recover_change
+from rococo_jax.benchmarks.rococo.audit import find_edits
 from rococo_jax.benchmarks.rococo.generate import in_paper_style
 from rococo_jax.perturb.text import words as words_module
 from rococo_jax.perturb.text.words import like_case, plain, replace_word, split_words
@@ -74,29 +74,6 @@ def test_words_compare_whatever_their_case_and_apostrophes():
 
 
 @pytest.mark.parametrize(
-    ("original", "altered", "change"),
-    [
-        ("A man's dog on grass.", "a queen 's dog on grass", Change(1, "man", "queen")),
-        ("They shouldn't, play outside.", "they should n't , play zebra", Change(3, "outside", "zebra")),
-        ("A cat sits.", "A cat commiting crime .", Change(2, "sits", "commiting crime")),
-        ("A baseball on a ball.", "a baseweapon on a weapon", None),
-        ("A dog.", "a dog", None),
-        ("side by side", "tower by tower", None),
-        ("A dog.", "a big dog", None),
-    ],
-)
-def test_the_one_replaced_word_is_read_back(original, altered, change):
-    assert recover_change(original, altered) == change
-
-
-def test_a_common_change_needs_the_same_single_word_in_every_variant():
-    changes = common_change("A dog runs.", {"same": "a cat runs", "danger": "A weapon runs ."})
-    assert changes == (1, {"same": Change(1, "dog", "cat"), "danger": Change(1, "dog", "weapon")})
-    assert common_change("A dog runs.", {"same": "a cat runs", "danger": "A dog weapon ."}) is None
-    assert common_change("A dog runs.", {"same": "a cat runs", "danger": None}) is None
-
-
-@pytest.mark.parametrize(
     ("caption", "lower", "danger"),
     [
         ("A man's dog, on grass.", "a man 's dog , on grass", "A man 's dog , on grass ."),
@@ -119,10 +96,13 @@ def test_published_captions_come_back_in_the_paper_style(real_data):
         same = total = 0
         for item in read_annotation(folder / f"{variant}.json").items[:600]:
             for original, altered in zip(item.originals, item.altered, strict=True):
-                change = recover_change(original, altered) if altered else None
-                if change is not None:
-                    word = split_words(original)[change.word_index]
-                    ours = in_paper_style(original[: word.start] + change.new + original[word.end :], keep_case)
+                replaced = find_edits(original, altered).replaced if altered else ()
+                if len(replaced) != 1 or " " in "".join(replaced[0]):  # a hyphenated word is two here
+                    continue
+                ((old, new),) = replaced
+                words = [word for word in split_words(original) if plain(word.text) == old]
+                if len(words) == 1:
+                    ours = in_paper_style(original[: words[0].start] + new + original[words[0].end :], keep_case)
                     same, total = same + (ours == altered), total + 1
         # Some published captions have tokens of their own kind ("cannot" as two words, quotes turned).
         assert same >= 0.99 * total > 2500
