@@ -71,6 +71,15 @@ def test_every_table_that_a_page_shows_has_rows_and_every_csv_is_shown_or_linked
     assert named | linked == set(DOCS.rglob("*.csv"))
 
 
+def test_no_two_pages_share_twelve_words_in_a_row():
+    pages: dict[tuple[str, ...], Path] = {}
+    for page in [CHECKOUT / "README.md", *PAGES]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        words = re.findall(r"[\w'@.-]+", text)
+        for run in zip(*(words[start:] for start in range(12)), strict=False):
+            assert pages.setdefault(run, page) == page, " ".join(run)
+
+
 def test_no_mark_for_a_table_stands_without_one():
     """A page whose generator writes below a mark must have what it promises."""
     for page in PAGES:
